@@ -1,0 +1,403 @@
+// Python's view of native/core: chunk files, record layouts, fault replay, symbols.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "capture/chunk_reader.h"
+#include "capture/chunk_writer.h"
+#include "memlens_checksum.h"
+#include "replay/fault_classifier.h"
+#include "symbols/demangle.h"
+#include "symbols/jit_symbols.h"
+#include "symbols/module_symbols.h"
+#include "symbols/unwind.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+std::span<const unsigned char> view(const nb::bytes& bytes) {
+  return {reinterpret_cast<const unsigned char*>(bytes.c_str()), bytes.size()};
+}
+
+// Hands a vector to NumPy without a copy.
+template <typename T>
+nb::ndarray<nb::numpy, T, nb::ndim<1>> to_numpy(std::vector<T>&& values) {
+  auto* owned = new std::vector<T>(std::move(values));
+  nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return nb::ndarray<nb::numpy, T, nb::ndim<1>>(owned->data(), {owned->size()}, owner);
+}
+
+template <typename T, typename List, typename Get>
+auto column(const List& list, Get get) {
+  std::vector<T> values;
+  values.reserve(list.size());
+  for (const auto& entry : list) values.push_back(static_cast<T>(get(entry)));
+  return to_numpy(std::move(values));
+}
+
+const char* numpy_code(const char* type) {
+  if (!strcmp(type, "uint8_t")) return "<u1";
+  if (!strcmp(type, "uint16_t")) return "<u2";
+  if (!strcmp(type, "uint32_t")) return "<u4";
+  if (!strcmp(type, "uint64_t")) return "<u8";
+  if (!strcmp(type, "int16_t")) return "<i2";
+  if (!strcmp(type, "int32_t")) return "<i4";
+  return "<i8";
+}
+
+// The record contract as data: name → kind, version, bytes, text, fields.
+nb::dict record_layouts() {
+  nb::dict layouts;
+  nb::list fields;
+#define ML_RECORD(name, KIND, number, version, record_bytes, text) \
+  {                                                                \
+    nb::dict layout;                                               \
+    layout["kind"] = number;                                       \
+    layout["version"] = version;                                   \
+    layout["bytes"] = record_bytes;                                \
+    layout["text"] = text;                                         \
+    fields = nb::list();                                           \
+    layout["fields"] = fields;                                     \
+    layouts[#name] = layout;                                       \
+  }
+#define ML_FIELD(name, type, field, text) \
+  fields.append(nb::make_tuple(#field, numpy_code(#type), offsetof(ml_##name, field), text));
+#define ML_END(name)
+#include "records.def"
+#undef ML_RECORD
+#undef ML_FIELD
+#undef ML_END
+  return layouts;
+}
+
+nb::dict enum_values() {
+  nb::dict families;
+#define ADD(family, VALUE, number, text)                                   \
+  {                                                                        \
+    if (!families.contains(#family)) families[#family] = nb::dict();       \
+    nb::cast<nb::dict>(families[#family])[nb::int_(number)] = nb::str(text); \
+  }
+  ML_ENUMS(ADD)
+#undef ADD
+  return families;
+}
+
+using memlens::capture::ChunkInfo;
+using memlens::capture::ChunkReader;
+using memlens::capture::ChunkWriter;
+using memlens::capture::FormatError;
+
+[[noreturn]] void raise_os_error(const std::system_error& error) {
+  const int code = error.code().value();
+  PyErr_SetObject(PyExc_OSError, nb::make_tuple(code, std::string(strerror(code))).ptr());
+  throw nb::python_error();
+}
+
+// ---- the replay as columns ---------------------------------------------------------
+using memlens::replay::FaultClassifier;
+
+nb::dict fault_columns(const FaultClassifier& replay) {
+  const auto& faults = replay.faults();
+  nb::dict columns;
+  columns["time_ns"] = column<uint64_t>(faults, [](const auto& f) { return f.record.time_ns; });
+  columns["process"] = column<uint32_t>(faults, [](const auto& f) { return f.process; });
+  columns["thread"] = column<uint32_t>(faults, [](const auto& f) { return f.record.thread; });
+  columns["address"] = column<uint64_t>(faults, [](const auto& f) { return f.record.address; });
+  columns["ip"] = column<uint64_t>(faults, [](const auto& f) { return f.record.ip; });
+  columns["cpu"] = column<uint16_t>(faults, [](const auto& f) { return f.record.cpu; });
+  columns["class"] = column<uint8_t>(faults, [](const auto& f) { return static_cast<uint8_t>(f.fault_class); });
+  columns["area"] = column<uint8_t>(faults, [](const auto& f) { return static_cast<uint8_t>(f.area); });
+  columns["area_path"] = column<uint32_t>(faults, [](const auto& f) { return f.area_path; });
+  columns["span_shift"] = column<uint8_t>(faults, [](const auto& f) { return f.span_shift; });
+  columns["new_pages"] = column<uint32_t>(faults, [](const auto& f) { return f.new_pages; });
+  columns["inferred"] = column<uint8_t>(faults, [](const auto& f) { return f.inferred; });
+  columns["in_kernel"] = column<uint8_t>(
+      faults, [](const auto& f) { return (f.record.flags & ML_ENUM_fault_flags_KERNEL_MODE) != 0; });
+  columns["code"] = column<uint32_t>(faults, [](const auto& f) { return f.code; });
+  columns["stack"] = column<uint32_t>(faults, [](const auto& f) { return f.record.stack; });
+  columns["stack_weight"] = column<uint32_t>(
+      faults, [](const auto& f) { return f.record.stack != 0 ? 1u << f.record.stack_weight_shift : 0u; });
+  return columns;
+}
+
+nb::dict placed_columns(const FaultClassifier& replay) {
+  const auto& runs = replay.placed();
+  nb::dict columns;
+  columns["process"] = column<uint32_t>(runs, [](const auto& r) { return r.process; });
+  columns["begin_ns"] = column<uint64_t>(runs, [](const auto& r) { return r.begin_ns; });
+  columns["end_ns"] = column<uint64_t>(runs, [](const auto& r) { return r.end_ns; });
+  columns["address"] = column<uint64_t>(runs, [](const auto& r) { return r.address; });
+  columns["pages"] = column<uint64_t>(runs, [](const auto& r) { return r.pages; });
+  columns["huge"] = column<uint8_t>(runs, [](const auto& r) { return r.huge; });
+  columns["area"] = column<uint8_t>(runs, [](const auto& r) { return static_cast<uint8_t>(r.area); });
+  return columns;
+}
+
+nb::dict code_columns(const FaultClassifier& replay) {
+  const auto& codes = replay.codes();
+  nb::dict columns;
+  columns["path"] = column<uint32_t>(codes, [](const auto& c) { return c.path; });
+  columns["process"] = column<uint32_t>(codes, [](const auto& c) { return c.process; });
+  columns["address"] = column<uint64_t>(codes, [](const auto& c) { return c.address; });
+  columns["time_ns"] = column<uint64_t>(codes, [](const auto& c) { return c.time_ns; });
+  columns["inode"] = column<uint64_t>(codes, [](const auto& c) { return c.inode; });
+  return columns;
+}
+
+// ---- symbols --------------------------------------------------------------------------
+namespace sym = memlens::symbols;
+
+class Module {
+ public:
+  Module(const std::string& path, const std::string& build_id, const std::vector<std::string>& debug_directories) {
+    sym::OpenOptions options;
+    options.expected_build_id_hex = build_id;
+    if (!debug_directories.empty()) options.debug_directories = debug_directories;
+    nb::gil_scoped_release unlocked;
+    module_ = sym::ModuleSymbols::open(path, options, strings_);
+  }
+  std::string status() const { return module_->status(); }
+  std::string build_id() const { return module_->build_id_hex(); }
+  std::string debug_file() const { return module_->debug_file(); }
+  std::string quality() const {
+    switch (module_->quality()) {
+      case sym::DebugQuality::dwarf: return "dwarf";
+      case sym::DebugQuality::symbol_table: return "symbols";
+      default: return "none";
+    }
+  }
+
+  // For each file offset: list of (function, file, line, column, inlined), innermost first.
+  nb::list resolve(const std::vector<uint64_t>& file_offsets) {
+    std::vector<uint64_t> addresses;
+    addresses.reserve(file_offsets.size());
+    for (uint64_t offset : file_offsets) addresses.push_back(module_->file_offset_to_vaddr(offset).value_or(UINT64_MAX));
+    std::vector<sym::Frame> frames;
+    std::vector<uint32_t> first;
+    {
+      nb::gil_scoped_release unlocked;
+      module_->resolve(addresses, frames, first);
+    }
+    std::vector<nb::object> texts(strings_.size());
+    const auto text = [&](uint32_t id) {
+      if (id >= texts.size()) id = 0;
+      if (!texts[id].is_valid()) texts[id] = decoded(strings_.at(id));
+      return texts[id];
+    };
+    nb::list result;
+    for (size_t i = 0; i + 1 < first.size(); ++i) {
+      nb::list entry;
+      for (uint32_t f = first[i]; f < first[i + 1]; ++f)
+        entry.append(nb::make_tuple(text(frames[f].function), text(frames[f].file), frames[f].line, frames[f].column,
+                                    frames[f].inlined != 0));
+      result.append(entry);
+    }
+    return result;
+  }
+
+ private:
+  static nb::object decoded(const std::string& text) {  // names in a binary need not be UTF-8
+    return nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+  }
+  sym::StringTable strings_;
+  std::unique_ptr<sym::ModuleSymbols> module_;
+};
+
+nb::list jit_entries(const sym::JitSymbols& symbols) {
+  nb::list result;
+  for (const auto& entry : symbols.entries()) {
+    const auto* line = entry.line_at(entry.begin);
+    result.append(nb::make_tuple(entry.begin, entry.end, entry.begin_time_ns,
+                                 nb::steal(PyUnicode_DecodeUTF8(entry.name.data(),
+                                                                static_cast<Py_ssize_t>(entry.name.size()), "replace")),
+                                 line != nullptr ? line->file : std::string(), line != nullptr ? line->line : 0u));
+  }
+  return result;
+}
+
+class Unwinder {
+ public:
+  Unwinder(int machine, const std::vector<std::tuple<uint64_t, uint64_t, uint64_t, std::string>>& mappings) {
+    std::vector<sym::ExecutableMapping> list;
+    for (const auto& [start, end, offset, path] : mappings) list.push_back({start, end, offset, path});
+    unwinder_ = std::make_unique<sym::ProcessUnwinder>(
+        machine == 183 ? sym::Architecture::aarch64 : sym::Architecture::x86_64, list);
+  }
+  std::vector<uint64_t> unwind(uint64_t mask, const nb::bytes& registers, uint64_t stack_pointer,
+                               const nb::bytes& stack) {
+    std::vector<uint64_t> values(registers.size() / 8);
+    if (!values.empty()) memcpy(values.data(), registers.c_str(), values.size() * 8);
+    const auto bytes = view(stack);
+    return unwinder_->unwind({mask, values}, {stack_pointer, {bytes.data(), bytes.size()}}).addresses;
+  }
+
+ private:
+  std::unique_ptr<sym::ProcessUnwinder> unwinder_;
+};
+
+}  // namespace
+
+NB_MODULE(_core, module) {
+  module.doc() = "The native engine of memlens; memlens.capture and memlens.analyses wrap it.";
+
+  nb::exception<FormatError> format_error(module, "FormatError", PyExc_ValueError);
+  nb::register_exception_translator(
+      [](const std::exception_ptr& pointer, void* type) {
+        try {
+          std::rethrow_exception(pointer);
+        } catch (const FormatError& error) {
+          PyErr_SetObject(static_cast<PyObject*>(type),
+                          nb::make_tuple(static_cast<int>(error.kind), error.path, error.version).ptr());
+        } catch (const std::system_error& error) {
+          PyErr_SetObject(PyExc_OSError, nb::make_tuple(error.code().value(), strerror(error.code().value())).ptr());
+        }
+      },
+      format_error.ptr());
+
+  module.attr("FORMAT_CURRENT") = static_cast<int>(ML_FORMAT_CURRENT);
+  module.attr("FORMAT_OLDEST_READABLE") = static_cast<int>(ML_FORMAT_OLDEST_READABLE);
+  module.attr("FAULT_CLASSES") = nb::make_tuple("first", "again", "upgrade", "copy", "file", "hint", "major", "placed");
+  nb::list area_kinds;
+  for (const char* name : memlens::replay::kAreaKindNames) area_kinds.append(name);
+  module.attr("AREA_KINDS") = nb::tuple(area_kinds);
+  module.def("record_layouts", &record_layouts);
+  module.def("enum_values", &enum_values);
+  module.def("checksum", [](const nb::bytes& bytes) { return ml_checksum(bytes.c_str(), bytes.size()); }, "bytes"_a);
+
+  nb::class_<ChunkWriter>(module, "ChunkWriter")
+      .def("__init__",
+           [](ChunkWriter* self, const std::string& path, int writer, int level) {
+             try {
+               new (self) ChunkWriter(path, static_cast<ml_writer>(writer), level);
+             } catch (const std::system_error& error) {
+               raise_os_error(error);
+             }
+           },
+           "path"_a, nb::kw_only(), "writer"_a = 1, "level"_a = 1)
+      .def(
+          "append",
+          [](ChunkWriter& self, int kind, const nb::bytes& payload, uint32_t record_count, uint32_t process,
+             uint32_t thread, uint64_t dropped, uint64_t begin_ns, uint64_t end_ns) {
+            const auto bytes = view(payload);
+            nb::gil_scoped_release unlocked;
+            return self.append({static_cast<uint16_t>(kind), process, thread, record_count, dropped, begin_ns, end_ns},
+                               bytes);
+          },
+          "kind"_a, "payload"_a, nb::kw_only(), "record_count"_a, "process"_a = 0, "thread"_a = 0, "dropped"_a = 0,
+          "begin_ns"_a = 0, "end_ns"_a = 0, "Appends one chunk; returns 0 or an errno.")
+      .def_prop_ro("chunks", &ChunkWriter::chunks)
+      .def_prop_ro("bytes", &ChunkWriter::bytes)
+      .def_prop_ro("dropped_records", &ChunkWriter::dropped_records)
+      .def_prop_ro("failed_errno", &ChunkWriter::failed_errno)
+      .def("close", &ChunkWriter::close);
+
+  nb::class_<ChunkReader>(module, "ChunkReader")
+      .def(nb::init<const std::string&>(), "path"_a)
+      .def("refresh", &ChunkReader::refresh)
+      .def_prop_ro("count", [](const ChunkReader& self) { return self.chunks().size(); })
+      .def("header",
+           [](const ChunkReader& self, size_t index) {
+             const auto& h = self.chunks().at(index).header;
+             nb::dict result;
+             result["kind"] = h.kind;
+             result["record_version"] = h.record_version;
+             result["record_count"] = h.record_count;
+             result["process"] = h.process;
+             result["thread"] = h.thread;
+             result["sequence"] = h.sequence;
+             result["dropped"] = h.dropped;
+             result["begin_ns"] = h.begin_ns;
+             result["end_ns"] = h.end_ns;
+             result["stored_bytes"] = h.stored_bytes;
+             result["payload_bytes"] = h.payload_bytes;
+             return result;
+           },
+           "index"_a)
+      .def("payload",
+           [](ChunkReader& self, size_t index) -> nb::object {
+             std::optional<std::vector<unsigned char>> payload;
+             {
+               nb::gil_scoped_release unlocked;
+               payload = self.payload(self.chunks().at(index));
+             }
+             if (!payload) return nb::none();
+             return nb::bytes(reinterpret_cast<const char*>(payload->data()), payload->size());
+           },
+           "index"_a, "Decoded payload, or None if it is damaged.")
+      .def_prop_ro("file_header",
+                   [](const ChunkReader& self) {
+                     const auto& h = self.file_header();
+                     nb::dict result;
+                     result["format_version"] = h.format_version;
+                     result["created_monotonic_ns"] = h.created_monotonic_ns;
+                     result["created_unix_ns"] = h.created_unix_ns;
+                     result["pid"] = h.pid;
+                     result["writer"] = h.writer;
+                     return result;
+                   })
+      .def_prop_ro("damage", [](const ChunkReader& self) {
+        const auto& d = self.damage();
+        nb::dict result;
+        result["torn_tail_bytes"] = d.torn_tail_bytes;
+        result["bad_header_bytes"] = d.bad_header_bytes;
+        result["bad_payload_chunks"] = d.bad_payload_chunks;
+        result["missing_chunks"] = d.missing_chunks;
+        return result;
+      });
+
+  nb::class_<FaultClassifier>(module, "FaultReplay")
+      .def("__init__",
+           [](FaultClassifier* self, unsigned page_shift, bool numa_balancing) {
+             new (self) FaultClassifier({.page_shift = page_shift, .numa_balancing = numa_balancing});
+           },
+           nb::kw_only(), "page_shift"_a = 12, "numa_balancing"_a = false)
+      .def("add_strings", [](FaultClassifier& self, const nb::bytes& b) { self.add_strings(view(b)); })
+      .def("add_stacks", [](FaultClassifier& self, const nb::bytes& b) { self.add_stacks(view(b)); })
+      .def("add_process_events",
+           [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_process_events(p, view(b)); })
+      .def("add_mappings", [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_mappings(p, view(b)); })
+      .def("add_faults", [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_faults(p, view(b)); })
+      .def("add_residency",
+           [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_residency(p, view(b)); })
+      .def("run",
+           [](FaultClassifier& self) {
+             nb::gil_scoped_release unlocked;
+             self.run();
+           })
+      .def("faults", &fault_columns)
+      .def("placed", &placed_columns)
+      .def("codes", &code_columns)
+      .def("stacks", [](const FaultClassifier& self) { return self.stacks(); });
+
+  nb::class_<Module>(module, "ModuleSymbols")
+      .def(nb::init<const std::string&, const std::string&, const std::vector<std::string>&>(), "path"_a,
+           nb::kw_only(), "build_id"_a = "", "debug_directories"_a = std::vector<std::string>{})
+      .def_prop_ro("status", &Module::status)
+      .def_prop_ro("build_id", &Module::build_id)
+      .def_prop_ro("debug_file", &Module::debug_file)
+      .def_prop_ro("quality", &Module::quality)
+      .def("resolve", &Module::resolve, "file_offsets"_a,
+           "Frames (function, file, line, column, inlined) of each file offset, innermost first.");
+  nb::class_<Unwinder>(module, "Unwinder")
+      .def(nb::init<int, const std::vector<std::tuple<uint64_t, uint64_t, uint64_t, std::string>>&>(), "machine"_a,
+           "mappings"_a)
+      .def("unwind", &Unwinder::unwind, "mask"_a, "registers"_a, "stack_pointer"_a, "stack"_a);
+  module.def("read_build_id", &sym::read_build_id_hex, "path"_a);
+  module.def("demangle", [](const std::string& name) { return sym::demangle(name); }, "name"_a);
+  module.def("read_perf_map", [](const std::string& path) { return jit_entries(sym::JitSymbols::read_perf_map(path)); },
+             "path"_a);
+  module.def("read_jitdump", [](const std::string& path) { return jit_entries(sym::JitSymbols::read_jitdump(path)); },
+             "path"_a);
+}

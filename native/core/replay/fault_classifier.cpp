@@ -1,0 +1,301 @@
+#include "fault_classifier.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+namespace memlens::replay {
+namespace {
+
+template <typename Record, typename Sink>
+void each_record(std::span<const unsigned char> payload, Sink&& sink) {
+  for (size_t at = 0; at + sizeof(Record) <= payload.size(); at += sizeof(Record)) {
+    Record record;
+    memcpy(&record, payload.data() + at, sizeof record);
+    sink(record);
+  }
+}
+
+// Walks records with a variable tail; stops at one whose length does not fit.
+template <typename Record, typename Sink>
+void each_variable_record(std::span<const unsigned char> payload, Sink&& sink) {
+  for (size_t at = 0; at + sizeof(Record) <= payload.size();) {
+    Record record;
+    memcpy(&record, payload.data() + at, sizeof record);
+    at += sizeof record;
+    const size_t padded = (size_t{record.tail_bytes} + 7) & ~size_t{7};
+    if (padded > payload.size() - at) return;
+    sink(record, payload.subspan(at, record.tail_bytes));
+    at += padded;
+  }
+}
+
+constexpr uint64_t kLookSlackNs = 5'000'000;
+
+bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
+
+uint64_t shared_key(const Area& area, uint64_t address, unsigned page_shift) {
+  uint64_t key = area.device * 0x9E3779B97F4A7C15u;
+  key = (key ^ area.inode) * 0xC2B2AE3D27D4EB4Fu;
+  const uint64_t page = (area.file_offset + (address - area.begin)) >> page_shift;
+  return (key ^ page) * 0x165667B19E3779F9u ^ (key >> 29);
+}
+
+}  // namespace
+
+void FaultClassifier::add_strings(std::span<const unsigned char> payload) {
+  each_variable_record<ml_string>(payload, [&](const ml_string& record, std::span<const unsigned char> tail) {
+    strings_[record.id] = std::string(tail.begin(), tail.end());
+  });
+}
+
+void FaultClassifier::add_stacks(std::span<const unsigned char> payload) {
+  each_variable_record<ml_stack>(payload, [&](const ml_stack& record, std::span<const unsigned char> tail) {
+    std::vector<uint64_t> ips(tail.size() / 8);
+    if (!ips.empty()) memcpy(ips.data(), tail.data(), ips.size() * 8);
+    raw_stacks_[record.id] = std::move(ips);
+  });
+}
+
+void FaultClassifier::add_process_events(uint32_t process, std::span<const unsigned char> payload) {
+  each_record<ml_process_event>(payload, [&](const auto& record) { process_events_.emplace_back(process, record); });
+}
+
+void FaultClassifier::add_mappings(uint32_t process, std::span<const unsigned char> payload) {
+  each_record<ml_mapping>(payload, [&](const auto& record) { mappings_.emplace_back(process, record); });
+}
+
+void FaultClassifier::add_faults(uint32_t process, std::span<const unsigned char> payload) {
+  each_record<ml_fault>(payload, [&](const auto& record) {
+    ClassifiedFault fault;
+    fault.record = record;
+    fault.process = process;
+    faults_.push_back(fault);
+  });
+}
+
+void FaultClassifier::add_residency(uint32_t process, std::span<const unsigned char> payload) {
+  each_record<ml_residency>(payload, [&](const auto& record) { looks_.emplace_back(process, record); });
+}
+
+AreaKind FaultClassifier::kind_of(const Area* area) const {
+  if (area == nullptr) return AreaKind::unknown;
+  const auto known = path_kinds_.find(area->path);
+  AreaKind kind = AreaKind::anonymous;
+  if (known != path_kinds_.end()) {
+    kind = known->second;
+  } else {
+    const auto found = strings_.find(area->path);
+    const std::string& name = found == strings_.end() ? std::string() : found->second;
+    if (name == "[heap]") kind = AreaKind::heap;
+    else if (starts_with(name, "[stack")) kind = AreaKind::stack;
+    else if (starts_with(name, "/dev/zero") || starts_with(name, "/memfd:") || starts_with(name, "/dev/shm/") ||
+             starts_with(name, "/SYSV") || starts_with(name, "/anon_hugepage"))
+      kind = AreaKind::shared_memory;
+    else if (starts_with(name, "[anon")) kind = AreaKind::anonymous;
+    else if (starts_with(name, "[")) kind = AreaKind::special;
+    else if (name.empty() || starts_with(name, "//anon")) kind = AreaKind::anonymous;
+    else kind = AreaKind::file;
+    path_kinds_[area->path] = kind;
+  }
+  if (kind == AreaKind::shared_memory && !area->shared) return AreaKind::anonymous;  // MAP_PRIVATE of /dev/zero
+  if (kind == AreaKind::anonymous && area->shared) return AreaKind::shared_memory;
+  return kind;
+}
+
+uint32_t FaultClassifier::code_of(const Process& process, uint32_t number, uint64_t ip, uint64_t time_ns) {
+  Code code{.process = number, .address = ip, .time_ns = time_ns};
+  const Area* area = process.space.find(ip);
+  if (area != nullptr && kind_of(area) == AreaKind::file) {
+    code.path = area->path;
+    code.process = 0;
+    code.inode = area->inode;
+    code.address = ip - area->begin + area->file_offset;
+  } else if (area != nullptr && kind_of(area) == AreaKind::special) {
+    code.path = area->path;  // [vdso]: offset in it
+    code.process = 0;
+    code.address = ip - area->begin;
+  }
+  const CodeKey key{code.path, code.process, code.address, code.inode};
+  const auto [at, is_new] = code_index_.try_emplace(key, static_cast<uint32_t>(codes_.size()));
+  if (is_new) codes_.push_back(code);
+  return at->second;
+}
+
+void FaultClassifier::resolve_stack(const Process& process, uint32_t number, uint32_t stack, uint64_t time_ns) {
+  if (resolved_stacks_.count(stack) != 0) return;
+  const auto raw = raw_stacks_.find(stack);
+  if (raw == raw_stacks_.end()) return;
+  std::vector<uint32_t> frames;
+  frames.reserve(raw->second.size());
+  for (size_t depth = 0; depth < raw->second.size(); ++depth) {
+    // Above the innermost frame these are return addresses: one byte back is inside the call.
+    const uint64_t ip = raw->second[depth] - (depth > 0 ? 1 : 0);
+    frames.push_back(code_of(process, number, ip, time_ns));
+  }
+  resolved_stacks_.emplace(stack, std::move(frames));
+}
+
+void FaultClassifier::replay_process_event(uint32_t number, const ml_process_event& event) {
+  switch (event.operation) {
+    case ML_ENUM_process_operation_FORK: {
+      if (event.parent_process == 0) break;
+      Process& parent = processes_[event.parent_process];
+      if (parent.epoch < PageHistory::kNever - 1) ++parent.epoch;
+      Process child;
+      child.space = parent.space;
+      child.pages = parent.pages;
+      child.epoch = parent.epoch;
+      processes_[number] = std::move(child);
+      break;
+    }
+    case ML_ENUM_process_operation_EXEC: {
+      Process& process = processes_[number];
+      process.space.clear();
+      process.pages.clear();
+      process.epoch = 0;
+      process.exec_ns = event.time_ns;
+      break;
+    }
+    case ML_ENUM_process_operation_EXIT: {
+      // The leader may end before its threads: keep the mappings, free the pages' memory only
+      // when nothing can refer to them, which the replay's end does.
+      break;
+    }
+    default: break;
+  }
+}
+
+void FaultClassifier::replay_fault(ClassifiedFault& fault) {
+  const ml_fault& record = fault.record;
+  Process& process = processes_[fault.process];
+  const Area* area = process.space.find(record.address);
+  fault.area = kind_of(area);
+  fault.area_path = area != nullptr ? area->path : 0;
+  fault.code = code_of(process, fault.process, record.ip, record.time_ns);
+  if (record.stack != 0) resolve_stack(process, fault.process, record.stack, record.time_ns);
+
+  const unsigned base = options_.page_shift;
+  const bool after_known = record.after_shift != ML_NOT_OBSERVED && record.after_shift >= base;
+  fault.span_shift = static_cast<uint8_t>(after_known ? std::min<unsigned>(record.after_shift, 40) : base);
+  const bool before_known = record.before_shift != ML_NOT_OBSERVED;
+  const uint64_t page = record.address >> base;
+  const PageHistory::Page history = process.pages.look(page);
+  const bool touched = history.epoch != PageHistory::kNever;
+  const bool older_epoch = touched && history.epoch < process.epoch;
+  const bool in_kernel = (record.flags & ML_ENUM_fault_flags_KERNEL_MODE) != 0;
+  const bool is_shared_memory = fault.area == AreaKind::shared_memory;
+  const bool is_file = fault.area == AreaKind::file;
+
+  if (record.flags & ML_ENUM_fault_flags_MAJOR) {
+    fault.fault_class = FaultClass::major;
+  } else if (before_known && record.before_shift != 0) {
+    const bool is_private = area == nullptr || !area->shared;
+    // A private page that was inherited, or that a fork made shared since we last saw it. A page of a
+    // private file mapping is copied from the page cache by its first write.
+    if (is_private && (older_epoch || (is_file && !(history.notes & PageHistory::upgraded))))
+      fault.fault_class = FaultClass::copy;
+    else if (options_.numa_balancing && (history.notes & PageHistory::upgraded)) fault.fault_class = FaultClass::hint;
+    else fault.fault_class = FaultClass::upgrade;
+  } else if (is_file) {
+    fault.fault_class = FaultClass::file;
+  } else if (is_shared_memory) {
+    fault.fault_class = area != nullptr && shared_pages_.count(shared_key(*area, record.address, base)) != 0
+                            ? FaultClass::file
+                            : (in_kernel ? FaultClass::placed : FaultClass::first);
+  } else if (touched) {
+    fault.fault_class = !before_known && older_epoch ? FaultClass::copy : FaultClass::again;
+    fault.inferred = !before_known;
+  } else {
+    fault.fault_class = in_kernel ? FaultClass::placed : FaultClass::first;
+    fault.inferred = !before_known && process.epoch > 0;
+  }
+
+  // Mark the span; count what was not accessible before.
+  const uint64_t span_pages = uint64_t{1} << (fault.span_shift - base);
+  const uint64_t first_page = page & ~(span_pages - 1);
+  const bool marks_upgrade = fault.fault_class == FaultClass::upgrade || fault.fault_class == FaultClass::copy ||
+                             fault.fault_class == FaultClass::hint;
+  for (uint64_t p = first_page; p < first_page + span_pages; ++p) {
+    PageHistory::Page& entry = process.pages.change(p);
+    if (entry.epoch == PageHistory::kNever) ++fault.new_pages;
+    entry.epoch = process.epoch;
+    if (marks_upgrade) entry.notes |= PageHistory::upgraded;
+    else if (fault.fault_class == FaultClass::again) entry.notes = PageHistory::none;
+    if (is_shared_memory && area != nullptr) {
+      const uint64_t address = p << base;
+      if (address >= area->begin && address < area->end) shared_pages_.insert(shared_key(*area, address, base));
+    }
+  }
+}
+
+void FaultClassifier::replay_look(uint32_t number, const ml_residency& look) {
+  if (look.flags & (ML_ENUM_residency_flags_FILE_OR_SHARED | ML_ENUM_residency_flags_ZERO_PAGE)) return;
+  Process& process = processes_[number];
+  if (process.exec_ns >= look.begin_ns && process.exec_ns != 0 && process.exec_ns > look.end_ns - kLookSlackNs)
+    return;  // the address space may have been replaced under the look
+  const unsigned base = options_.page_shift;
+  const uint64_t end = (look.address + look.bytes) >> base;
+  PlacedRun run;
+  const auto finish = [&] {
+    if (run.pages > 0) placed_.push_back(run);
+    run.pages = 0;
+  };
+  for (uint64_t page = look.address >> base; page < end; ++page) {
+    if (process.pages.look(page).epoch != PageHistory::kNever) {
+      finish();
+      continue;
+    }
+    const AreaKind kind = kind_of(process.space.find(page << base));
+    if (run.pages > 0 && kind != run.area) finish();
+    if (run.pages == 0)
+      run = PlacedRun{.process = number,
+                      .begin_ns = look.begin_ns,
+                      .end_ns = look.end_ns,
+                      .address = page << base,
+                      .pages = 0,
+                      .huge = (look.flags & ML_ENUM_residency_flags_HUGE) != 0,
+                      .area = kind};
+    ++run.pages;
+    PageHistory::Page& entry = process.pages.change(page);
+    entry.epoch = process.epoch;
+    entry.notes |= PageHistory::placed;
+  }
+  finish();
+}
+
+void FaultClassifier::run() {
+  std::vector<Event> events;
+  events.reserve(process_events_.size() + mappings_.size() + faults_.size() + looks_.size());
+  const auto collect = [&](const auto& list, uint8_t order, auto time_of, auto process_of) {
+    for (size_t i = 0; i < list.size(); ++i)
+      events.push_back({time_of(list[i]), process_of(list[i]), static_cast<uint32_t>(i), order});
+  };
+  const auto by_pair = [](const auto& entry) { return entry.first; };
+  collect(process_events_, 0, [](const auto& e) { return e.second.time_ns; }, by_pair);
+  collect(mappings_, 1, [](const auto& e) { return e.second.time_ns; }, by_pair);
+  collect(faults_, 2, [](const auto& e) { return e.record.time_ns; }, [](const auto& e) { return e.process; });
+  // The fault event is raised a moment after its page is mapped: a look that saw the page may be older.
+  collect(looks_, 3, [](const auto& e) { return e.second.end_ns + kLookSlackNs; }, by_pair);
+  std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
+    return a.time_ns != b.time_ns ? a.time_ns < b.time_ns : a.order < b.order;
+  });
+  for (const Event& event : events) {
+    switch (event.order) {
+      case 0: replay_process_event(event.process, process_events_[event.index].second); break;
+      case 1: {
+        const ml_mapping& record = mappings_[event.index].second;
+        AddressSpace& space = processes_[event.process].space;
+        if (record.operation == ML_ENUM_mapping_operation_UNMAP)
+          space.unmap(record.address, record.address + record.bytes);
+        else
+          space.map(record);
+        break;
+      }
+      case 2: replay_fault(faults_[event.index]); break;
+      default: replay_look(event.process, looks_[event.index].second); break;
+    }
+  }
+}
+
+}  // namespace memlens::replay

@@ -1,0 +1,148 @@
+// Replays a capture's faults, mappings, process events and page-table looks in
+// time order and says what each fault was.
+//
+// A fault is evidence; the class is a conclusion:
+//   first    a page of this process that was not there before
+//   again    was touched before, given back (munmap, MADV_DONTNEED, reclaim) and touched anew
+//   upgrade  was readable, is now writable (a zero page that is written, a shared page marked dirty)
+//   copy     was shared with the other side of a fork, is now this process's own
+//   file     content comes from a file, or from shared memory that somebody placed before
+//   hint     NUMA balancing asked who uses the page
+//   major    had to wait for the disk
+//   placed   placed by the kernel inside a system call, for this process
+// Every (process, page) counts once: the span of a fault is what it made
+// accessible for the first time.
+//
+// Rules, in order: major flag → major. Something mapped before the fault: own
+// page of an older fork epoch → copy; already upgraded and NUMA balancing on →
+// hint; else upgrade. Nothing mapped before: file-backed → file (shared memory:
+// the first of all processes is a first, later ones are file); touched before →
+// again; kernel mode → placed; else first. When "before" was not observed, a page
+// that was touched before counts as copy (older epoch) or again, marked inferred.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "address_space.h"
+#include "memlens_format.h"
+#include "page_history.h"
+
+namespace memlens::replay {
+
+enum class FaultClass : uint8_t { first, again, upgrade, copy, file, hint, major, placed };
+inline constexpr const char* kFaultClassNames[] = {"first", "again", "upgrade", "copy",
+                                                   "file",  "hint",  "major",   "placed"};
+enum class AreaKind : uint8_t { anonymous, heap, stack, file, shared_memory, special, unknown };
+inline constexpr const char* kAreaKindNames[] = {"anonymous", "heap",          "stack",  "file",
+                                                 "shared_memory", "special", "unknown"};
+
+struct Options {
+  unsigned page_shift = 12;
+  bool numa_balancing = false;
+};
+
+// A code address made independent of the process: file and offset, or, for code
+// without a file (just-in-time compiled), the process and address.
+struct Code {
+  uint32_t path = 0;     // string id, 0 = no file
+  uint32_t process = 0;  // only when path is 0
+  uint64_t address = 0;  // file offset or address
+  uint64_t time_ns = 0;  // first seen, for just-in-time code that changes
+  uint64_t inode = 0;
+};
+
+struct ClassifiedFault {
+  ml_fault record;
+  uint32_t process = 0;
+  uint32_t code = 0;  // index into codes()
+  uint32_t area_path = 0;
+  uint32_t new_pages = 0;  // base pages that this fault made accessible for the first time
+  FaultClass fault_class = FaultClass::first;
+  AreaKind area = AreaKind::unknown;
+  uint8_t span_shift = 12;
+  bool inferred = false;
+};
+
+// Pages found resident without an event.
+struct PlacedRun {
+  uint32_t process = 0;
+  uint64_t begin_ns = 0, end_ns = 0;  // the range in which the kernel placed them
+  uint64_t address = 0, pages = 0;
+  bool huge = false;
+  AreaKind area = AreaKind::unknown;
+};
+
+class FaultClassifier {
+ public:
+  explicit FaultClassifier(Options options) : options_(options) {}
+
+  // Payloads of chunks, in any order. Records that do not fit are ignored whole.
+  void add_strings(std::span<const unsigned char> payload);
+  void add_stacks(std::span<const unsigned char> payload);
+  void add_process_events(uint32_t process, std::span<const unsigned char> payload);
+  void add_mappings(uint32_t process, std::span<const unsigned char> payload);
+  void add_faults(uint32_t process, std::span<const unsigned char> payload);
+  void add_residency(uint32_t process, std::span<const unsigned char> payload);
+
+  void run();
+
+  const std::vector<ClassifiedFault>& faults() const { return faults_; }
+  const std::vector<PlacedRun>& placed() const { return placed_; }
+  const std::vector<Code>& codes() const { return codes_; }
+  // Frames of each sampled stack as codes, innermost first.
+  const std::map<uint32_t, std::vector<uint32_t>>& stacks() const { return resolved_stacks_; }
+
+ private:
+  struct Process {
+    AddressSpace space;
+    PageHistory pages;
+    uint16_t epoch = 0;
+    uint64_t exec_ns = 0;
+  };
+  struct Event {
+    uint64_t time_ns;
+    uint32_t process;
+    uint32_t index;
+    uint8_t order;  // events of one moment: process events, mappings, faults, looks
+  };
+  struct CodeKey {
+    uint32_t path, process;
+    uint64_t address, inode;
+    bool operator==(const CodeKey&) const = default;
+  };
+  struct CodeKeyHash {
+    size_t operator()(const CodeKey& key) const {
+      return (key.address * 0x9E3779B97F4A7C15u) ^ (uint64_t{key.path} << 32) ^ key.process ^ key.inode;
+    }
+  };
+
+  void replay_process_event(uint32_t process, const ml_process_event& event);
+  void replay_fault(ClassifiedFault& fault);
+  void replay_look(uint32_t process, const ml_residency& look);
+  uint32_t code_of(const Process& process, uint32_t number, uint64_t ip, uint64_t time_ns);
+  AreaKind kind_of(const Area* area) const;
+  void resolve_stack(const Process& process, uint32_t number, uint32_t stack, uint64_t time_ns);
+
+  Options options_;
+  std::unordered_map<uint32_t, std::string> strings_;
+  std::unordered_map<uint32_t, std::vector<uint64_t>> raw_stacks_;
+  std::vector<std::pair<uint32_t, ml_process_event>> process_events_;
+  std::vector<std::pair<uint32_t, ml_mapping>> mappings_;
+  std::vector<std::pair<uint32_t, ml_residency>> looks_;
+  std::vector<ClassifiedFault> faults_;
+  std::vector<PlacedRun> placed_;
+  std::vector<Code> codes_;
+  std::unordered_map<CodeKey, uint32_t, CodeKeyHash> code_index_;
+  std::map<uint32_t, std::vector<uint32_t>> resolved_stacks_;
+  std::unordered_map<uint32_t, Process> processes_;
+  std::unordered_set<uint64_t> shared_pages_;  // hash of (device, inode, file page) placed by anybody
+  mutable std::unordered_map<uint32_t, AreaKind> path_kinds_;
+};
+
+}  // namespace memlens::replay

@@ -1,0 +1,140 @@
+/* Record buffers, and the queue of full ones that the recorder takes. */
+#include "internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SPLIT_BYTES (4u << 20) /* a batch becomes one chunk: keep chunks small enough to skip */
+
+static const uint16_t slot_kind[ML_SLOT_COUNT] = {
+    [ML_SLOT_PROCESS_EVENT] = ML_KIND_PROCESS_EVENT, [ML_SLOT_MAPPING] = ML_KIND_MAPPING,
+    [ML_SLOT_FAULT] = ML_KIND_FAULT,                 [ML_SLOT_STACK_DUMP] = ML_KIND_STACK_DUMP,
+    [ML_SLOT_TIMELINE] = ML_KIND_TIMELINE,           [ML_SLOT_PLACEMENT] = ML_KIND_PLACEMENT,
+};
+
+/* Moves a buffer's content to the queue. Locked. */
+static void flush(struct ml_session *session, struct ml_buffer *buffer, uint16_t kind, uint32_t process) {
+  if (buffer->count == 0 && buffer->dropped == 0) return;
+  struct ml_batch *batch = calloc(1, sizeof *batch);
+  if (batch == NULL) return;
+  batch->data = buffer->data;
+  batch->bytes = buffer->bytes;
+  batch->record_count = buffer->count;
+  batch->process = process;
+  batch->dropped = buffer->dropped;
+  batch->begin_ns = buffer->begin_ns;
+  batch->end_ns = buffer->end_ns;
+  batch->kind = kind;
+  memset(buffer, 0, sizeof *buffer);
+  *session->ready_last = batch;
+  session->ready_last = &batch->next;
+  session->take_generation++;
+}
+
+void *ml_buffer_reserve(struct ml_session *session, struct ml_buffer *buffer, size_t bytes, uint64_t time_ns) {
+  if (session->queued_bytes + bytes > session->options.queue_bytes) {
+    buffer->dropped++;
+    session->counts.queue_dropped++;
+    return NULL;
+  }
+  if (buffer->bytes + bytes > buffer->capacity) {
+    size_t capacity = buffer->capacity ? 2 * buffer->capacity : 4096;
+    while (capacity < buffer->bytes + bytes) capacity *= 2;
+    unsigned char *grown = realloc(buffer->data, capacity);
+    if (grown == NULL) {
+      buffer->dropped++;
+      session->counts.queue_dropped++;
+      return NULL;
+    }
+    buffer->data = grown;
+    buffer->capacity = capacity;
+  }
+  void *record = buffer->data + buffer->bytes;
+  memset(record, 0, bytes);
+  buffer->bytes += bytes;
+  buffer->count++;
+  if (time_ns != 0) {
+    if (buffer->begin_ns == 0 || time_ns < buffer->begin_ns) buffer->begin_ns = time_ns;
+    if (time_ns > buffer->end_ns) buffer->end_ns = time_ns;
+  }
+  session->queued_bytes += bytes;
+  return record;
+}
+
+void ml_buffer_append(struct ml_session *session, struct ml_process *process, enum ml_slot slot, const void *record,
+                      size_t bytes, uint64_t time_ns) {
+  struct ml_buffer *buffer = &process->buffers[slot];
+  if (buffer->bytes + bytes > SPLIT_BYTES) flush(session, buffer, slot_kind[slot], process->info.process);
+  void *into = ml_buffer_reserve(session, buffer, bytes, time_ns);
+  if (into != NULL) memcpy(into, record, bytes);
+}
+
+uint32_t ml_string_locked(struct ml_session *session, const char *text, size_t bytes) {
+  if (bytes == 0) return 0;
+  int is_new = 0;
+  const uint32_t id = ml_intern_bytes(session->strings, text, bytes, &is_new);
+  if (is_new) {
+    const size_t padded = (bytes + 7) & ~(size_t)7;
+    struct ml_string *record =
+        ml_buffer_reserve(session, &session->string_buffer, sizeof *record + padded, 0);
+    if (record != NULL) {
+      record->id = id;
+      record->tail_bytes = (uint32_t)bytes;
+      memcpy(record + 1, text, bytes);
+    }
+  }
+  return id;
+}
+
+uint32_t ml_session_string(struct ml_session *session, const char *text, size_t bytes) {
+  pthread_mutex_lock(&session->lock);
+  const uint32_t id = ml_string_locked(session, text, bytes);
+  pthread_mutex_unlock(&session->lock);
+  return id;
+}
+
+void ml_loss_add(struct ml_session *session, uint64_t begin_ns, uint64_t end_ns, uint64_t count, unsigned kind,
+                 unsigned cause, uint32_t cpu) {
+  struct ml_loss *record = ml_buffer_reserve(session, &session->loss_buffer, sizeof *record, end_ns);
+  if (record == NULL) return;
+  record->begin_ns = begin_ns;
+  record->end_ns = end_ns;
+  record->count = count;
+  record->kind = (uint16_t)kind;
+  record->cause = (uint16_t)cause;
+  record->cpu = cpu;
+}
+
+struct ml_batch *ml_session_take(struct ml_session *session) {
+  pthread_mutex_lock(&session->lock);
+  /* Strings and stacks go to the head of the queue: nothing points to an id not yet written. */
+  struct ml_batch *rest = session->ready_first;
+  struct ml_batch **rest_last = session->ready_last;
+  session->ready_first = NULL;
+  session->ready_last = &session->ready_first;
+  flush(session, &session->string_buffer, ML_KIND_STRING, 0);
+  flush(session, &session->stack_buffer, ML_KIND_STACK, 0);
+  if (rest != NULL) {
+    *session->ready_last = rest;
+    session->ready_last = rest_last;
+  }
+  flush(session, &session->loss_buffer, ML_KIND_LOSS, 0);
+  for (int slot = 0; slot < ML_SLOT_COUNT; slot++)
+    for (size_t i = 0; i < session->process_count; i++)
+      flush(session, &session->processes[i]->buffers[slot], slot_kind[slot], session->processes[i]->info.process);
+  struct ml_batch *taken = session->ready_first;
+  session->ready_first = NULL;
+  session->ready_last = &session->ready_first;
+  session->queued_bytes = 0;
+  pthread_mutex_unlock(&session->lock);
+  return taken;
+}
+
+void ml_batches_free(struct ml_batch *batches) {
+  while (batches != NULL) {
+    struct ml_batch *next = batches->next;
+    free(batches->data);
+    free(batches);
+    batches = next;
+  }
+}

@@ -1,0 +1,185 @@
+/* Shared by the files of native/sampling/ only. */
+#ifndef MEMLENS_SAMPLING_INTERNAL_H
+#define MEMLENS_SAMPLING_INTERNAL_H
+
+#define _GNU_SOURCE 1
+#include <linux/perf_event.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "memlens_format.h"
+#include "memlens_session.h"
+
+/* What a perf event of ours is for; its id in a sample tells. */
+enum ml_role {
+  ML_ROLE_BEFORE,  /* page-faults: raised before the fault is served */
+  ML_ROLE_MINOR,   /* minor-faults: raised after; carries mmap, comm, fork, exit too */
+  ML_ROLE_MAJOR,   /* major-faults */
+  ML_ROLE_STACK_0, /* minor-faults with a stack, one in 2^ml_stack_shift[level] */
+  ML_ROLE_STACK_1,
+  ML_ROLE_STACK_2,
+  ML_ROLE_COUNT
+};
+#define ML_STACK_LEVELS 3
+static const unsigned ml_stack_shift[ML_STACK_LEVELS] = {3, 7, 12};
+
+struct ml_event {
+  int fd;
+  uint64_t id;
+  uint8_t role;
+  uint32_t ring; /* index of the ring it writes to */
+};
+
+struct ml_ring {
+  uint32_t cpu;
+  bool stacks; /* holds the stack events of its CPU, and only them */
+  int fd; /* the event whose mmap this is */
+  struct perf_event_mmap_page *meta;
+  unsigned char *data;
+  uint64_t data_bytes;
+  unsigned char *unwrapped; /* a record that wraps around is copied here */
+  uint64_t last_ns;         /* time of the last record, to place losses */
+};
+
+/* Growing record buffer of one kind. */
+struct ml_buffer {
+  unsigned char *data;
+  size_t bytes, capacity;
+  uint32_t count;
+  uint64_t dropped, begin_ns, end_ns;
+};
+
+/* Kinds that are buffered for each process; the rest is for the whole session. */
+enum ml_slot {
+  ML_SLOT_PROCESS_EVENT,
+  ML_SLOT_MAPPING,
+  ML_SLOT_FAULT,
+  ML_SLOT_STACK_DUMP,
+  ML_SLOT_TIMELINE,
+  ML_SLOT_PLACEMENT,
+  ML_SLOT_COUNT
+};
+
+struct ml_process {
+  struct ml_process_info info;
+  uint64_t begin_ns, exit_ns;
+  bool announced;  /* its fork or attach record was made */
+  int statm_fd, stat_fd;
+  uint64_t last_tick_ns;
+  struct ml_buffer buffers[ML_SLOT_COUNT];
+};
+
+/* A thread's fault in flight: "before" seen, "after" not yet. */
+struct ml_pending {
+  uint32_t tid;
+  uint8_t before_shift;
+  bool has_before;
+  uint64_t address;
+  /* the last fault record made for this thread, for a stack that comes after it */
+  struct ml_process *last_process;
+  uint64_t last_generation;
+  size_t last_offset;
+  uint64_t last_address;
+};
+
+/* A stack whose fault has not been seen yet: stacks come through a ring of their
+ * own, which is drained first. One that finds no fault within two passes is
+ * dropped and counted. */
+struct ml_waiting_stack {
+  uint64_t address;
+  uint32_t tid, stack;
+  uint64_t pass;
+  uint8_t weight_shift;
+};
+#define ML_WAITING_SLOTS 16384
+#define ML_WAITING_PROBES 8
+
+struct ml_intern; /* bytes → id, see intern.c */
+struct ml_intern *ml_intern_new(void);
+void ml_intern_free(struct ml_intern *table);
+/* Returns the id; *is_new = 1 the first time. 0 = out of memory. */
+uint32_t ml_intern_bytes(struct ml_intern *table, const void *bytes, size_t length, int *is_new);
+
+struct ml_page_question {
+  uint32_t process;
+  uint8_t page_shift;
+  uint64_t address, evidence_ns;
+};
+
+struct ml_session {
+  struct ml_session_options options;
+  struct ml_session_facts facts;
+  struct ml_session_counts counts;
+  char failed_step[160];
+
+  struct ml_event *events;
+  size_t event_count, event_capacity;
+  struct ml_event *by_id; /* open addressing on id, power of two */
+  size_t by_id_mask;
+  struct ml_ring *rings;
+  size_t ring_count;
+  unsigned stack_level;
+  uint64_t adapt_ns, adapt_faults;
+
+  pthread_t thread;
+  bool thread_runs;
+  atomic_bool stop;
+  int wake_fd;
+
+  pthread_mutex_t lock; /* guards everything below */
+  struct ml_process **processes;
+  size_t process_count, process_capacity;
+  uint32_t *by_pid; /* open addressing: index + 1 into processes, newest of a pid */
+  size_t by_pid_mask, by_pid_used;
+  struct ml_pending *pending; /* open addressing on tid */
+  size_t pending_mask, pending_used;
+  struct ml_intern *strings, *stacks;
+  uint32_t next_dump_id;
+  struct ml_waiting_stack *waiting; /* ML_WAITING_SLOTS */
+  uint64_t pass;
+  struct ml_buffer string_buffer, stack_buffer, loss_buffer;
+  struct ml_batch *ready_first, **ready_last;
+  size_t queued_bytes;
+  uint64_t take_generation; /* +1 when buffers are taken: offsets into them are stale */
+  struct ml_page_question *questions;
+  size_t question_count, question_capacity;
+  uint64_t questions_skipped;
+  bool ask_nodes;
+};
+
+/* perf_events.c */
+int ml_open_events(struct ml_session *session, pid_t pid, const pid_t *tids, size_t tid_count, int enable_on_exec);
+int ml_map_rings(struct ml_session *session);
+void ml_close_events(struct ml_session *session);
+void ml_set_stack_level(struct ml_session *session, unsigned level);
+void ml_read_event_losses(struct ml_session *session);
+int ml_role_of(const struct ml_session *session, uint64_t id);
+uint64_t ml_user_ip_register(void);
+uint64_t ml_unwind_registers(void);
+int ml_perf_event_open(struct perf_event_attr *attr, pid_t pid, int cpu, int group, unsigned long flags);
+
+/* drain.c */
+void ml_drain_all(struct ml_session *session); /* takes the lock */
+
+/* processes.c */
+struct ml_process *ml_process_of(struct ml_session *session, pid_t pid, uint64_t time_ns);
+struct ml_process *ml_process_new(struct ml_session *session, pid_t pid, uint32_t parent, uint64_t time_ns);
+void ml_process_event_add(struct ml_session *session, struct ml_process *process, uint64_t time_ns, unsigned operation,
+                          uint32_t tid, struct ml_process *parent, uint32_t parent_tid, uint32_t name, int status,
+                          unsigned flags);
+void ml_process_note_maps(struct ml_session *session, struct ml_process *process);
+void ml_processes_poll_children(struct ml_session *session, uint64_t now_ns);
+
+/* batches.c */
+void *ml_buffer_reserve(struct ml_session *session, struct ml_buffer *buffer, size_t bytes, uint64_t time_ns);
+void ml_buffer_append(struct ml_session *session, struct ml_process *process, enum ml_slot slot, const void *record,
+                      size_t bytes, uint64_t time_ns);
+uint32_t ml_string_locked(struct ml_session *session, const char *text, size_t bytes);
+void ml_loss_add(struct ml_session *session, uint64_t begin_ns, uint64_t end_ns, uint64_t count, unsigned kind,
+                 unsigned cause, uint32_t cpu);
+
+/* timeline.c */
+void ml_timeline_tick(struct ml_session *session, uint64_t now_ns);
+
+#endif

@@ -1,0 +1,402 @@
+"""Reads captures: whole, cut, damaged, or still growing.
+
+`Capture` streams record batches as Arrow columns and gives side tables. It
+verifies everything it reads; what is missing is in `Capture.quality`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import _core
+from ..errors import CaptureError, CaptureVersionError, NoDataError, os_reason
+from ..results import Quality
+from .layouts import Layout, enum_names, layout_of_kind, layouts, records_with_tails
+from .writer import META_FILE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .replay import Replay
+
+SIDE_TABLES = ("processes", "threads", "modules", "sites", "objects", "regions", "pinning")
+PLURALS = {
+    "string": "strings",
+    "stack": "stacks",
+    "stack_dump": "stack_dumps",
+    "process_event": "process_events",
+    "mapping": "mappings",
+    "jit_code": "jit_code",
+    "clock_pair": "clock_pairs",
+    "loss": "losses",
+    "fault": "fault_records",
+    "residency": "residency",
+    "placement": "placements",
+    "timeline": "timeline",
+    "allocation": "allocations",
+    "region_event": "region_events",
+    "tag_event": "tag_events",
+    "pinning": "pinning_events",
+    "block_count": "block_counts",
+    "window": "windows",
+    "access": "accesses",
+}
+
+
+def open_capture(path: str | Path) -> Capture:
+    """Opens a capture directory.
+
+    Raises
+    ------
+    CaptureError
+        Not there, not a capture, or nothing of it can be read.
+    CaptureVersionError
+        Written by a version whose format this build does not read.
+    """
+    return Capture(Path(path))
+
+
+class _Chunk:
+    __slots__ = ("header", "index", "reader")
+
+    def __init__(self, reader: Any, index: int) -> None:
+        self.reader = reader
+        self.index = index
+        self.header: dict[str, int] = reader.header(index)
+
+    def payload(self) -> bytes | None:
+        payload: bytes | None = self.reader.payload(self.index)
+        return payload
+
+
+class Capture:
+    """A capture. Use `memlens.open`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.meta = self._read_meta()
+        self._readers: dict[str, Any] = {}
+        self._chunks: list[_Chunk] = []
+        self._strings: dict[int, str] | None = None
+        self._tables: dict[str, pa.Table] = {}
+        self._replay: Replay | None = None
+        self.refresh()
+        if not self._readers and self.meta["state"] == "complete":
+            raise CaptureError(f"{path} has no record file", hint="it was damaged or copied in part; record again")
+
+    # ---- opening ------------------------------------------------------------------
+    def _read_meta(self) -> dict[str, Any]:
+        if not self.path.exists():
+            raise CaptureError(
+                f"there is no capture at {self.path}", hint="record one: memlens record -o NAME.memlens -- PROGRAM"
+            )
+        if not self.path.is_dir():
+            raise CaptureError(f"{self.path} is a file; a capture is a directory NAME.memlens")
+        try:
+            meta = json.loads((self.path / META_FILE).read_text())
+        except FileNotFoundError as error:
+            raise CaptureError(f"{self.path} is not a capture: it has no {META_FILE}") from error
+        except OSError as error:
+            raise CaptureError(f"cannot read {self.path / META_FILE}: {os_reason(error)}") from error
+        except ValueError as error:
+            raise CaptureError(f"{self.path / META_FILE} is damaged: {error}") from error
+        if not isinstance(meta, dict) or not isinstance(meta.get("format_version"), int):
+            raise CaptureError(f"{self.path / META_FILE} is not a memlens capture's")
+        self._check_version(meta["format_version"])
+        meta.setdefault("state", "recording")
+        return meta
+
+    def _check_version(self, version: int) -> None:
+        oldest, newest = _core.FORMAT_OLDEST_READABLE, _core.FORMAT_CURRENT
+        if not oldest <= version <= newest:
+            readable = f"{oldest}" if oldest == newest else f"{oldest} to {newest}"
+            hint = "update memlens" if version > newest else "record again, or use the memlens that wrote it"
+            raise CaptureVersionError(
+                f"{self.path} has capture format {version}; this build reads {readable}", hint=hint
+            )
+
+    def refresh(self) -> int:
+        """Looks for chunks added since the last call (a capture may still be growing); returns how many."""
+        added = 0
+        for file in sorted(self.path.glob("records-*.mlc")):
+            reader = self._readers.get(file.name)
+            if reader is None:
+                try:
+                    reader = _core.ChunkReader(str(file))
+                except _core.FormatError as error:
+                    kind, _, version = error.args
+                    if kind == 1:
+                        self._check_version(version)
+                    if self.meta["state"] == "recording" and kind == 2:
+                        continue  # its header is being written now
+                    raise CaptureError(f"{file} is not a memlens record file, or its start is damaged") from error
+                except OSError as error:
+                    raise CaptureError(f"cannot read {file}: {os_reason(error)}") from error
+                self._readers[file.name] = reader
+            known = reader.count
+            if reader.refresh():
+                self._chunks.extend(_Chunk(reader, index) for index in range(known, reader.count))
+                added += reader.count - known
+        if added:
+            self._strings = None
+            self._tables.clear()
+            self._replay = None
+        return added
+
+    # ---- facts -----------------------------------------------------------------------
+    @property
+    def complete(self) -> bool:
+        """True when the recorder finished in order."""
+        return bool(self.meta["state"] == "complete")
+
+    @property
+    def quality(self) -> Quality:
+        """What is missing from the whole capture."""
+        notes: list[str] = []
+        damage = {"torn_tail_bytes": 0, "bad_header_bytes": 0, "bad_payload_chunks": 0, "missing_chunks": 0}
+        for reader in self._readers.values():
+            for key, value in reader.damage.items():
+                damage[key] += value
+        dropped = sum(chunk.header["dropped"] for chunk in self._chunks) + self.ring_losses()
+        truncated = not self.complete
+        if truncated:
+            last = max((chunk.header["end_ns"] for chunk in self._chunks), default=0)
+            first = min((c.header["begin_ns"] for c in self._chunks if c.header["begin_ns"]), default=last)
+            notes.append(
+                f"The recording did not finish: records reach {(last - first) / 1e9:.2f} s after the first one, "
+                "and what came later is missing."
+            )
+        if damage["torn_tail_bytes"] and not (truncated and damage["torn_tail_bytes"] == 0):
+            truncated = True
+            notes.append(f"The last {damage['torn_tail_bytes']} bytes are an unfinished chunk and were left out.")
+        if damage["bad_header_bytes"]:
+            truncated = True
+            notes.append(f"{damage['bad_header_bytes']} bytes in the middle are damaged and were skipped.")
+        if damage["bad_payload_chunks"]:
+            truncated = True
+            notes.append(f"{damage['bad_payload_chunks']} chunks fail their checksum and were left out.")
+        if damage["missing_chunks"]:
+            truncated = True
+            notes.append(f"{damage['missing_chunks']} chunks are missing.")
+        if dropped:
+            notes.append(
+                f"{dropped} records were lost while recording (see table losses); counts are lower bounds."
+            )
+        quality = self.meta.get("quality", {})
+        notes.extend(str(note) for note in quality.get("notes", ()))
+        return Quality(exact=not dropped and not truncated, dropped_records=dropped, truncated=truncated, notes=tuple(notes))
+
+    def ring_losses(self) -> int:
+        """Records that found a perf ring full."""
+        return sum(int(count) for batch in self.batches("loss") for count in batch.column("count").to_numpy())
+
+    def kinds(self) -> dict[str, int]:
+        """Record kinds in the capture and how many records each has; unknown kinds by number."""
+        counts: dict[str, int] = {}
+        for chunk in self._chunks:
+            layout = layout_of_kind(chunk.header["kind"])
+            name = layout.name if layout else f"kind {chunk.header['kind']}"
+            counts[name] = counts.get(name, 0) + chunk.header["record_count"]
+        return counts
+
+    @property
+    def begin_ns(self) -> int:
+        """Start of the recording: what reports count time from."""
+        begin = self.meta.get("begin_ns")
+        if begin:
+            return int(begin)
+        return min((c.header["begin_ns"] for c in self._chunks if c.header["begin_ns"]), default=0)
+
+    @property
+    def end_ns(self) -> int:
+        end = self.meta.get("end_ns")
+        if end:
+            return int(end)
+        return max((chunk.header["end_ns"] for chunk in self._chunks), default=0)
+
+    # ---- records -----------------------------------------------------------------------
+    def payloads(self, name: str) -> Iterator[tuple[dict[str, int], bytes]]:
+        """(chunk header, decoded payload) of every sound chunk of a kind whose version is known."""
+        layout = layouts()[name]
+        for chunk in self._chunks:
+            if chunk.header["kind"] != layout.kind or chunk.header["record_version"] != layout.version:
+                continue
+            payload = chunk.payload()
+            if payload is not None:
+                yield chunk.header, payload
+
+    def strings(self) -> dict[int, str]:
+        """Interned strings by id."""
+        if self._strings is None:
+            layout = layouts()["string"]
+            self._strings = {
+                record["id"]: tail.decode("utf-8", "replace")
+                for _, payload in self.payloads("string")
+                for record, tail in records_with_tails(layout, payload)
+            }
+        return self._strings
+
+    def batches(self, name: str, *, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Streams one record kind as Arrow batches, a chunk each.
+
+        Enumerated fields come as their names and string ids as text; ``process`` is
+        always the first column.
+        """
+        layout = layouts()[name]
+        for header, payload in self.payloads(name):
+            yield self._to_batch(layout, header, payload, columns)
+
+    def _to_batch(self, layout: Layout, header: dict[str, int], payload: bytes, columns: list[str] | None) -> pa.RecordBatch:
+        import numpy as np
+        import pyarrow as pa
+
+        tails: list[bytes] | None = None
+        if layout.has_tail:
+            pairs = records_with_tails(layout, payload)
+            tails = [tail for _, tail in pairs]
+            fixed = {
+                f.name: np.array([values[f.name] for values, _ in pairs], dtype=f.code) for f in layout.fields
+            }
+            count = len(pairs)
+        else:
+            usable = len(payload) - len(payload) % layout.record_bytes
+            rows = np.frombuffer(payload[:usable], dtype=layout.dtype())
+            fixed = {f.name: rows[f.name] for f in layout.fields}
+            count = len(rows)
+        arrays: dict[str, Any] = {"process": pa.array(np.full(count, header["process"], dtype=np.uint32))}
+        for field in layout.fields:
+            if field.name.startswith("reserved") or field.name == "tail_bytes":
+                continue
+            if field.name == "process":
+                arrays["process"] = pa.array(np.ascontiguousarray(fixed["process"]))
+                continue
+            if columns is not None and field.name not in columns:
+                continue
+            values = np.ascontiguousarray(fixed[field.name])
+            if field.enumeration:
+                arrays[field.name] = _named(values, enum_names(field.enumeration))
+            elif field.is_string_id:
+                arrays[field.name] = _named(values, self.strings())
+            else:
+                arrays[field.name] = pa.array(values)
+        if tails is not None and (columns is None or "tail" in columns):
+            if layout.name == "string":
+                arrays["text"] = pa.array([tail.decode("utf-8", "replace") for tail in tails])
+            elif layout.name == "stack":
+                arrays["ips"] = pa.array(
+                    [np.frombuffer(t[: len(t) - len(t) % 8], dtype="<u8") for t in tails], type=pa.list_(pa.uint64())
+                )
+            else:
+                arrays["tail"] = pa.array(tails, type=pa.binary())
+        return pa.RecordBatch.from_pydict(arrays)
+
+    def follow(self, name: str, *, poll_s: float = 0.2, timeout_s: float | None = None) -> Iterator[pa.RecordBatch]:
+        """Streams a kind's batches, then waits for more until the recording is complete."""
+        layout = layouts()[name]
+        done = 0
+        quiet_since = time.monotonic()
+        while True:
+            for chunk in self._chunks[done:]:
+                if chunk.header["kind"] == layout.kind and chunk.header["record_version"] == layout.version:
+                    payload = chunk.payload()
+                    if payload is not None:
+                        yield self._to_batch(layout, chunk.header, payload, None)
+            done = len(self._chunks)
+            finished = self._read_meta()["state"] == "complete"
+            if self.refresh():
+                quiet_since = time.monotonic()
+                continue
+            if finished or (timeout_s is not None and time.monotonic() - quiet_since > timeout_s):
+                self.meta = self._read_meta()
+                return
+            time.sleep(poll_s)
+
+    # ---- tables ---------------------------------------------------------------------------
+    @property
+    def replay(self) -> Replay:
+        """Faults classed by replaying the capture (cached)."""
+        if self._replay is None:
+            from .replay import Replay
+
+            self._replay = Replay(self)
+        return self._replay
+
+    def table_names(self) -> list[str]:
+        """Everything `table` and `memlens query` offer."""
+        return ["faults", "placed", *SIDE_TABLES, *PLURALS.values()]
+
+    def table(self, name: str) -> pa.Table:
+        """One table as Arrow (``.to_pandas()``, DuckDB and polars read it as it is).
+
+        ``faults`` are classed and named by function and line; ``placed`` are pages
+        placed by the kernel without an event; the other names are side tables and
+        record kinds as recorded.
+        """
+        if name not in self._tables:
+            self._tables[name] = self._make_table(name)
+        return self._tables[name]
+
+    def _make_table(self, name: str) -> pa.Table:
+        import pyarrow as pa
+
+        if name == "faults":
+            return self.replay.fault_table()
+        if name == "placed":
+            return self.replay.placed_table()
+        if name in SIDE_TABLES:
+            return self._side_table(name)
+        kind = next((kind for kind, plural in PLURALS.items() if plural == name), None)
+        if kind is None:
+            import difflib
+
+            close = difflib.get_close_matches(name, self.table_names(), n=1)
+            raise NoDataError(
+                f"a capture has no table {name!r}",
+                hint=f"did you mean {close[0]!r}?" if close else f"tables: {', '.join(self.table_names())}",
+            )
+        batches = list(self.batches(kind))
+        if not batches:
+            return self._to_batch_schema(layouts()[kind])
+        return pa.concat_tables([pa.Table.from_batches([b]) for b in batches], promote_options="permissive").unify_dictionaries()
+
+    def _to_batch_schema(self, layout: Layout) -> pa.Table:
+        import pyarrow as pa
+
+        empty = self._to_batch(layout, {"process": 0}, b"", None)
+        return pa.Table.from_batches([empty])
+
+    def _side_table(self, name: str) -> pa.Table:
+        if self.complete:
+            file = self.path / f"{name}.parquet"
+            if file.exists():
+                import pyarrow as pa
+                import pyarrow.parquet as parquet
+
+                try:
+                    return parquet.read_table(file)
+                except (OSError, pa.ArrowException) as error:
+                    raise CaptureError(f"{file} is damaged: {error}") from error
+        from .tables import derive_table
+
+        return derive_table(self, name)
+
+
+def _named(values: Any, names: dict[int, str]) -> pa.Array:
+    """Numbers as a dictionary array of their names; a number without a name keeps its digits, 0 of ids is null."""
+    import numpy as np
+    import pyarrow as pa
+
+    distinct, inverse = np.unique(values, return_inverse=True)
+    texts = [names.get(int(v), None if int(v) == 0 else str(int(v))) for v in distinct]
+    indices = pa.array(inverse.astype(np.int32))
+    if None in texts:
+        keep = [text for text in texts if text is not None]
+        mapping = np.array([keep.index(t) if t is not None else -1 for t in texts], dtype=np.int32)
+        mapped = mapping[inverse]
+        indices = pa.array(mapped, mask=mapped < 0)
+        texts = keep
+    return pa.DictionaryArray.from_arrays(indices, pa.array(texts, type=pa.string()))

@@ -1,0 +1,175 @@
+"""Names for code addresses: native symbols by file, just-in-time code by process.
+
+The recorder names everything at the end of a run and keeps it in the side table
+``sites``, so that a capture can be read on another machine. A capture that was cut
+short is named when it is read, from the files as they are then.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .. import _core
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .reader import Capture
+
+Progress = Callable[[int, int, str], None]
+
+SITE_COLUMNS = (
+    "id", "module", "offset", "process", "function", "file", "line", "column", "inlined_into",
+    "kind", "bytes", "class", "stride_bytes", "loop", "quality",
+)  # fmt: skip
+
+
+def site_schema() -> pa.Schema:
+    """Static code locations; the columns after `inlined_into` belong to compiled-in collectors."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            ("id", pa.uint32()),
+            ("module", pa.string()),
+            ("offset", pa.uint64()),
+            ("process", pa.uint32()),
+            ("function", pa.string()),
+            ("file", pa.string()),
+            ("line", pa.uint32()),
+            ("column", pa.uint32()),
+            ("inlined_into", pa.list_(pa.string())),
+            ("kind", pa.string()),
+            ("bytes", pa.uint32()),
+            ("class", pa.string()),
+            ("stride_bytes", pa.int64()),
+            ("loop", pa.string()),
+            ("quality", pa.string()),
+        ]
+    )
+
+
+class JitNames:
+    """Just-in-time code of one process, by address and time."""
+
+    def __init__(self, entries: list[tuple[int, int, int, str, str, int]]) -> None:
+        # Later entries of the same address override earlier ones from their time on.
+        self._entries = sorted(entries, key=lambda entry: (entry[0], entry[2]))
+        self._begins = [entry[0] for entry in self._entries]
+
+    def find(self, address: int, time_ns: int) -> tuple[str, str, int] | None:
+        best = None
+        at = bisect_right(self._begins, address) - 1
+        for index in range(at, max(-1, at - 64), -1):
+            begin, end, since_ns, name, file, line = self._entries[index]
+            if address < end and since_ns <= time_ns:
+                best = (name, file, line)
+                break
+            if begin + (1 << 24) < address:
+                break
+        return best
+
+
+def jit_names(capture: Capture) -> dict[int, JitNames]:
+    """From the capture's own jit_code records, by process."""
+    entries: dict[int, list[tuple[int, int, int, str, str, int]]] = defaultdict(list)
+    for batch in capture.batches("jit_code"):
+        for row in batch.to_pylist():
+            entries[row["process"]].append(
+                (row["address"], row["address"] + row["bytes"], row["time_ns"], row["name"] or "", row["file"] or "", row["line"])
+            )
+    return {process: JitNames(list_) for process, list_ in entries.items()}
+
+
+def name_codes(
+    codes: dict[str, Any],
+    paths: dict[int, str],
+    jit: dict[int, JitNames],
+    *,
+    build_ids: dict[str, str] | None = None,
+    progress: Progress | None = None,
+) -> list[dict[str, Any]]:
+    """Site rows for the replay's codes, in their order.
+
+    Parameters
+    ----------
+    codes
+        Columns of `Replay.codes`.
+    paths
+        String id → path.
+    jit
+        Names of just-in-time code by process number.
+    build_ids
+        Path → build-id that the module had when it ran; another file at that path is refused.
+    progress
+        Called with (modules done, modules, path).
+    """
+    rows: list[dict[str, Any]] = []
+    by_path: dict[int, list[int]] = defaultdict(list)
+    for index, (path, process, address, time_ns) in enumerate(
+        zip(codes["path"].tolist(), codes["process"].tolist(), codes["address"].tolist(), codes["time_ns"].tolist(), strict=True)
+    ):
+        row: dict[str, Any] = dict.fromkeys(SITE_COLUMNS)
+        row.update(id=index, module=paths.get(path, ""), offset=address, process=process, line=0, column=0, inlined_into=[])
+        rows.append(row)
+        if path:
+            by_path[path].append(index)
+            continue
+        named = jit[process].find(address, time_ns) if process in jit else None
+        if named is not None:
+            row.update(module="[jit]", function=named[0], file=named[1] or None, line=named[2], quality="jit")
+        else:
+            row.update(module="[jit]" if address else "[unknown]", function=None, quality="none")
+    for done, (path, indices) in enumerate(by_path.items()):
+        text = paths.get(path, "")
+        if progress is not None:
+            progress(done, len(by_path), text)
+        if text.startswith("["):
+            continue
+        module = _core.ModuleSymbols(text, build_id=(build_ids or {}).get(text, ""))
+        quality = module.quality if not module.status else "none"
+        resolved = module.resolve([rows[index]["offset"] for index in indices])
+        for index, frames in zip(indices, resolved, strict=True):
+            row = rows[index]
+            row["quality"] = quality
+            if not frames:
+                continue
+            function, file, line, column, _ = frames[0]
+            row.update(function=function or None, file=file or None, line=line, column=column)
+            row["inlined_into"] = [
+                f"{outer[0]} ({os.path.basename(outer[1])}:{outer[2]})" if outer[1] else outer[0] for outer in frames[1:]
+            ]
+    return rows
+
+
+def site_table(rows: list[dict[str, Any]]) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.Table.from_pylist(rows, schema=site_schema())
+
+
+def sites_of_codes(capture: Capture, codes: dict[str, Any]) -> pa.Table:
+    """Sites in the order of the replay's codes: from the side table, or named now."""
+    table = capture.table("sites") if capture.complete and (capture.path / "sites.parquet").exists() else None
+    strings = capture.strings()
+    if table is not None and table.num_rows == len(codes["path"]):
+        modules = table.column("module").to_pylist()
+        offsets = table.column("offset").to_pylist()
+        same = all(
+            offset == address and (not path or strings.get(path, "") == module)
+            for offset, address, path, module in zip(
+                offsets, codes["address"].tolist(), codes["path"].tolist(), modules, strict=True
+            )
+        )
+        if same:
+            return table
+    build_ids = {
+        row["path"]: row["build_id"]
+        for row in capture.table("modules").to_pylist()
+        if capture.complete and row["build_id"]
+    }
+    return site_table(name_codes(codes, strings, jit_names(capture), build_ids=build_ids))

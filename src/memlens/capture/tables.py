@@ -1,0 +1,209 @@
+"""Side tables derived from records: what the recorder writes at the end, and what a
+reader makes itself from a capture that was cut short."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from .. import _core
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .reader import Capture
+
+
+def _schemas() -> dict[str, pa.Schema]:
+    import pyarrow as pa
+
+    return {
+        "processes": pa.schema(
+            [
+                ("process", pa.uint32()),
+                ("pid", pa.uint32()),
+                ("parent", pa.uint32()),
+                ("name", pa.string()),
+                ("program", pa.string()),
+                ("begin_ns", pa.uint64()),
+                ("end_ns", pa.uint64()),
+                ("execs", pa.uint32()),
+                ("threads", pa.uint32()),
+                ("status", pa.int32()),
+            ]
+        ),
+        "threads": pa.schema(
+            [
+                ("process", pa.uint32()),
+                ("thread", pa.uint32()),
+                ("name", pa.string()),
+                ("begin_ns", pa.uint64()),
+                ("end_ns", pa.uint64()),
+            ]
+        ),
+        "modules": pa.schema(
+            [
+                ("path", pa.string()),
+                ("inode", pa.uint64()),
+                ("device_major", pa.uint32()),
+                ("device_minor", pa.uint32()),
+                ("build_id", pa.string()),
+                ("processes", pa.uint32()),
+                ("status", pa.string()),
+            ]
+        ),
+        "objects": pa.schema(
+            [
+                ("id", pa.uint64()),
+                ("process", pa.uint32()),
+                ("kind", pa.string()),
+                ("name", pa.string()),
+                ("base", pa.uint64()),
+                ("bytes", pa.uint64()),
+                ("born_ns", pa.uint64()),
+                ("died_ns", pa.uint64()),
+                ("thread", pa.uint32()),
+                ("stack", pa.uint32()),
+            ]
+        ),
+        "regions": pa.schema(
+            [
+                ("name", pa.string()),
+                ("process", pa.uint32()),
+                ("thread", pa.uint32()),
+                ("begin_ns", pa.uint64()),
+                ("end_ns", pa.uint64()),
+                ("executions", pa.uint64()),
+                ("sampled", pa.bool_()),
+            ]
+        ),
+        "pinning": pa.schema(
+            [
+                ("process", pa.uint32()),
+                ("thread", pa.uint32()),
+                ("time_ns", pa.uint64()),
+                ("operation", pa.string()),
+                ("policy", pa.uint16()),
+                ("members", pa.list_(pa.uint32())),
+            ]
+        ),
+    }
+
+
+def process_rows(capture: Capture) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Processes and threads from process events."""
+    events: list[dict[str, Any]] = []
+    for batch in capture.batches("process_event"):
+        events.extend(batch.to_pylist())
+    events.sort(key=lambda event: event["time_ns"])
+    processes: dict[int, dict[str, Any]] = {}
+    threads: dict[tuple[int, int], dict[str, Any]] = {}
+    for event in events:
+        number, tid, now = event["process"], event["thread"], event["time_ns"]
+        process = processes.setdefault(
+            number,
+            dict(process=number, pid=event["pid"], parent=0, name=None, program=None, begin_ns=now, end_ns=None,
+                 execs=0, threads=0, status=None),
+        )  # fmt: skip
+        thread = threads.setdefault((number, tid), dict(process=number, thread=tid, name=None, begin_ns=now, end_ns=None))
+        operation = event["operation"]
+        if operation == "fork":
+            process["parent"] = event["parent_process"]
+            parent = processes.get(event["parent_process"])
+            if parent is not None:
+                process["name"] = process["name"] or parent["name"]
+                thread["name"] = process["name"]
+        elif operation in ("exec", "name"):
+            thread["name"] = event["name"]
+            if operation == "exec":
+                process["execs"] += 1
+            if operation == "exec" or tid == process["pid"]:
+                process["name"] = event["name"]
+        elif operation == "exit":
+            process["end_ns"] = process["end_ns"] or now
+            thread["end_ns"] = thread["end_ns"] or now
+            if event["status"] != -1:
+                process["status"] = event["status"]
+        elif operation == "thread_exit":
+            thread["end_ns"] = now
+    for number, _ in threads:
+        processes[number]["threads"] += 1
+    programs = _programs(capture)
+    for process in processes.values():
+        process["program"] = programs.get(process["process"])
+    return list(processes.values()), list(threads.values())
+
+
+def _programs(capture: Capture) -> dict[int, str]:
+    """The executable of each process: the file of its first executable mapping after the last exec."""
+    found: dict[int, str] = {}
+    for batch in capture.batches("mapping", columns=["time_ns", "path", "protection", "inode"]):
+        for row in batch.to_pylist():
+            if row["protection"] & 4 and row["inode"] and row["path"] and row["process"] not in found:
+                found[row["process"]] = row["path"]
+    return found
+
+
+def module_rows(capture: Capture, *, paths: dict[str, str] | None = None) -> list[dict[str, Any]]:
+    """Executable files that were mapped, with the build-id of the file as it is now.
+
+    `paths` maps a recorded path to the real one when the capture is redacted.
+    """
+    modules: dict[tuple[str, int], dict[str, Any]] = {}
+    users: dict[tuple[str, int], set[int]] = {}
+    for batch in capture.batches("mapping"):
+        for row in batch.to_pylist():
+            if not (row["protection"] & 4 and row["inode"] and row["path"]):
+                continue
+            key = (row["path"], row["inode"])
+            users.setdefault(key, set()).add(row["process"])
+            if key in modules:
+                continue
+            real = (paths or {}).get(row["path"], row["path"])
+            build_id, status = "", ""
+            try:
+                if os.stat(real).st_ino != row["inode"]:
+                    status = "the file was replaced since it ran"
+                else:
+                    build_id = _core.read_build_id(real)
+            except OSError:
+                status = "the file is not there"
+            modules[key] = dict(
+                path=row["path"], inode=row["inode"], device_major=row["device_major"], device_minor=row["device_minor"],
+                build_id=build_id, processes=0, status=status,
+            )  # fmt: skip
+    for key, numbers in users.items():
+        modules[key]["processes"] = len(numbers)
+    return list(modules.values())
+
+
+def pinning_rows(capture: Capture) -> list[dict[str, Any]]:
+    rows = []
+    for batch in capture.batches("pinning"):
+        for row in batch.to_pylist():
+            mask = int.from_bytes(row["tail"], "little")
+            rows.append(
+                dict(process=row["process"], thread=row["thread"], time_ns=row["time_ns"], operation=row["operation"],
+                     policy=row["policy"], members=[bit for bit in range(mask.bit_length()) if mask >> bit & 1])
+            )  # fmt: skip
+    return rows
+
+
+def derive_table(capture: Capture, name: str, *, paths: dict[str, str] | None = None) -> pa.Table:
+    """One side table from the capture's records."""
+    import pyarrow as pa
+
+    if name == "sites":
+        return capture.replay.code_sites
+    schema = _schemas()[name]
+    if name == "processes":
+        rows = process_rows(capture)[0]
+    elif name == "threads":
+        rows = process_rows(capture)[1]
+    elif name == "modules":
+        rows = module_rows(capture, paths=paths)
+    elif name == "pinning":
+        rows = pinning_rows(capture)
+    else:
+        rows = []  # objects and regions: their collectors write them
+    return pa.Table.from_pylist(rows, schema=schema)

@@ -1,0 +1,155 @@
+"""Writes a capture directory while a program runs.
+
+Order matters for a reader after a crash: the directory and ``meta.json`` with
+state "recording" exist before the first record; side tables and state "complete"
+come last. Each chunk goes to the kernel whole, so a killed recorder leaves
+everything up to its last flush.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from .. import _core
+from ..errors import OutputError, os_reason
+from ..version import __version__
+from .layouts import Packer, layouts, records_with_tails
+
+RECORD_FILE = "records-recorder.mlc"
+META_FILE = "meta.json"
+
+
+def write_json_atomically(path: Path, content: dict[str, Any]) -> None:
+    """A reader sees the old file or the new one, never half of one."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(content, indent=1) + "\n")
+    os.replace(partial, path)
+
+
+class CaptureWriter:
+    """One capture being written.
+
+    Parameters
+    ----------
+    path
+        Directory to create.
+    meta
+        What is known at the start; the rest is given to `finish`.
+    force
+        Replace an existing capture. Never replaces a directory that is not one.
+    redact
+        Keep only the last component of every path that is written.
+    """
+
+    def __init__(self, path: Path, meta: dict[str, Any], *, force: bool = False, redact: bool = False) -> None:
+        self.path = path
+        self.redact = redact
+        self.strings: dict[int, str] = {}
+        """Every string written so far, as it was before redaction."""
+        if path.exists() or path.is_symlink():
+            if not force:
+                raise OutputError(f"{path} exists already", hint="give another name with -o, or replace it with --force")
+            if not (path / META_FILE).is_file():
+                raise OutputError(
+                    f"{path} exists and is not a capture", hint="memlens replaces captures only; give another name"
+                )
+            shutil.rmtree(path)
+        try:
+            path.mkdir(parents=True)
+            self.meta = {
+                "format_version": _core.FORMAT_CURRENT,
+                "memlens_version": __version__,
+                "state": "recording",
+                **meta,
+            }
+            write_json_atomically(path / META_FILE, self.meta)
+            self._chunks = _core.ChunkWriter(str(path / RECORD_FILE))
+        except OSError as error:
+            raise OutputError(
+                f"cannot write {path}: {os_reason(error)}",
+                hint="give a place with room and permission with -o",
+            ) from error
+
+    @property
+    def record_bytes(self) -> int:
+        return self._chunks.bytes
+
+    @property
+    def failure(self) -> OSError | None:
+        """Why writing stopped, if it did; everything before is in the file."""
+        number = self._chunks.failed_errno
+        return OSError(number, os.strerror(number)) if number else None
+
+    @property
+    def dropped_records(self) -> int:
+        return self._chunks.dropped_records
+
+    def append(
+        self,
+        kind: int,
+        payload: bytes,
+        *,
+        record_count: int,
+        process: int = 0,
+        thread: int = 0,
+        dropped: int = 0,
+        begin_ns: int = 0,
+        end_ns: int = 0,
+    ) -> None:
+        """Appends one chunk; a failure is kept in `failure`, not raised: the program runs on."""
+        if kind == layouts()["string"].kind:
+            payload = self._take_strings(payload)
+        self._chunks.append(
+            kind,
+            payload,
+            record_count=record_count,
+            process=process,
+            thread=thread,
+            dropped=dropped,
+            begin_ns=begin_ns,
+            end_ns=end_ns,
+        )
+
+    def _take_strings(self, payload: bytes) -> bytes:
+        kept = []
+        packer = Packer("string")
+        for record, tail in records_with_tails(packer.layout, payload):
+            text = tail.decode("utf-8", "replace")
+            self.strings[record["id"]] = text
+            if self.redact and text.startswith("/") and not text.startswith("//"):
+                tail = os.path.basename(tail)
+            kept.append(packer.pack(tail, id=record["id"]))
+        return b"".join(kept) if self.redact else payload
+
+    def records(self, name: str, records: list[bytes], **header: int) -> None:
+        """Appends records that Python made, as one chunk."""
+        if records:
+            self.append(layouts()[name].kind, b"".join(records), record_count=len(records), **header)
+
+    def close_records(self) -> None:
+        self._chunks.close()
+
+    def write_table(self, name: str, table: Any) -> None:
+        """Writes a side table; like `append`, a full disk is no reason to fail the program."""
+        import pyarrow.parquet as parquet
+
+        try:
+            partial = self.path / f"{name}.partial"
+            parquet.write_table(table, partial, compression="zstd")
+            os.replace(partial, self.path / f"{name}.parquet")
+        except OSError:
+            partial.unlink(missing_ok=True)
+
+    def finish(self, **meta: Any) -> None:
+        """Closes the record file and marks the capture complete."""
+        self.close_records()
+        self.meta.update(meta)
+        self.meta["state"] = "complete"
+        try:
+            write_json_atomically(self.path / META_FILE, self.meta)
+        except OSError:
+            (self.path / META_FILE).with_suffix(".partial").unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""One file a collector, each with a DESCRIPTOR (see memlens.registry)."""

@@ -1,0 +1,152 @@
+"""After the program's end: just-in-time names, unwound stacks, symbols, side tables.
+
+Runs outside the program's time. Works from the capture just written, so that a
+capture finished here and one repaired by a reader are made by the same code.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from .. import _core
+from ..capture.layouts import Packer, enum_value, layouts, records_with_tails
+from ..capture.reader import SIDE_TABLES, Capture
+from ..capture.symbols import jit_names, name_codes, site_table
+from ..capture.tables import derive_table
+from ..capture.writer import CaptureWriter
+
+
+def write_side_tables(writer: CaptureWriter) -> None:
+    """Writes everything that a complete capture has beside its records."""
+    capture = Capture(writer.path)
+    if _write_jit_code(capture, writer) + _write_unwound_stacks(capture, writer):
+        capture.refresh()
+    # A redacted capture holds last components only; the real paths are still known here.
+    real = {os.path.basename(path) if path.startswith("/") else path: path for path in writer.strings.values()}
+    modules = derive_table(capture, "modules", paths=real if writer.redact else None)
+    build_ids = {row["path"]: row["build_id"] for row in modules.to_pylist() if row["build_id"]}
+    if writer.redact:
+        build_ids = {real.get(path, path): build_id for path, build_id in build_ids.items()}
+    paths = writer.strings
+    rows = name_codes(capture.replay.codes, paths, jit_names(capture), build_ids=build_ids)
+    if writer.redact:
+        for row in rows:
+            for key in ("module", "file"):
+                row[key] = os.path.basename(row[key]) if row[key] else row[key]
+    for name in SIDE_TABLES:
+        if name == "sites":
+            table = site_table(rows)
+        elif name == "modules":
+            table = modules
+        else:
+            table = derive_table(capture, name)
+        writer.write_table(name, table)
+
+
+def _write_jit_code(capture: Capture, writer: CaptureWriter) -> int:
+    """Names of just-in-time code, from the files that compilers leave for perf."""
+    codes = capture.replay.codes
+    numbers = {int(p) for p, path in zip(codes["process"], codes["path"], strict=True) if path == 0 and p != 0}
+    if not numbers:
+        return 0
+    pids = {row["process"]: row["pid"] for row in capture.table("processes").to_pylist()}
+    dumps = defaultdict(set)
+    for batch in capture.batches("mapping", columns=["path"]):
+        for row in batch.to_pylist():
+            name = os.path.basename(row["path"] or "")
+            if name.startswith("jit-") and name.endswith(".dump"):
+                dumps[row["process"]].add(row["path"])
+    packer = Packer("jit_code")
+    strings = Packer("string")
+    next_id = max(writer.strings, default=0) + 1
+    known: dict[str, int] = {}
+    new_strings: list[bytes] = []
+    written = 0
+
+    def string_id(text: str) -> int:
+        nonlocal next_id
+        if not text:
+            return 0
+        if text not in known:
+            known[text] = next_id
+            new_strings.append(strings.pack(text.encode(), id=next_id))
+            next_id += 1
+        return known[text]
+
+    for number in sorted(numbers):
+        records: list[bytes] = []
+        sources: list[tuple[int, list[Any]]] = []
+        perf_map = Path(f"/tmp/perf-{pids.get(number, 0)}.map")
+        if perf_map.is_file():
+            sources.append((0, _core.read_perf_map(str(perf_map))))
+        sources.extend((1, _core.read_jitdump(path)) for path in sorted(dumps[number]) if os.path.isfile(path))
+        for source, entries in sources:
+            for begin, end, time_ns, name, file, line in entries:
+                records.append(
+                    packer.pack(
+                        time_ns=time_ns, address=begin, bytes=end - begin, name=string_id(name), file=string_id(file),
+                        line=line, source=source,
+                    )
+                )  # fmt: skip
+        if records:
+            writer.records("string", new_strings)
+            new_strings.clear()
+            writer.records("jit_code", records, process=number)
+            written += len(records)
+    return written
+
+
+def _write_unwound_stacks(capture: Capture, writer: CaptureWriter) -> int:
+    """Stacks from the dumps of `--stacks dwarf`."""
+    layout = layouts()["stack_dump"]
+    mappings: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    stacks = Packer("stack")
+    records: list[bytes] = []
+    unwinders: dict[tuple[Any, ...], Any] = {}
+    strings = writer.strings
+    for header, payload in capture.payloads("stack_dump"):
+        process = header["process"]
+        if process not in mappings:
+            for map_header, map_payload in capture.payloads("mapping"):
+                if map_header["process"] == process:
+                    mappings[process].extend(_mapping_rows(map_payload))
+        for dump, tail in records_with_tails(layout, payload):
+            visible = _executable_at(mappings[process], dump["time_ns"], strings)
+            key = (process, visible)
+            if key not in unwinders:
+                unwinders[key] = _core.Unwinder(dump["machine"], list(visible))
+            split = 8 * dump["register_count"]
+            addresses = unwinders[key].unwind(dump["register_mask"], tail[:split], dump["stack_pointer"], tail[split:])
+            ips = b"".join(address.to_bytes(8, "little") for address in addresses)
+            records.append(
+                stacks.pack(ips, id=dump["id"], unwinder=enum_value("unwinder", "dwarf"), process=process)
+            )
+    for at in range(0, len(records), 4096):
+        writer.records("stack", records[at : at + 4096])
+    return len(records)
+
+
+def _mapping_rows(payload: bytes) -> list[dict[str, Any]]:
+    import numpy as np
+
+    rows = np.frombuffer(payload, dtype=layouts()["mapping"].dtype())
+    return [
+        {name: int(row[name]) for name in ("time_ns", "address", "bytes", "file_offset", "path", "protection", "inode")}
+        for row in rows
+        if row["protection"] & 4 and row["inode"]
+    ]
+
+
+def _executable_at(rows: list[dict[str, Any]], time_ns: int, strings: dict[int, str]) -> tuple[tuple[int, int, int, str], ...]:
+    live: dict[int, tuple[int, int, int, str]] = {}
+    for row in rows:
+        if row["time_ns"] > time_ns:
+            continue
+        begin, end = row["address"], row["address"] + row["bytes"]
+        for other in [o for o in live.values() if o[0] < end and begin < o[1]]:
+            del live[other[0]]
+        live[begin] = (begin, end, row["file_offset"], strings.get(row["path"], ""))
+    return tuple(live[begin] for begin in sorted(live))

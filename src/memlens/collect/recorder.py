@@ -1,0 +1,398 @@
+"""Records a program: from its start (or a running PID) to its end, into one capture.
+
+The profiled program comes first. It is started as a shell would start it; signals
+that reach the recorder alone are passed on; whatever goes wrong in recording is
+noted and the program runs on; its exit status is the recorder's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from .. import _sampling
+from ..capture import machine
+from ..capture.layouts import Packer, enum_value, layouts
+from ..capture.writer import CaptureWriter
+from ..errors import CollectorError, ProgramNotExecutable, ProgramNotFound, os_reason
+from . import facts as machine_facts
+from .slow_sampler import SlowSampler
+
+TICK_S = 0.1
+EARLY_TICK_S = 0.02
+EARLY_S = 1.0
+PASSED_ON = (
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
+    signal.SIGCONT, signal.SIGWINCH,
+)  # fmt: skip
+STACK_MODES = {"none": 0, "fp": 1, "dwarf": 2}
+
+
+@dataclass(frozen=True)
+class RecordOptions:
+    """What to record and where to."""
+
+    output: Path
+    collectors: tuple[str, ...] | None = None
+    """None: whatever works here."""
+    stacks: str = "fp"
+    single: bool = False
+    rate_hz: float = 10.0
+    duration_s: float | None = None
+    force: bool = False
+    redact: bool = False
+
+
+@dataclass
+class Outcome:
+    """How a recording ended."""
+
+    path: Path
+    wait_status: int | None
+    """As waitpid gave it; None for --pid."""
+    wall_s: float
+    record_bytes: int
+    processes: int
+    counts: dict[str, int]
+    notes: list[str] = field(default_factory=list)
+
+
+def find_program(name: str) -> str:
+    """The file that exec will run, or the error a shell would give."""
+    if "/" in name:
+        candidates = [name]
+    else:
+        candidates = [os.path.join(part or ".", name) for part in os.environ.get("PATH", os.defpath).split(os.pathsep)]
+    found_file = None
+    for candidate in candidates:
+        if os.path.isfile(candidate):
+            found_file = found_file or candidate
+            if os.access(candidate, os.X_OK):
+                return candidate
+    if found_file:
+        raise ProgramNotExecutable(f"{found_file} is not executable", hint=f"chmod +x {found_file}, or name its interpreter")
+    if "/" in name and os.path.isdir(name):
+        raise ProgramNotExecutable(f"{name} is a directory")
+    raise ProgramNotFound(f"there is no program {name!r}", hint="check the name, or give its path after --")
+
+
+class Recorder:
+    """One recording. Use `record_command` or `record_pid`."""
+
+    def __init__(self, options: RecordOptions) -> None:
+        self.options = options
+        self.notes: list[str] = []
+        self.unsupported: list[dict[str, str]] = []
+        facts = machine_facts.gather()
+        self.facts = facts
+        self.collectors = self._choose(facts)
+        self.writer: CaptureWriter
+        self.session: _sampling.Session
+        self.slow: SlowSampler
+        self._recording = True
+
+    # ---- what to use ------------------------------------------------------------------
+    def _choose(self, facts: dict[str, Any]) -> list[str]:
+        from .collectors import faults, timeline
+
+        chosen = []
+        for descriptor in (faults.DESCRIPTOR, timeline.DESCRIPTOR):
+            asked = self.options.collectors is not None and descriptor.name in self.options.collectors
+            if self.options.collectors is not None and not asked:
+                continue
+            assert descriptor.probe is not None
+            availability = descriptor.probe(facts)
+            if availability.usable:
+                chosen.append(descriptor.name)
+            elif asked:
+                reason, remedy = availability.reasons[0]
+                raise CollectorError(f"collector {descriptor.name} cannot run here: {reason}", hint=remedy)
+            for reason, remedy in availability.reasons:
+                self.unsupported.append({"collector": descriptor.name, "reason": reason, "remedy": remedy})
+        return chosen
+
+    def _new_session(self, *, faults: bool) -> _sampling.Session:
+        return _sampling.Session(
+            faults=faults,
+            fault_before=not self.options.single,
+            include_kernel=True,
+            stack_mode=STACK_MODES[self.options.stacks] if faults else 0,
+            timeline_hz=self.options.rate_hz if "timeline" in self.collectors else 0.0,
+        )
+
+    def _attach(self, pid: int, *, enable_on_exec: bool) -> None:
+        faults = "faults" in self.collectors
+        self.session = self._new_session(faults=faults)
+        try:
+            self.session.attach(pid, enable_on_exec=enable_on_exec)
+        except OSError as error:
+            if error.errno == errno.ESRCH:
+                raise CollectorError(f"process {pid} ended before it could be watched") from error
+            if not faults:
+                raise
+            number = error.errno or errno.EIO
+            if self.options.collectors is not None:
+                raise CollectorError(f"collector faults failed: {error.filename}: {os_reason(error)}") from error
+            reason, remedy = (
+                ("too many open files for this many CPUs and threads", "raise the limit: ulimit -n 65536")
+                if number == errno.EMFILE
+                else (f"{error.filename}: {os_reason(error)}", "see memlens doctor")
+            )
+            self.unsupported.append({"collector": "faults", "reason": reason, "remedy": remedy})
+            self.collectors.remove("faults")
+            self.session = self._new_session(faults=False)
+            self.session.attach(pid, enable_on_exec=enable_on_exec)
+
+    def _open(self, command: list[str] | None, pid: int | None) -> None:
+        now = time.time_ns()
+        described = machine.describe()
+        if self.options.redact:
+            described["host"] = "redacted"
+            command = None if command is None else [os.path.basename(command[0]), *["redacted"] * (len(command) - 1)]
+        self.writer = CaptureWriter(
+            self.options.output,
+            {
+                "command": command,
+                "pid": pid,
+                "working_directory": "redacted" if self.options.redact else os.getcwd(),
+                "started": datetime.fromtimestamp(now / 1e9, UTC).isoformat(timespec="milliseconds"),
+                "started_unix_ns": now,
+                "begin_ns": time.monotonic_ns(),
+                "machine": described,
+                "collectors": {
+                    name: {"stacks": self.options.stacks, "single": self.options.single}
+                    if name == "faults"
+                    else {"rate_hz": self.options.rate_hz}
+                    for name in self.collectors
+                },
+                "unsupported": self.unsupported,
+                "redacted": self.options.redact,
+            },
+            force=self.options.force,
+            redact=self.options.redact,
+        )
+
+    # ---- recording -------------------------------------------------------------------------
+    def _pump(self) -> None:
+        for batch in self.session.take():
+            self.writer.append(
+                batch.kind,
+                batch.payload,
+                record_count=batch.record_count,
+                process=batch.process,
+                dropped=batch.dropped,
+                begin_ns=batch.begin_ns,
+                end_ns=batch.end_ns,
+            )
+
+    def _write_clock_pairs(self) -> None:
+        payload = _sampling.clock_pairs()
+        layout = layouts()["clock_pair"]
+        now = time.monotonic_ns()
+        self.writer.append(
+            layout.kind, payload, record_count=len(payload) // layout.record_bytes, begin_ns=now, end_ns=now
+        )
+
+    def _write_affinity(self, pid: int) -> None:
+        with contextlib.suppress(OSError):
+            cpus = os.sched_getaffinity(pid)
+            mask = sum(1 << cpu for cpu in cpus)
+            tail = mask.to_bytes((max(cpus) // 64 + 1) * 8, "little")
+            now = time.monotonic_ns()
+            self.writer.records(
+                "pinning",
+                [Packer("pinning").pack(tail, time_ns=now, thread=pid, operation=enum_value("pinning_operation", "found"))],
+                process=1,
+                begin_ns=now,
+                end_ns=now,
+            )
+
+    def _begin(self, pid: int) -> None:
+        self.slow = SlowSampler(
+            self.session,
+            self.writer,
+            timeline="timeline" in self.collectors,
+            pages="faults" in self.collectors,
+            nodes=self.facts["numa_nodes"],
+        )
+        cgroup = self.slow.watch_cgroup(pid)
+        if cgroup and not self.options.redact:
+            self.writer.meta["cgroup"] = cgroup
+        self._write_clock_pairs()
+        self._write_affinity(pid)
+
+    def _tick(self) -> None:
+        if not self._recording:
+            return
+        self._pump()
+        self.slow.tick()
+
+    def _stop_recording(self) -> None:
+        if not self._recording:
+            return
+        self._recording = False
+        self.session.stop()
+        self._pump()
+        self._write_clock_pairs()
+
+    def run_command(self, command: list[str]) -> Outcome:
+        find_program(command[0])
+        self._open(command, None)
+        child = _sampling.Child(command)
+        signals = {signal.SIGCHLD, *PASSED_ON}
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+        self._attach(child.pid, enable_on_exec=True)
+        self._begin(child.pid)
+        faults_before = _fault_counts(child.pid)
+        self.session.start()
+        begin = time.monotonic()
+        failed = child.go()
+        if failed:
+            self._recording = False
+            self.session.stop()
+            self.writer.finish(end_ns=time.monotonic_ns())
+            text = f"cannot execute {command[0]}: {os.strerror(failed).lower()}"
+            raise ProgramNotFound(text) if failed == errno.ENOENT else ProgramNotExecutable(text)
+        status, usage = self._wait_for(child.pid, begin, signals)
+        wall_s = time.monotonic() - begin
+        if self._recording:
+            self.session.note_exit(child.pid, status)
+        self._stop_recording()
+        self.writer.meta["rusage"] = {
+            "minor_faults": max(0, usage.ru_minflt - faults_before[0]),
+            "major_faults": max(0, usage.ru_majflt - faults_before[1]),
+            "peak_rss_bytes": usage.ru_maxrss << 10,
+            "user_s": usage.ru_utime,
+            "system_s": usage.ru_stime,
+        }
+        return self._finish(status, wall_s)
+
+    def _wait_for(self, pid: int, begin: float, signals: set[signal.Signals]) -> tuple[int, Any]:
+        while True:
+            early = time.monotonic() - begin < EARLY_S
+            info = signal.sigtimedwait(signals, EARLY_TICK_S if early else TICK_S)
+            if info is not None and info.si_signo != signal.SIGCHLD:
+                # Typed at the terminal (SI_KERNEL): the program has it already. Sent to us alone: pass it on.
+                if info.si_code <= 0 and info.si_pid != pid:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, info.si_signo)
+            ended, status, usage = os.wait4(pid, os.WNOHANG)
+            if ended:
+                return status, usage
+            self._tick()
+            if self.options.duration_s is not None and time.monotonic() - begin > self.options.duration_s and self._recording:
+                self._stop_recording()
+                self.notes.append(f"Recorded the first {self.options.duration_s:g} s; the program ran on unrecorded.")
+
+    def run_pid(self, pid: int) -> Outcome:
+        if not os.path.isdir(f"/proc/{pid}"):
+            raise CollectorError(f"there is no process {pid}", hint="look it up: pgrep -a NAME")
+        self._open(None, pid)
+        signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+        try:
+            self._attach(pid, enable_on_exec=False)
+        except (OSError, CollectorError) as error:
+            reason = os_reason(error) if isinstance(error, OSError) else str(error)
+            raise CollectorError(
+                f"cannot watch process {pid}: {reason}", hint="it must be yours; or run memlens as root"
+            ) from error
+        self._begin(pid)
+        self.session.start()
+        begin = time.monotonic()
+        while True:
+            info = signal.sigtimedwait(signals, TICK_S)
+            self._tick()
+            ended = not os.path.isdir(f"/proc/{pid}") or _is_zombie(pid)
+            if info is not None or ended:
+                break
+            if self.options.duration_s is not None and time.monotonic() - begin >= self.options.duration_s:
+                break
+        wall_s = time.monotonic() - begin
+        self._stop_recording()
+        return self._finish(None, wall_s)
+
+    # ---- the end --------------------------------------------------------------------------------
+    def _quality_notes(self, counts: dict[str, int]) -> list[str]:
+        notes = list(self.notes)
+        if counts["timeline_late_ticks"]:
+            notes.append(
+                f"{counts['timeline_late_ticks']} of {counts['timeline_ticks']} timeline readings were late by more than "
+                "one interval (table timeline, column interval_us, has the true ones)."
+            )
+        if counts["throttled"]:
+            notes.append(f"The kernel throttled perf events {counts['throttled']} times.")
+        if self.slow.node_pages_skipped:
+            notes.append(f"The NUMA nodes of {self.slow.node_pages_skipped} pages were not asked: too many faults a second.")
+        failure = self.writer.failure
+        if failure is not None:
+            notes.append(
+                f"Writing stopped in the middle ({os_reason(failure)}); {self.writer.dropped_records} records after that "
+                "are missing."
+            )
+        if "faults" not in self.collectors:
+            notes.append("Processes that lived shorter than one timeline interval may be missing (found by polling).")
+        return notes
+
+    def _finish(self, status: int | None, wall_s: float) -> Outcome:
+        from .finish import write_side_tables
+
+        counts = dict(self.session.counts())
+        processes = len(self.session.processes())
+        notes = self._quality_notes(counts)
+        self.writer.meta.update(
+            end_ns=time.monotonic_ns(),
+            wall_s=wall_s,
+            wait_status=status,
+            session={**self.session.facts(), **counts},
+            slow={
+                "page_table_looks": self.slow.looks,
+                "page_table_looks_failed": self.slow.looks_failed,
+                "smaps_rollup_reads": self.slow.rollups,
+                "node_pages_asked": self.slow.node_pages_asked,
+            },
+            quality={"notes": notes, "stack": self.options.stacks if "faults" in self.collectors else "none"},
+        )
+        write_side_tables(self.writer)
+        self.writer.finish()
+        return Outcome(self.options.output, status, wall_s, self.writer.record_bytes, processes, counts, notes)
+
+
+def _fault_counts(pid: int) -> tuple[int, int]:
+    """Minor and major faults so far: the waiting child's own, before the program."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[7]), int(fields[9])
+    except (OSError, IndexError, ValueError):
+        return 0, 0
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (OSError, IndexError):
+        return True
+
+
+def exit_like(status: int) -> None:
+    """Ends this process as the program ended: same status, or same signal without a core file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.WIFSIGNALED(status):
+        import resource
+
+        number = os.WTERMSIG(status)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        os.kill(os.getpid(), number)
+    os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))

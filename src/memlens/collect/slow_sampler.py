@@ -1,0 +1,253 @@
+"""Readings that are too costly for every tick: smaps_rollup, numa_maps, pagemap, the cgroup.
+
+smaps_rollup and numa_maps walk the page tables under the target's mmap lock, tens
+of milliseconds for a big process. Each is read so seldom that all of them together
+use at most `share` of one core; the true intervals are in the records.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from .. import _sampling
+from ..capture.layouts import Packer, enum_value
+from ..capture.writer import CaptureWriter
+
+MIN_INTERVAL_NS = 100_000_000
+
+
+class Budget:
+    """Lets work run while it stays under a share of one core; the first runs are free.
+
+    >>> budget = Budget(share=0.5, grace_ns=0, now_ns=0)
+    >>> budget.spend(100)
+    >>> budget.allows(now_ns=150)
+    False
+    >>> budget.allows(now_ns=250)
+    True
+    """
+
+    def __init__(self, *, share: float, grace_ns: int, now_ns: int) -> None:
+        self.share = share
+        self.grace_ns = grace_ns
+        self.begin_ns = now_ns
+        self.spent_ns = 0
+
+    def allows(self, *, now_ns: int) -> bool:
+        return self.spent_ns <= self.grace_ns + self.share * (now_ns - self.begin_ns)
+
+    def spend(self, spent_ns: int) -> None:
+        self.spent_ns += spent_ns
+
+
+class _Watched:
+    """What is remembered of one process between readings."""
+
+    def __init__(self, pid: int, now_ns: int) -> None:
+        self.pid = pid
+        self.execs = 0
+        self.mappings_changed = 0
+        self.rollup_due_ns = now_ns
+        self.numa_due_ns = now_ns
+        self.look_due_ns = now_ns
+        self.last_rollup_ns = 0
+        self.last_numa_ns = 0
+        self.pages: _sampling.PageTable | None = None
+
+
+class SlowSampler:
+    """Owns the adaptive readings of one recording."""
+
+    def __init__(
+        self, session: _sampling.Session, writer: CaptureWriter, *, timeline: bool, pages: bool, nodes: int
+    ) -> None:
+        now = time.monotonic_ns()
+        self.session = session
+        self.writer = writer
+        self.timeline = timeline
+        self.pages = pages
+        self.nodes = nodes
+        self.page_bytes = os.sysconf("SC_PAGE_SIZE")
+        # A few looks at the start are worth more than the budget: short programs end soon.
+        self.rollup_budget = Budget(share=0.01, grace_ns=5_000_000, now_ns=now)
+        self.look_budget = Budget(share=0.01, grace_ns=10_000_000, now_ns=now)
+        self.watched: dict[int, _Watched] = {}
+        self.looks = 0
+        self.looks_failed = 0
+        self.rollups = 0
+        self.node_pages_asked = 0
+        self.node_pages_skipped = 0
+        self._timeline = Packer("timeline")
+        self._cgroup_files: list[tuple[int, Path]] = []
+        self._cgroup_due_ns = 0
+        self._last_cgroup_ns = 0
+
+    def watch_cgroup(self, pid: int) -> str | None:
+        """Finds the memory controller's files of a process; returns the cgroup's path."""
+        try:
+            lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+        except OSError:
+            return None
+        for line in lines:
+            _, controllers, path = line.split(":", 2)
+            root = None
+            if controllers == "":
+                root, current, limit = "/sys/fs/cgroup", "memory.current", "memory.max"
+            elif "memory" in controllers.split(","):
+                root, current, limit = "/sys/fs/cgroup/memory", "memory.usage_in_bytes", "memory.limit_in_bytes"
+            if root is None:
+                continue
+            directory = Path(root + path)
+            if (directory / current).is_file():
+                self._cgroup_files.append((enum_value("metric", "cgroup_bytes"), directory / current))
+                # The tightest limit on the way up holds.
+                while directory != Path(root).parent:
+                    if (directory / limit).is_file():
+                        self._cgroup_files.append((enum_value("metric", "cgroup_limit_bytes"), directory / limit))
+                    directory = directory.parent
+                return path
+        return None
+
+    def tick(self) -> None:
+        now = time.monotonic_ns()
+        for process, pid, alive, mappings_changed, execs in self.session.processes():
+            watched = self.watched.get(process)
+            if not alive:
+                self.watched.pop(process, None)
+                continue
+            if watched is None:
+                watched = self.watched[process] = _Watched(pid, now)
+            if execs != watched.execs:
+                watched.execs = execs
+                watched.pages = None
+            if mappings_changed != watched.mappings_changed:  # perhaps MAP_POPULATE: look soon
+                watched.mappings_changed = mappings_changed
+                watched.look_due_ns = min(watched.look_due_ns, now)
+            if self.timeline:
+                self._rollup(process, watched)
+                if self.nodes > 1:
+                    self._numa_maps(process, watched)
+            if self.pages:
+                self._look(process, watched)
+        if self.timeline:
+            self._cgroup(now)
+        if self.pages and self.nodes > 1:
+            asked, skipped = self.session.resolve_nodes(2_000_000)
+            self.node_pages_asked += asked
+            self.node_pages_skipped = skipped
+
+    def _record(self, metric: int, value: int, now: int, last: int, cost: int, node: int = -1) -> bytes:
+        interval_us = min((now - last) // 1000, 0xFFFFFFFF) if last else 0
+        return self._timeline.pack(
+            time_ns=now, value=value, metric=metric, node=node, interval_us=interval_us, cost_ns=cost
+        )
+
+    def _rollup(self, process: int, watched: _Watched) -> None:
+        begin = time.monotonic_ns()
+        if begin < watched.rollup_due_ns or not self.rollup_budget.allows(now_ns=begin):
+            return
+        names = {"Pss": "pss_bytes", "AnonHugePages": "anon_huge_bytes", "Anonymous": "anon_bytes", "Swap": "swap_bytes"}
+        values: dict[str, int] = {}
+        try:
+            with open(f"/proc/{watched.pid}/smaps_rollup") as file:
+                for line in file:
+                    key, _, rest = line.partition(":")
+                    if key in names:
+                        values[names[key]] = int(rest.split()[0]) << 10
+        except (OSError, ValueError, IndexError):
+            watched.rollup_due_ns = begin + MIN_INTERVAL_NS
+            return
+        now = time.monotonic_ns()
+        cost = now - begin
+        self.rollup_budget.spend(cost)
+        watched.rollup_due_ns = now + max(MIN_INTERVAL_NS, 100 * cost)
+        self.rollups += 1
+        self.writer.records(
+            "timeline",
+            [
+                self._record(enum_value("metric", name), value, now, watched.last_rollup_ns, cost)
+                for name, value in values.items()
+            ],
+            process=process,
+            begin_ns=now,
+            end_ns=now,
+        )
+        watched.last_rollup_ns = now
+
+    def _numa_maps(self, process: int, watched: _Watched) -> None:
+        begin = time.monotonic_ns()
+        if begin < watched.numa_due_ns or not self.rollup_budget.allows(now_ns=begin):
+            return
+        per_node: dict[int, int] = {}
+        try:
+            with open(f"/proc/{watched.pid}/numa_maps") as file:
+                for line in file:
+                    words = line.split()
+                    page_bytes = next((int(w[18:]) << 10 for w in words if w.startswith("kernelpagesize_kB=")), 4096)
+                    for word in words[2:]:
+                        name, _, count = word.partition("=")
+                        if name[:1] == "N" and name[1:].isdigit():
+                            per_node[int(name[1:])] = per_node.get(int(name[1:]), 0) + int(count) * page_bytes
+        except (OSError, ValueError):
+            watched.numa_due_ns = begin + MIN_INTERVAL_NS
+            return
+        now = time.monotonic_ns()
+        cost = now - begin
+        self.rollup_budget.spend(cost)
+        watched.numa_due_ns = now + max(MIN_INTERVAL_NS, 100 * cost)
+        metric = enum_value("metric", "node_bytes")
+        self.writer.records(
+            "timeline",
+            [self._record(metric, v, now, watched.last_numa_ns, cost, node) for node, v in sorted(per_node.items())],
+            process=process,
+            begin_ns=now,
+            end_ns=now,
+        )
+        watched.last_numa_ns = now
+
+    def _look(self, process: int, watched: _Watched) -> None:
+        begin = time.monotonic_ns()
+        if begin < watched.look_due_ns or not self.look_budget.allows(now_ns=begin):
+            return
+        if watched.pages is None:
+            watched.pages = _sampling.PageTable(watched.pid)
+        try:
+            records = watched.pages.look()
+        except OSError:
+            self.looks_failed += 1
+            watched.look_due_ns = begin + MIN_INTERVAL_NS
+            return
+        now = time.monotonic_ns()
+        self.look_budget.spend(now - begin)
+        watched.look_due_ns = now + max(MIN_INTERVAL_NS, 50 * (now - begin))
+        self.looks += 1
+        if records:
+            layout_bytes = Packer("residency").layout.record_bytes
+            self.writer.append(
+                Packer("residency").layout.kind,
+                records,
+                record_count=len(records) // layout_bytes,
+                process=process,
+                begin_ns=begin,
+                end_ns=now,
+            )
+
+    def _cgroup(self, now: int) -> None:
+        if now < self._cgroup_due_ns or not self._cgroup_files:
+            return
+        lowest: dict[int, int] = {}
+        for metric, path in self._cgroup_files:
+            try:
+                text = path.read_text().strip()
+            except OSError:
+                continue
+            if text != "max":
+                lowest[metric] = min(lowest.get(metric, 1 << 62), int(text))
+        self._cgroup_due_ns = now + MIN_INTERVAL_NS
+        records = [
+            self._record(metric, value, now, self._last_cgroup_ns, 0) for metric, value in lowest.items() if value < 1 << 60
+        ]
+        self.writer.records("timeline", records, begin_ns=now, end_ns=now)
+        self._last_cgroup_ns = now

@@ -1,0 +1,93 @@
+"""One registry: collectors, analyses, findings and presenters describe themselves.
+
+A part is a module with a module-level ``DESCRIPTOR``. The registry finds the
+modules of a package by name and imports them only when they are asked for, so
+`memlens --help` stays fast; help texts, docs and the report derive from the
+descriptors. Descriptors hold data and function references only, and their modules
+must import nothing heavy at the top.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a part, as help and docs show it."""
+
+    name: str
+    help: str
+    default: Any = None
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """What every part says about itself."""
+
+    name: str
+    question: str
+    """The question it answers, as a user would ask it."""
+    needs: tuple[str, ...] = ()
+    """What it needs of the machine (collectors) or of a capture (record kinds or tables)."""
+    options: tuple[Option, ...] = ()
+
+
+@dataclass(frozen=True)
+class CollectorDescriptor(Descriptor):
+    gives: tuple[str, ...] = ()
+    """Record kinds that it writes."""
+    available: bool = True
+    """False: designed, its collector comes in a later version."""
+    probe: Callable[[Mapping[str, Any]], Any] | None = None
+    """Machine facts → Availability."""
+
+
+@dataclass(frozen=True)
+class AnalysisDescriptor(Descriptor):
+    run: Callable[..., Any] = field(kw_only=True)
+    """Capture → Result."""
+
+
+@dataclass(frozen=True)
+class FindingDescriptor(Descriptor):
+    analyses: tuple[str, ...] = ()
+    """Analyses whose results the predicate reads."""
+    evidence_sql: str = ""
+    """The query that shows the evidence, for `memlens query`."""
+    check: Callable[..., Any] = field(kw_only=True)
+    """(capture, results) → list of Finding."""
+    bad_workload: str = ""
+    good_workload: str = ""
+
+
+@dataclass(frozen=True)
+class PresenterDescriptor(Descriptor):
+    suffix: str = ""
+    render: Callable[..., Any] = field(kw_only=True)
+
+
+PACKAGES: dict[str, str] = {
+    "collector": "memlens.collect.collectors",
+    "analysis": "memlens.analyses",
+    "finding": "memlens.analyses.findings",
+    "presenter": "memlens.present",
+}
+
+
+def all_of(kind: str) -> dict[str, Any]:
+    """All descriptors of a kind, by name, in the order of their file names."""
+    package = importlib.import_module(PACKAGES[kind])
+    found: dict[str, Any] = {}
+    for info in pkgutil.iter_modules(package.__path__):
+        if info.ispkg or info.name.startswith("_"):
+            continue
+        module = importlib.import_module(f"{PACKAGES[kind]}.{info.name}")
+        descriptor = getattr(module, "DESCRIPTOR", None)
+        if descriptor is not None:
+            found[descriptor.name] = descriptor
+    return found
