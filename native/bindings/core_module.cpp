@@ -152,6 +152,7 @@ nb::dict code_columns(const FaultClassifier& replay) {
   columns["process"] = column<uint32_t>(codes, [](const auto& c) { return c.process; });
   columns["address"] = column<uint64_t>(codes, [](const auto& c) { return c.address; });
   columns["time_ns"] = column<uint64_t>(codes, [](const auto& c) { return c.time_ns; });
+  columns["executable"] = column<uint8_t>(codes, [](const auto& c) { return c.executable; });
   columns["inode"] = column<uint64_t>(codes, [](const auto& c) { return c.inode; });
   return columns;
 }

@@ -155,6 +155,7 @@ ssize_t ml_page_table_look(struct ml_page_table *table, struct ml_residency **re
   *records = NULL;
   if (table->pagemap_fd < 0) return -EACCES;
   struct run_list now = {0};
+  const uint64_t scan_begin_ns = ml_monotonic_ns();
   int status = scan_process(table, &now);
   const uint64_t time_ns = ml_monotonic_ns(); /* after: what was seen was placed before this */
   if (status != 0) {
@@ -189,7 +190,8 @@ ssize_t ml_page_table_look(struct ml_page_table *table, struct ml_residency **re
                                                          .end_ns = time_ns,
                                                          .address = at,
                                                          .bytes = stop - at,
-                                                         .flags = now.runs[n].flags};
+                                                         .flags = now.runs[n].flags,
+                                                  .scan_us = (uint32_t)((time_ns - scan_begin_ns) / 1000) + 1};
       at = stop;
     }
   }

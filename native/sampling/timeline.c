@@ -35,7 +35,7 @@ static void add(struct ml_session *session, struct ml_process *process, uint64_t
                                      .metric = (uint16_t)metric,
                                      .node = -1,
                                      .interval_us = interval_us,
-                                     .cost_ns = cost_ns};
+                                     .cost_us = (uint32_t)(cost_ns / 1000)};
   ml_buffer_append(session, process, ML_SLOT_TIMELINE, &record, sizeof record, now_ns);
 }
 

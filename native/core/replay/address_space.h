@@ -17,7 +17,9 @@ struct Area {
   uint64_t begin = 0, end = 0;
   uint64_t file_offset = 0;
   uint64_t inode = 0, device = 0;
-  uint32_t path = 0;  // string id
+  uint32_t path = 0;        // string id
+  uint32_t generation = 0;  // +1 for each mapping made here: a page of an older one was given back
+  uint64_t mapped_ns = 0;   // when this generation was mapped
   uint8_t protection = 0;
   bool shared = false;
 };
@@ -36,18 +38,46 @@ class AddressSpace {
               .protection = record.protection,
               .shared = record.shared != 0};
     if (area.end <= area.begin) return;
-    // The kernel reports a whole area again when it grows or changes protection:
-    // often nothing new.
-    const Area* known = find(area.begin);
-    if (known != nullptr && known->begin <= area.begin && known->end >= area.end && known->path == area.path &&
-        known->inode == area.inode && known->protection == area.protection && known->shared == area.shared &&
-        known->file_offset + (area.begin - known->begin) * (area.inode != 0) == area.file_offset)
-      return;
+    area.generation = ++generation_;
+    area.mapped_ns = record.time_ns;
     std::vector<Area>& areas = own();
+    std::vector<Area> pieces = {area};
+    // The kernel reports an area again, whole, when it grew by merging or changed its protection. What
+    // was there before stays the same mapping; the same range reported again is a new mapping, made
+    // after an munmap that no record tells of.
+    auto known = std::lower_bound(areas.begin(), areas.end(), area.begin,
+                                  [](const Area& a, uint64_t address) { return a.end <= address; });
+    for (; known != areas.end() && known->begin < area.end; ++known) {
+      const bool same = known->path == area.path && known->inode == area.inode && known->shared == area.shared;
+      const bool grew = known->begin >= area.begin && known->end <= area.end &&
+                        known->end - known->begin < area.end - area.begin;
+      if (!same || !(grew || known->protection != area.protection)) continue;
+      Area kept = area;
+      kept.begin = std::max(area.begin, known->begin);
+      kept.end = std::min(area.end, known->end);
+      kept.file_offset = area.file_offset + (area.inode != 0 ? kept.begin - area.begin : 0);
+      kept.generation = known->generation;
+      kept.mapped_ns = known->mapped_ns;
+      Area rest = pieces.back();
+      pieces.pop_back();
+      if (rest.begin < kept.begin) {
+        Area before = rest;
+        before.end = kept.begin;
+        pieces.push_back(before);
+      }
+      pieces.push_back(kept);
+      if (kept.end < rest.end) {
+        if (rest.inode != 0) rest.file_offset += kept.end - rest.begin;
+        rest.begin = kept.end;
+        pieces.push_back(rest);
+      } else {
+        break;
+      }
+    }
     carve(areas, area.begin, area.end);
     areas.insert(std::lower_bound(areas.begin(), areas.end(), area.begin,
                                   [](const Area& a, uint64_t address) { return a.begin < address; }),
-                 area);
+                 pieces.begin(), pieces.end());
   }
 
   void unmap(uint64_t begin, uint64_t end) { carve(own(), begin, end); }
@@ -92,6 +122,7 @@ class AddressSpace {
     areas.insert(first, remains.begin(), remains.end());
   }
 
+  uint32_t generation_ = 0;
   std::shared_ptr<std::vector<Area>> areas_ = std::make_shared<std::vector<Area>>();
 };
 

@@ -116,6 +116,7 @@ uint32_t FaultClassifier::code_of(const Process& process, uint32_t number, uint6
     code.process = 0;
     code.address = ip - area->begin;
   }
+  code.executable = area != nullptr && (area->protection & 4) != 0;
   const CodeKey key{code.path, code.process, code.address, code.inode};
   const auto [at, is_new] = code_index_.try_emplace(key, static_cast<uint32_t>(codes_.size()));
   if (is_new) codes_.push_back(code);
@@ -131,6 +132,9 @@ void FaultClassifier::resolve_stack(const Process& process, uint32_t number, uin
   for (size_t depth = 0; depth < raw->second.size(); ++depth) {
     // Above the innermost frame these are return addresses: one byte back is inside the call.
     const uint64_t ip = raw->second[depth] - (depth > 0 ? 1 : 0);
+    const Area* area = process.space.find(ip);
+    // Code without frame pointers sends the kernel's walk astray: cut it where it leaves the code.
+    if (depth > 0 && (area == nullptr || !(area->protection & 4))) break;
     frames.push_back(code_of(process, number, ip, time_ns));
   }
   resolved_stacks_.emplace(stack, std::move(frames));
@@ -203,7 +207,7 @@ void FaultClassifier::replay_fault(ClassifiedFault& fault) {
     fault.fault_class = area != nullptr && shared_pages_.count(shared_key(*area, record.address, base)) != 0
                             ? FaultClass::file
                             : (in_kernel ? FaultClass::placed : FaultClass::first);
-  } else if (touched) {
+  } else if (touched && (area == nullptr || history.generation == area->generation)) {
     fault.fault_class = !before_known && older_epoch ? FaultClass::copy : FaultClass::again;
     fault.inferred = !before_known;
   } else {
@@ -214,12 +218,17 @@ void FaultClassifier::replay_fault(ClassifiedFault& fault) {
   // Mark the span; count what was not accessible before.
   const uint64_t span_pages = uint64_t{1} << (fault.span_shift - base);
   const uint64_t first_page = page & ~(span_pages - 1);
+  const uint32_t generation = area != nullptr ? area->generation : history.generation;
   const bool marks_upgrade = fault.fault_class == FaultClass::upgrade || fault.fault_class == FaultClass::copy ||
                              fault.fault_class == FaultClass::hint;
   for (uint64_t p = first_page; p < first_page + span_pages; ++p) {
     PageHistory::Page& entry = process.pages.change(p);
-    if (entry.epoch == PageHistory::kNever) ++fault.new_pages;
+    if (entry.epoch == PageHistory::kNever || entry.generation != generation) {
+      ++fault.new_pages;
+      entry.notes = PageHistory::none;
+    }
     entry.epoch = process.epoch;
+    entry.generation = generation;
     if (marks_upgrade) entry.notes |= PageHistory::upgraded;
     else if (fault.fault_class == FaultClass::again) entry.notes = PageHistory::none;
     if (is_shared_memory && area != nullptr) {
@@ -230,36 +239,54 @@ void FaultClassifier::replay_fault(ClassifiedFault& fault) {
 }
 
 void FaultClassifier::replay_look(uint32_t number, const ml_residency& look) {
+  pending_looks_.push_back({number, look.begin_ns, look.end_ns, processes_[number].exec_ns,
+                            (look.flags & ML_ENUM_residency_flags_HUGE) != 0, {}});
   if (look.flags & (ML_ENUM_residency_flags_FILE_OR_SHARED | ML_ENUM_residency_flags_ZERO_PAGE)) return;
-  Process& process = processes_[number];
-  if (process.exec_ns >= look.begin_ns && process.exec_ns != 0 && process.exec_ns > look.end_ns - kLookSlackNs)
-    return;  // the address space may have been replaced under the look
+  const Process& process = processes_[number];
+  const uint64_t scan_begin_ns = look.end_ns - uint64_t{look.scan_us} * 1000;
+  if (process.exec_ns >= scan_begin_ns) return;  // the address space was replaced under the look
   const unsigned base = options_.page_shift;
   const uint64_t end = (look.address + look.bytes) >> base;
+  for (uint64_t page = look.address >> base; page < end; ++page) {
+    const Area* area = process.space.find(page << base);
+    // Mapped while the look went on: it may have seen what was there before.
+    if (area != nullptr && area->mapped_ns >= scan_begin_ns) continue;
+    const PageHistory::Page history = process.pages.look(page);
+    const uint32_t generation = area != nullptr ? area->generation : history.generation;
+    if (history.epoch != PageHistory::kNever && history.generation == generation) continue;
+    pending_looks_.back().pages.push_back({page, history.generation, generation, kind_of(area)});
+  }
+}
+
+void FaultClassifier::confirm_look(size_t pending) {
+  PendingLook look = std::move(pending_looks_[pending]);
+  pending_looks_[pending].pages.clear();
+  Process& process = processes_[look.process];
+  if (process.exec_ns != look.exec_ns) return;
+  const unsigned base = options_.page_shift;
   PlacedRun run;
   const auto finish = [&] {
     if (run.pages > 0) placed_.push_back(run);
     run.pages = 0;
   };
-  for (uint64_t page = look.address >> base; page < end; ++page) {
-    if (process.pages.look(page).epoch != PageHistory::kNever) {
-      finish();
-      continue;
-    }
-    const AreaKind kind = kind_of(process.space.find(page << base));
-    if (run.pages > 0 && kind != run.area) finish();
+  for (const PendingLook::Page& page : look.pages) {
+    const PageHistory::Page history = process.pages.look(page.page);
+    const bool touched_since = history.epoch != PageHistory::kNever && history.generation != page.seen_generation;
+    if (touched_since || (page.seen_generation == page.area_generation && history.epoch != PageHistory::kNever)) continue;
+    if (run.pages > 0 && (page.area != run.area || run.address + (run.pages << base) != page.page << base)) finish();
     if (run.pages == 0)
-      run = PlacedRun{.process = number,
+      run = PlacedRun{.process = look.process,
                       .begin_ns = look.begin_ns,
                       .end_ns = look.end_ns,
-                      .address = page << base,
+                      .address = page.page << base,
                       .pages = 0,
-                      .huge = (look.flags & ML_ENUM_residency_flags_HUGE) != 0,
-                      .area = kind};
+                      .huge = look.huge,
+                      .area = page.area};
     ++run.pages;
-    PageHistory::Page& entry = process.pages.change(page);
+    PageHistory::Page& entry = process.pages.change(page.page);
     entry.epoch = process.epoch;
-    entry.notes |= PageHistory::placed;
+    entry.notes = PageHistory::placed;
+    entry.generation = page.area_generation;
   }
   finish();
 }
@@ -275,11 +302,12 @@ void FaultClassifier::run() {
   collect(process_events_, 0, [](const auto& e) { return e.second.time_ns; }, by_pair);
   collect(mappings_, 1, [](const auto& e) { return e.second.time_ns; }, by_pair);
   collect(faults_, 2, [](const auto& e) { return e.record.time_ns; }, [](const auto& e) { return e.process; });
-  // The fault event is raised a moment after its page is mapped: a look that saw the page may be older.
-  collect(looks_, 3, [](const auto& e) { return e.second.end_ns + kLookSlackNs; }, by_pair);
+  collect(looks_, 3, [](const auto& e) { return e.second.end_ns; }, by_pair);
+  collect(looks_, 4, [](const auto& e) { return e.second.end_ns + kLookSlackNs; }, by_pair);
   std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
     return a.time_ns != b.time_ns ? a.time_ns < b.time_ns : a.order < b.order;
   });
+  std::vector<size_t> pending_of_look(looks_.size());
   for (const Event& event : events) {
     switch (event.order) {
       case 0: replay_process_event(event.process, process_events_[event.index].second); break;
@@ -293,7 +321,11 @@ void FaultClassifier::run() {
         break;
       }
       case 2: replay_fault(faults_[event.index]); break;
-      default: replay_look(event.process, looks_[event.index].second); break;
+      case 3:
+        pending_of_look[event.index] = pending_looks_.size();
+        replay_look(event.process, looks_[event.index].second);
+        break;
+      default: confirm_look(pending_of_look[event.index]); break;
     }
   }
 }

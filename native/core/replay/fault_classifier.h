@@ -3,14 +3,15 @@
 //
 // A fault is evidence; the class is a conclusion:
 //   first    a page of this process that was not there before
-//   again    was touched before, given back (munmap, MADV_DONTNEED, reclaim) and touched anew
+//   again    was touched before in the same mapping, given back (MADV_DONTNEED, reclaim), touched anew
 //   upgrade  was readable, is now writable (a zero page that is written, a shared page marked dirty)
-//   copy     was shared with the other side of a fork, is now this process's own
+//   copy     write to a page that a fork shared (copied, or taken back if the other side is gone),
+//            or first write to a page of a private file mapping
 //   file     content comes from a file, or from shared memory that somebody placed before
 //   hint     NUMA balancing asked who uses the page
 //   major    had to wait for the disk
 //   placed   placed by the kernel inside a system call, for this process
-// Every (process, page) counts once: the span of a fault is what it made
+// Every (process, mapping, page) counts once: `new_pages` is what a fault made
 // accessible for the first time.
 //
 // Rules, in order: major flag → major. Something mapped before the fault: own
@@ -55,6 +56,7 @@ struct Code {
   uint64_t address = 0;  // file offset or address
   uint64_t time_ns = 0;  // first seen, for just-in-time code that changes
   uint64_t inode = 0;
+  bool executable = false;  // lies in executable memory: code made at run time when it has no path
 };
 
 struct ClassifiedFault {
@@ -105,6 +107,19 @@ class FaultClassifier {
     uint16_t epoch = 0;
     uint64_t exec_ns = 0;
   };
+  // Pages that a look saw and no event explains yet: the event of a fault is raised a moment after
+  // its page is mapped, so they are placed by the kernel only if none comes within kLookSlackNs.
+  struct PendingLook {
+    uint32_t process;
+    uint64_t begin_ns, end_ns, exec_ns;
+    bool huge;
+    struct Page {
+      uint64_t page;
+      uint32_t seen_generation, area_generation;
+      AreaKind area;
+    };
+    std::vector<Page> pages;
+  };
   struct Event {
     uint64_t time_ns;
     uint32_t process;
@@ -125,6 +140,7 @@ class FaultClassifier {
   void replay_process_event(uint32_t process, const ml_process_event& event);
   void replay_fault(ClassifiedFault& fault);
   void replay_look(uint32_t process, const ml_residency& look);
+  void confirm_look(size_t pending);
   uint32_t code_of(const Process& process, uint32_t number, uint64_t ip, uint64_t time_ns);
   AreaKind kind_of(const Area* area) const;
   void resolve_stack(const Process& process, uint32_t number, uint32_t stack, uint64_t time_ns);
@@ -137,6 +153,7 @@ class FaultClassifier {
   std::vector<std::pair<uint32_t, ml_residency>> looks_;
   std::vector<ClassifiedFault> faults_;
   std::vector<PlacedRun> placed_;
+  std::vector<PendingLook> pending_looks_;
   std::vector<Code> codes_;
   std::unordered_map<CodeKey, uint32_t, CodeKeyHash> code_index_;
   std::map<uint32_t, std::vector<uint32_t>> resolved_stacks_;

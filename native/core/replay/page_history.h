@@ -1,7 +1,7 @@
 // Which pages of one process have been touched, and in which fork epoch.
 //
 // Kept in blocks of 512 pages that a fork shares until one side writes: about
-// 0.1 % of the memory described. The epoch is the number of forks that this
+// 0.2 % of the memory described. The epoch is the number of forks that this
 // process took part in when the page was last placed or copied: a page with an
 // older epoch is shared copy-on-write.
 #pragma once
@@ -22,6 +22,7 @@ class PageHistory {
   struct Page {
     uint16_t epoch = kNever;  // kNever: not touched
     uint8_t notes = none;
+    uint32_t generation = 0;  // of the mapping it was touched in
   };
 
   Page look(uint64_t page) const {

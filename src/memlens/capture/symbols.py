@@ -110,9 +110,8 @@ def name_codes(
     """
     rows: list[dict[str, Any]] = []
     by_path: dict[int, list[int]] = defaultdict(list)
-    for index, (path, process, address, time_ns) in enumerate(
-        zip(codes["path"].tolist(), codes["process"].tolist(), codes["address"].tolist(), codes["time_ns"].tolist(), strict=True)
-    ):
+    columns = (codes[name].tolist() for name in ("path", "process", "address", "time_ns", "executable"))
+    for index, (path, process, address, time_ns, executable) in enumerate(zip(*columns, strict=True)):
         row: dict[str, Any] = dict.fromkeys(SITE_COLUMNS)
         row.update(id=index, module=paths.get(path, ""), offset=address, process=process, line=0, column=0, inlined_into=[])
         rows.append(row)
@@ -123,7 +122,7 @@ def name_codes(
         if named is not None:
             row.update(module="[jit]", function=named[0], file=named[1] or None, line=named[2], quality="jit")
         else:
-            row.update(module="[jit]" if address else "[unknown]", function=None, quality="none")
+            row.update(module="[jit]" if executable else "[unknown]", function=None, quality="none")
     for done, (path, indices) in enumerate(by_path.items()):
         text = paths.get(path, "")
         if progress is not None:

@@ -7,6 +7,7 @@ use at most `share` of one core; the true intervals are in the records.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -52,6 +53,8 @@ class _Watched:
         self.rollup_due_ns = now_ns
         self.numa_due_ns = now_ns
         self.look_due_ns = now_ns
+        self.threads_due_ns = now_ns
+        self.last_threads_ns = 0
         self.last_rollup_ns = 0
         self.last_numa_ns = 0
         self.pages: _sampling.PageTable | None = None
@@ -127,6 +130,7 @@ class SlowSampler:
                 watched.look_due_ns = min(watched.look_due_ns, now)
             if self.timeline:
                 self._rollup(process, watched)
+                self._threads(process, watched)
                 if self.nodes > 1:
                     self._numa_maps(process, watched)
             if self.pages:
@@ -138,11 +142,12 @@ class SlowSampler:
             self.node_pages_asked += asked
             self.node_pages_skipped = skipped
 
-    def _record(self, metric: int, value: int, now: int, last: int, cost: int, node: int = -1) -> bytes:
+    def _record(self, metric: int, value: int, now: int, last: int, cost: int, node: int = -1, thread: int = 0) -> bytes:
         interval_us = min((now - last) // 1000, 0xFFFFFFFF) if last else 0
         return self._timeline.pack(
-            time_ns=now, value=value, metric=metric, node=node, interval_us=interval_us, cost_ns=cost
-        )
+            time_ns=now, value=value, metric=metric, node=node, interval_us=interval_us,
+            cost_us=min(cost // 1000, 0xFFFFFFFF), thread=thread,
+        )  # fmt: skip
 
     def _rollup(self, process: int, watched: _Watched) -> None:
         begin = time.monotonic_ns()
@@ -175,6 +180,32 @@ class SlowSampler:
             end_ns=now,
         )
         watched.last_rollup_ns = now
+
+    def _threads(self, process: int, watched: _Watched) -> None:
+        """CPU time of each thread of a process that has several: which of them really run."""
+        begin = time.monotonic_ns()
+        if begin < watched.threads_due_ns or not self.rollup_budget.allows(now_ns=begin):
+            return
+        times: dict[int, int] = {}
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            for name in os.listdir(f"/proc/{watched.pid}/task"):
+                with contextlib.suppress(OSError), open(f"/proc/{watched.pid}/task/{name}/schedstat") as file:
+                    times[int(name)] = int(file.read().split()[0])
+        now = time.monotonic_ns()
+        cost = now - begin
+        self.rollup_budget.spend(cost)
+        watched.threads_due_ns = now + max(2 * MIN_INTERVAL_NS, 100 * cost)
+        if len(times) < 2:
+            return
+        metric = enum_value("metric", "thread_cpu_ns")
+        self.writer.records(
+            "timeline",
+            [self._record(metric, v, now, watched.last_threads_ns, cost, thread=tid) for tid, v in times.items()],
+            process=process,
+            begin_ns=now,
+            end_ns=now,
+        )
+        watched.last_threads_ns = now
 
     def _numa_maps(self, process: int, watched: _Watched) -> None:
         begin = time.monotonic_ns()

@@ -1,0 +1,45 @@
+"""Analyses: pure functions from a capture to a Result. Nothing prints here.
+
+>>> import memlens
+>>> capture = memlens.open("run.memlens")                  # doctest: +SKIP
+>>> memlens.analyses.run("first_touch", capture).figures   # doctest: +SKIP
+
+One file is one analysis with a DESCRIPTOR; `findings/` holds one file a finding.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .. import registry
+
+if TYPE_CHECKING:
+    from ..capture.reader import Capture
+    from ..results import Finding, Result
+
+SEVERITIES = ("high", "medium", "low")
+
+
+def run(name: str, capture: Capture, **options: Any) -> Result:
+    """Runs one analysis by name."""
+    result: Result = registry.all_of("analysis")[name].run(capture, **options)
+    return result
+
+
+def run_all(capture: Capture) -> dict[str, Result]:
+    """Every analysis that the capture has data for, by name."""
+    kinds = capture.kinds()
+    return {
+        name: descriptor.run(capture)
+        for name, descriptor in registry.all_of("analysis").items()
+        if all(need in kinds for need in descriptor.needs)
+    }
+
+
+def findings(capture: Capture, results: dict[str, Result]) -> list[Finding]:
+    """Every finding whose predicate holds, gravest first."""
+    found: list[Finding] = []
+    for descriptor in registry.all_of("finding").values():
+        if all(name in results for name in descriptor.analyses):
+            found.extend(descriptor.check(capture, results))
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))

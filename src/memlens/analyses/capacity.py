@@ -1,0 +1,179 @@
+"""Analysis `capacity`: how much memory the tree holds over time, and who holds it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..registry import AnalysisDescriptor
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from ..capture.reader import Capture
+    from ..results import Result
+
+
+def step_total(
+    times: npt.NDArray[Any], owners: npt.NDArray[Any], values: npt.NDArray[Any], ends: dict[int, int]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Total of several step functions: each owner's value holds until its next reading or its end.
+
+    >>> import numpy as np
+    >>> t, v = step_total(np.array([0, 1, 2]), np.array([1, 2, 1]), np.array([5, 7, 6]), {1: 3, 2: 4})
+    >>> t.tolist(), v.tolist()
+    ([0, 1, 2, 3, 4], [5, 12, 13, 7, 0])
+    """
+    import numpy as np
+
+    if len(times) == 0:
+        return np.array([], dtype=np.int64), np.array([], dtype=np.int64)
+    order = np.lexsort((times, owners))
+    t, o, v = times[order].astype(np.int64), owners[order], values[order].astype(np.int64)
+    previous = np.concatenate(([0], v[:-1]))
+    previous[np.concatenate(([True], o[1:] != o[:-1]))] = 0
+    deltas = v - previous
+    last_of_owner = np.concatenate((o[1:] != o[:-1], [True]))
+    end_times, end_deltas = [], []
+    for owner, value, time in zip(o[last_of_owner].tolist(), v[last_of_owner].tolist(), t[last_of_owner].tolist(), strict=True):
+        if owner in ends:
+            end_times.append(max(ends[owner], time))
+            end_deltas.append(-value)
+    all_times = np.concatenate((t, np.array(end_times, dtype=np.int64)))
+    all_deltas = np.concatenate((deltas, np.array(end_deltas, dtype=np.int64)))
+    order = np.argsort(all_times, kind="stable")
+    all_times, total = all_times[order], np.cumsum(all_deltas[order])
+    keep = np.concatenate((all_times[1:] != all_times[:-1], [True]))
+    return all_times[keep], total[keep]
+
+
+def weighted_median(values: npt.NDArray[Any], weights: npt.NDArray[Any]) -> float:
+    """The value that holds for half of the weight.
+
+    >>> import numpy as np
+    >>> weighted_median(np.array([1, 100]), np.array([9, 1]))
+    1.0
+    """
+    import numpy as np
+
+    if len(values) == 0 or weights.sum() <= 0:
+        return 0.0
+    order = np.argsort(values, kind="stable")
+    cumulative = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(cumulative, cumulative[-1] / 2)])
+
+
+def metric_rows(table: pa.Table, metric: str) -> dict[str, Any]:
+    """time, process, node, thread and value of one metric of the timeline."""
+    import pyarrow.compute as pc
+
+    rows = table.filter(pc.equal(table.column("metric").cast("string"), metric))
+    return {name: rows.column(name).to_numpy() for name in ("time_ns", "process", "node", "thread", "value")}
+
+
+def capacity(capture: Capture) -> Result:
+    """Capacity of the whole process tree over time.
+
+    Figures: ``peak_rss_bytes`` (largest reading of the tree's summed RSS; shared pages count
+    in each process), ``steady_rss_bytes`` (time-weighted median), ``peak_pss_bytes``,
+    ``kernel_peak_rss_bytes`` (the kernel's own high-water mark of the largest single process),
+    ``readings``, ``mean_interval_s``, ``limit_bytes`` and ``limit_kind``.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    from ..results import Quality, Result
+
+    table = capture.table("timeline")
+    processes = capture.table("processes").to_pylist()
+    begin = capture.begin_ns
+    ends = {row["process"]: row["end_ns"] or capture.end_ns for row in processes}
+    rss = metric_rows(table, "rss_bytes")
+    times, total = step_total(rss["time_ns"], rss["process"], rss["value"], ends)
+    pss = metric_rows(table, "pss_bytes")
+    pss_times, pss_total = step_total(pss["time_ns"], pss["process"], pss["value"], ends)
+    huge = metric_rows(table, "anon_huge_bytes")
+    _, huge_total = step_total(huge["time_ns"], huge["process"], huge["value"], ends)
+    swap = metric_rows(table, "swap_bytes")
+    durations = np.diff(np.append(times, max(capture.end_ns, int(times[-1]) if len(times) else 0)))
+    steady = weighted_median(total, durations)
+    peak = int(total.max()) if len(total) else 0
+    readings = len(rss["time_ns"])
+    span_s = (float(rss["time_ns"].max()) - float(rss["time_ns"].min())) / 1e9 if readings > 1 else 0.0
+    distinct_ticks = len(np.unique(rss["time_ns"] // 1_000_000)) if readings else 0
+
+    cgroup_limit = metric_rows(table, "cgroup_limit_bytes")["value"]
+    cgroup = metric_rows(table, "cgroup_bytes")["value"]
+    machine = capture.meta.get("machine", {})
+    limit, limit_kind = (int(cgroup_limit.min()), "cgroup") if len(cgroup_limit) else (int(machine.get("memory_bytes", 0)), "machine")
+
+    rusage = capture.meta.get("rusage", {})
+    figures = {
+        "peak_rss_bytes": peak,
+        "peak_at_s": (int(times[int(total.argmax())]) - begin) / 1e9 if len(total) else 0.0,
+        "steady_rss_bytes": int(steady),
+        "peak_pss_bytes": int(pss_total.max()) if len(pss_total) else None,
+        "peak_anon_huge_bytes": int(huge_total.max()) if len(huge_total) else None,
+        "peak_swap_bytes": int(swap["value"].max()) if len(swap["value"]) else 0,
+        "kernel_peak_rss_bytes": rusage.get("peak_rss_bytes"),
+        "peak_cgroup_bytes": int(cgroup.max()) if len(cgroup) else None,
+        "limit_bytes": limit,
+        "limit_kind": limit_kind,
+        "processes": len(processes),
+        "readings": readings,
+        "mean_interval_s": span_s / (distinct_ticks - 1) if distinct_ticks > 1 else None,
+        "duration_s": (capture.end_ns - begin) / 1e9,
+    }
+
+    by_process = []
+    for row in processes:
+        own = rss["value"][rss["process"] == row["process"]]
+        by_process.append(
+            {
+                "process": row["process"],
+                "pid": row["pid"],
+                "name": row["name"] or "",
+                "peak_rss_bytes": int(own.max()) if len(own) else None,
+                "begin_s": (row["begin_ns"] - begin) / 1e9,
+                "end_s": (row["end_ns"] - begin) / 1e9 if row["end_ns"] else None,
+                "threads": row["threads"],
+            }
+        )
+    by_process.sort(key=lambda row: -(row["peak_rss_bytes"] or 0))
+    nodes = metric_rows(table, "node_bytes")
+    node_rows = []
+    for node in np.unique(nodes["node"]).tolist():
+        mine = nodes["node"] == node
+        node_times, node_total = step_total(nodes["time_ns"][mine], nodes["process"][mine], nodes["value"][mine], ends)
+        node_rows.append({"node": int(node), "peak_bytes": int(node_total.max()) if len(node_total) else 0})
+    notes = []
+    if readings == 0:
+        notes.append("No reading of RSS: the program ended before the first one.")
+    kernel_peak = rusage.get("peak_rss_bytes") or 0
+    if kernel_peak > 1.05 * peak and kernel_peak - peak > 1 << 20:
+        notes.append(
+            f"The kernel saw a peak of {kernel_peak >> 20} MiB in one process, the readings {peak >> 20} MiB: "
+            "it was shorter than the interval; record with a higher --rate."
+        )
+    unread = sum(1 for row in by_process if row["peak_rss_bytes"] is None)
+    if unread:
+        notes.append(f"{unread} of {len(by_process)} processes ended before their first reading.")
+    return Result(
+        "capacity",
+        figures,
+        {
+            "over_time": pa.table({"time_s": (times - begin) / 1e9, "rss_bytes": total}),
+            "pss_over_time": pa.table({"time_s": (pss_times - begin) / 1e9, "pss_bytes": pss_total}),
+            "by_process": pa.Table.from_pylist(by_process) if by_process else pa.table({}),
+            "by_node": pa.Table.from_pylist(node_rows) if node_rows else pa.table({"node": [], "peak_bytes": []}),
+        },
+        capture.quality.joined(Quality(exact=False, notes=tuple(notes))),
+    )
+
+
+DESCRIPTOR = AnalysisDescriptor(
+    name="capacity",
+    question="How much memory does the program hold over time, and which process holds it?",
+    needs=("timeline",),
+    run=capacity,
+)

@@ -1,0 +1,104 @@
+"""Analysis `faults`: page faults by class, function and over time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..registry import AnalysisDescriptor
+
+if TYPE_CHECKING:
+    from ..capture.reader import Capture
+    from ..results import Result
+
+TIME_BINS = 120
+
+
+def faults(capture: Capture) -> Result:
+    """What the kernel did on the program's page faults.
+
+    ``kernel_faults`` is the kernel's own count for the waited-for tree (rusage), the oracle of
+    ``faults``: the difference are faults inside system calls that this recording could not see
+    (no privilege) and pages that the kernel populated without an event.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from ..capture.replay import FAULT_CLASSES
+    from ..results import Quality, Result
+
+    table = capture.table("faults")
+    classes = table.column("class").cast("string")
+    by_class = table.group_by(["class"]).aggregate([("span_bytes", "count"), ("new_bytes", "sum")])
+    counts = {
+        str(name): (count, new)
+        for name, count, new in zip(
+            by_class.column("class").cast("string").to_pylist(),
+            by_class.column("span_bytes_count").to_pylist(),
+            by_class.column("new_bytes_sum").to_pylist(),
+            strict=True,
+        )
+    }
+    class_rows = [
+        {"class": name, "faults": counts.get(name, (0, 0))[0], "new_bytes": counts.get(name, (0, 0))[1] or 0}
+        for name in FAULT_CLASSES
+        if name in counts
+    ]
+
+    by_function = table.set_column(table.column_names.index("class"), "class", classes)
+    by_function = by_function.group_by(["function", "module", "class"]).aggregate([("span_bytes", "count")])
+    by_function = by_function.rename_columns(
+        ["faults" if n == "span_bytes_count" else n for n in by_function.column_names]
+    ).sort_by([("faults", "descending")])
+
+    begin = capture.begin_ns
+    duration_s = max((capture.end_ns - begin) / 1e9, 1e-9)
+    times = (table.column("time_ns").to_numpy().astype(np.int64) - begin) / 1e9
+    edges = np.linspace(0, duration_s, TIME_BINS + 1)
+    codes = classes.to_numpy(zero_copy_only=False)
+    over_time: dict[str, Any] = {"time_s": edges[:-1]}
+    for row in class_rows:
+        over_time[str(row["class"])] = np.histogram(times[codes == row["class"]], bins=edges)[0]
+    rates = np.histogram(times, bins=edges)[0] / (duration_s / TIME_BINS)
+
+    rusage = capture.meta.get("rusage", {})
+    kernel = rusage.get("minor_faults", 0) + rusage.get("major_faults", 0) if rusage else None
+    figures = {
+        "faults": table.num_rows,
+        "kernel_faults": kernel,
+        "faults_per_s": table.num_rows / duration_s,
+        "peak_faults_per_s": float(rates.max()) if table.num_rows else 0.0,
+        "major_faults": counts.get("major", (0, 0))[0],
+        "placements": sum(counts.get(name, (0, 0))[0] for name in ("first", "again", "placed")),
+    }
+    notes = []
+    if kernel and kernel - table.num_rows > max(0.01 * kernel, 50):
+        cause = (
+            "the kernel populated pages without an event (MAP_POPULATE, mlock), or processes ended before they could be watched"
+            if capture.meta.get("session", {}).get("include_kernel")
+            else "they happened inside system calls, which this recording was not allowed to see"
+        )
+        notes.append(f"The kernel counted {kernel} faults, {table.num_rows} were seen as events: {cause}.")
+    inferred = pc.sum(table.column("inferred")).as_py() or 0
+    if inferred:
+        notes.append(f"The class of {inferred} faults is inferred (what was mapped before was not recorded).")
+    return Result(
+        "faults",
+        figures,
+        {
+            "by_class": pa.Table.from_pylist(
+                class_rows, schema=pa.schema([("class", pa.string()), ("faults", pa.int64()), ("new_bytes", pa.uint64())])
+            ),
+            "by_function": by_function,
+            "over_time": pa.table(over_time),
+        },
+        capture.quality.joined(Quality(exact=not notes, notes=tuple(notes))),
+    )
+
+
+DESCRIPTOR = AnalysisDescriptor(
+    name="faults",
+    question="How many page faults of which kind does the program take, where and when?",
+    needs=("fault",),
+    run=faults,
+)

@@ -1,0 +1,42 @@
+"""How busy threads and processes were, from the timeline's CPU times."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ...capture.reader import Capture
+
+BUSY_SHARE = 0.1
+"""A thread is busy when it used this share of its process's CPU time."""
+
+
+def busy_threads(capture: Capture, process: int) -> list[int]:
+    """Threads that really ran, from the last reading of each thread's CPU time; [] when the run was too short to tell."""
+    from ..capacity import metric_rows
+
+    rows = metric_rows(capture.table("timeline"), "thread_cpu_ns")
+    mine = rows["process"] == process
+    used: dict[int, int] = {}
+    for thread, value in zip(rows["thread"][mine].tolist(), rows["value"][mine].tolist(), strict=True):
+        used[thread] = max(used.get(thread, 0), value)
+    total = sum(used.values())
+    return [thread for thread, value in used.items() if value >= BUSY_SHARE * total > 0]
+
+
+def cpu_seconds(capture: Capture) -> tuple[float, float]:
+    """User and system CPU time of the whole tree: the kernel's total, else the sum of last readings."""
+    from ..capacity import metric_rows
+
+    rusage = capture.meta.get("rusage")
+    if rusage:
+        return float(rusage["user_s"]), float(rusage["system_s"])
+    totals = []
+    table = capture.table("timeline")
+    for metric in ("user_cpu_ns", "system_cpu_ns"):
+        rows = metric_rows(table, metric)
+        last: dict[int, int] = {}
+        for process, value in zip(rows["process"].tolist(), rows["value"].tolist(), strict=True):
+            last[process] = max(last.get(process, 0), value)
+        totals.append(sum(last.values()) / 1e9)
+    return totals[0], totals[1]

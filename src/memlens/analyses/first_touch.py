@@ -1,0 +1,149 @@
+"""Analysis `first_touch`: which function, line, thread and node placed the pages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..registry import AnalysisDescriptor
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..capture.reader import Capture
+    from ..results import Result
+
+PLACING = ("first", "again", "placed")
+"""Classes of faults that place a page of the process's own; `file` pages are the page cache's."""
+
+
+def placing_faults(faults: pa.Table) -> pa.Table:
+    """Faults that placed memory, with `bytes`: what each placed."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    mine = faults.filter(pc.is_in(faults.column("class").cast("string"), pa.array(PLACING)))
+    again = pc.equal(mine.column("class").cast("string"), "again")
+    return mine.append_column("bytes", pc.if_else(again, mine.column("span_bytes"), mine.column("new_bytes")))
+
+
+def grouped(faults: pa.Table, keys: list[str]) -> pa.Table:
+    """Bytes, faults and threads by the keys, most bytes first."""
+    plain = faults
+    for key in keys:
+        column = plain.column(key)
+        if str(column.type).startswith("dictionary"):
+            plain = plain.set_column(plain.column_names.index(key), key, column.cast("string"))
+    result = plain.group_by(keys).aggregate([("bytes", "sum"), ("bytes", "count"), ("thread", "count_distinct")])
+    result = result.rename_columns(
+        [{"bytes_sum": "bytes", "bytes_count": "faults", "thread_count_distinct": "threads"}.get(n, n) for n in result.column_names]
+    )
+    return result.sort_by([("bytes", "descending")])
+
+
+def first_touch(capture: Capture) -> Result:
+    """First touches by function, line, thread, node and data area.
+
+    A page counts where it was placed: by the access that faulted, or inside the system call
+    that made the kernel place it (``in_kernel``). ``placed_by_kernel`` lists runs of pages
+    that became resident with no event at all, with the time range in which that happened.
+    """
+    import pyarrow.compute as pc
+
+    from ..results import Quality, Result
+
+    faults = capture.table("faults")
+    placing = placing_faults(faults)
+    placed = capture.table("placed")
+    total = pc.sum(placing.column("bytes")).as_py() or 0
+    placed_bytes = pc.sum(placed.column("bytes")).as_py() or 0
+    names = {(row["process"], row["thread"]): row["name"] for row in capture.table("threads").to_pylist()}
+
+    by_thread = grouped(placing, ["process", "thread"])
+    by_thread = by_thread.drop_columns(["threads"]).append_column(
+        "name",
+        [[names.get((p, t)) for p, t in zip(by_thread["process"].to_pylist(), by_thread["thread"].to_pylist(), strict=True)]],
+    )
+    in_kernel = placing.filter(placing.column("in_kernel"))
+    inferred = pc.sum(placing.column("inferred")).as_py() or 0
+    unnamed = placing.filter(pc.is_null(placing.column("function")))
+    huge = placing.filter(pc.greater(placing.column("span_bytes"), capture.replay.page_bytes))
+    figures: dict[str, Any] = {
+        "first_touched_bytes": total,
+        "faults": placing.num_rows,
+        "huge_bytes": pc.sum(huge.column("bytes")).as_py() or 0,
+        "placed_in_system_calls_bytes": pc.sum(in_kernel.column("bytes")).as_py() or 0,
+        "placed_without_event_bytes": placed_bytes,
+        "named_share": 1.0 - (pc.sum(unnamed.column("bytes")).as_py() or 0) / total if total else None,
+        "threads": by_thread.num_rows,
+    }
+    notes = []
+    if inferred:
+        notes.append(f"{inferred} of {placing.num_rows} placing faults were classed without knowing what was mapped before.")
+    jit = unnamed.filter(pc.equal(unnamed.column("module"), "[jit]")).num_rows
+    if jit:
+        notes.append(
+            f"{jit} placing faults come from just-in-time code without names; make the run-time write them "
+            "(node --perf-basic-prof, java -XX:+DumpPerfMapAtExit, python -X perf)."
+        )
+    if capture.quality.dropped_records and placed.num_rows:
+        notes.append("Records were lost, so some pages listed as placed by the kernel may have been touched by the program.")
+    return Result(
+        "first_touch",
+        figures,
+        {
+            "by_function": grouped(placing, ["function", "module"]),
+            "by_line": grouped(placing, ["function", "file", "line"]),
+            "by_thread": by_thread,
+            "by_node": grouped(placing, ["node"]),
+            "by_area": grouped(placing, ["area"]),
+            "placed_by_kernel": placed,
+            "stacks": _stacks(capture, placing),
+        },
+        capture.quality.joined(Quality(exact=not notes, notes=tuple(notes))),
+    )
+
+
+def _stacks(capture: Capture, placing: pa.Table) -> pa.Table:
+    """Sampled call stacks, each with the faults and bytes it stands for."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    sampled = placing.filter(pc.greater(placing.column("stack"), 0))
+    weights = sampled.column("stack_weight").cast("uint64")
+    sampled = sampled.append_column("estimated_bytes", pc.multiply(sampled.column("bytes"), weights))
+    sampled = sampled.append_column("estimated_faults", weights)
+    sums = sampled.group_by(["stack"]).aggregate([("estimated_bytes", "sum"), ("estimated_faults", "sum"), ("bytes", "count")])
+    frames = capture.replay.stacks
+    sites = capture.replay.code_sites
+    functions = sites.column("function").to_pylist()
+    modules = sites.column("module").to_pylist()
+    rows = [
+        {
+            "frames": [functions[code] or f"[{(modules[code] or '?').rpartition('/')[2]}]" for code in frames.get(stack, [])],
+            "estimated_bytes": size,
+            "estimated_faults": faults,
+            "samples": samples,
+        }
+        for stack, size, faults, samples in zip(
+            *(sums.column(n).to_pylist() for n in ("stack", "estimated_bytes_sum", "estimated_faults_sum", "bytes_count")),
+            strict=True,
+        )
+    ]
+    rows.sort(key=lambda row: -int(row["estimated_bytes"]))
+    schema = pa.schema(
+        [
+            ("frames", pa.list_(pa.string())),
+            ("estimated_bytes", pa.uint64()),
+            ("estimated_faults", pa.uint64()),
+            ("samples", pa.int64()),
+        ]
+    )
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+DESCRIPTOR = AnalysisDescriptor(
+    name="first_touch",
+    question="Which function, line and thread touched the memory first, and so placed it?",
+    needs=("fault",),
+    run=first_touch,
+)
