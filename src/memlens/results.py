@@ -83,3 +83,24 @@ class Result:
             "tables": {name: table.to_pylist() for name, table in self.tables.items()},
             "quality": self.quality.to_json(),
         }
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything a presenter may show of one capture."""
+
+    title: str
+    meta: dict[str, Any]
+    """The capture's meta.json."""
+    results: dict[str, Result]
+    findings: list[Finding]
+    quality: Quality
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "title": self.title,
+            "meta": self.meta,
+            "findings": [finding.to_json() for finding in self.findings],
+            "results": {name: result.to_json() for name, result in self.results.items()},
+            "quality": self.quality.to_json(),
+        }

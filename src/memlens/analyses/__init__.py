@@ -15,7 +15,7 @@ from .. import registry
 
 if TYPE_CHECKING:
     from ..capture.reader import Capture
-    from ..results import Finding, Result
+    from ..results import Finding, Report, Result
 
 SEVERITIES = ("high", "medium", "low")
 
@@ -43,3 +43,24 @@ def findings(capture: Capture, results: dict[str, Result]) -> list[Finding]:
         if all(name in results for name in descriptor.analyses):
             found.extend(descriptor.check(capture, results))
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def report(capture: Capture) -> Report:
+    """Runs everything that the capture has data for."""
+    import os
+
+    from ..errors import NoDataError
+    from ..results import Report
+
+    results = run_all(capture)
+    if not results:
+        raise NoDataError(
+            f"{capture.path} holds no measurements",
+            hint="the program may have ended at once, or no collector could run: see memlens doctor",
+        )
+    command = capture.meta.get("command")
+    if command:
+        title = " ".join([os.path.basename(command[0]), *command[1:]])
+    else:
+        title = f"process {capture.meta.get('pid')}"
+    return Report(title, capture.meta, results, findings(capture, results), capture.quality)

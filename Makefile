@@ -1,0 +1,86 @@
+# memlens: one command a chore. `make` lists them.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+BUILD := build
+
+# What the package itself needs to build, and what the tests use on top.
+BUILD_PACKAGES := g++ cmake ninja-build pkg-config libdw-dev libzstd-dev python3 python3-venv python3-dev
+TEST_PACKAGES := binutils elfutils util-linux nodejs default-jdk-headless chromium|chromium-browser \
+  qemu-system-x86 qemu-system-common virtiofsd|qemu-system-common seabios busybox-static cpio kmod
+BENCH_PACKAGES := linux-perf|linux-tools-generic
+
+NATIVE_SOURCES := $(shell find format native -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name '*.def') \
+  CMakeLists.txt native/core/symbols/CMakeLists.txt pyproject.toml
+WORKLOAD_SOURCES := $(wildcard workloads/*.c workloads/*.cpp workloads/*.h) workloads/CMakeLists.txt
+
+.PHONY: help
+help: ## list the chores
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
+
+# ---- set-up ---------------------------------------------------------------------
+$(VENV)/.stamp-venv: pyproject.toml
+	@tools/ensure-packages $(BUILD_PACKAGES)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "memlens needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V)"; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	@echo "installing Python packages"
+	@$(BIN)/pip install -q --disable-pip-version-check 'scikit-build-core>=0.10' 'nanobind>=2.2' 'numpy>=1.26' 'pyarrow>=15' 'duckdb>=1.0' 'rich>=13.7'
+	@touch $@
+
+$(VENV)/.stamp-build: $(VENV)/.stamp-venv $(NATIVE_SOURCES)
+	@echo "building memlens"
+	@$(BIN)/pip install -q --disable-pip-version-check --no-build-isolation -e . $(PIP_FLAGS)
+	@touch $@
+
+$(VENV)/.stamp-test: $(VENV)/.stamp-build
+	@tools/ensure-packages $(TEST_PACKAGES)
+	@$(BIN)/pip install -q --disable-pip-version-check --no-build-isolation -e '.[test]'
+	@touch $@
+
+$(BUILD)/workloads/.stamp: $(VENV)/.stamp-venv $(WORKLOAD_SOURCES)
+	@cmake -S workloads -B $(BUILD)/workloads -G Ninja >/dev/null
+	@cmake --build $(BUILD)/workloads >/dev/null || cmake --build $(BUILD)/workloads
+	@touch $@
+
+.PHONY: build
+build: $(VENV)/.stamp-build ## build memlens into .venv
+
+# ---- what a person wants ------------------------------------------------------------
+.PHONY: demo
+demo: $(VENV)/.stamp-build $(BUILD)/workloads/.stamp ## set up, profile an example program, show what was found
+	@$(BIN)/memlens record --force -o $(BUILD)/demo.memlens -- $(BUILD)/workloads/first_touch --mode serial --mib 256
+	@$(BIN)/memlens report $(BUILD)/demo.memlens --html $(BUILD)/demo.html >/dev/null
+	@echo
+	@echo "The report is $(BUILD)/demo.html: open it in a browser. The capture is $(BUILD)/demo.memlens."
+	@echo "Your own program: $(BIN)/memlens record -- PROGRAM"
+
+.PHONY: test
+test: $(VENV)/.stamp-test $(BUILD)/workloads/.stamp ## set up and run the tests
+	@sh tools/native-tests $(BUILD)/native-tests
+	@$(BIN)/python -m pytest -q -m "not slow" $(PYTEST_FLAGS)
+
+.PHONY: test-all
+test-all: $(VENV)/.stamp-test $(BUILD)/workloads/.stamp ## the tests and the slow, exhaustive ones
+	@sh tools/native-tests $(BUILD)/native-tests
+	@$(BIN)/python -m pytest -q $(PYTEST_FLAGS)
+
+.PHONY: lint
+lint: $(VENV)/.stamp-test ## check style and types
+	@$(BIN)/ruff check src tests benchmarks tools
+	@$(BIN)/ruff format --check src tests benchmarks
+	@$(BIN)/mypy
+
+.PHONY: bench
+bench: $(VENV)/.stamp-build $(BUILD)/workloads/.stamp ## measure the overhead of record, beside perf; writes docs/overhead.md
+	@tools/ensure-packages $(BENCH_PACKAGES)
+	@$(BIN)/python benchmarks/overhead.py --memlens $(BIN)/memlens --build $(BUILD)/workloads --output docs/overhead.md --check
+
+.PHONY: docs
+docs: $(VENV)/.stamp-build ## write the generated parts of the documentation
+	@$(BIN)/python tools/generate_docs.py
+
+.PHONY: clean
+clean: ## remove everything that was built
+	@rm -rf $(BUILD) $(VENV)

@@ -1,0 +1,90 @@
+"""`memlens doctor`: what this machine can measure."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from .main import new_parser
+
+EXAMPLES = """\
+  memlens doctor            what works here, why not, and the command that changes that
+  memlens doctor --json     the same for a machine, with every fact that was probed
+  memlens doctor --check    exit status 1 when a collector of this version cannot run
+"""
+
+
+def gather() -> dict[str, Any]:
+    """Facts, and the state of each collector."""
+    from .. import registry
+    from ..collect import facts as machine_facts
+
+    facts = machine_facts.gather()
+    collectors = []
+    for descriptor in registry.all_of("collector").values():
+        assert descriptor.probe is not None
+        availability = descriptor.probe(facts)
+        state = "works" if availability.usable else "later" if not descriptor.available else "cannot run"
+        if availability.usable and availability.reasons:
+            state = "works in part"
+        collectors.append(
+            {
+                "collector": descriptor.name,
+                "question": descriptor.question,
+                "state": state,
+                "detail": availability.detail,
+                "missing": [{"reason": reason, "remedy": remedy} for reason, remedy in availability.reasons],
+            }
+        )
+    return {"facts": facts, "collectors": collectors}
+
+
+def main(arguments: list[str]) -> int:
+    parser = new_parser("doctor", description="Tells what this machine can measure with each collector.", examples=EXAMPLES)
+    parser.add_argument("--json", action="store_true", help="machine-readable")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a collector of this version cannot run")
+    options = parser.parse_args(arguments)
+    state = gather()
+    failed = any(entry["state"] == "cannot run" for entry in state["collectors"])
+    if options.json:
+        json.dump(state, sys.stdout, indent=1, default=str)
+        sys.stdout.write("\n")
+    else:
+        _show(state)
+    return 1 if options.check and failed else 0
+
+
+def _show(state: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
+    from ..capture import machine
+
+    console = Console(highlight=False, soft_wrap=True)
+    described = machine.describe()
+    console.print(
+        f"{escape(described['cpu'])}, {described['cpus']} CPUs, {max(1, len(described['numa_nodes']))} NUMA node(s), "
+        f"{described['memory_bytes'] / 2**30:.1f} GiB, Linux {described['kernel']}"
+    )
+    order = {"works": 0, "works in part": 1, "cannot run": 2, "later": 3}
+    styles = {"works": "green", "works in part": "yellow", "cannot run": "red", "later": "dim"}
+    for entry in sorted(state["collectors"], key=lambda entry: order[entry["state"]]):
+        style = styles[entry["state"]]
+        console.print(f"\n[bold]{entry['collector']}[/]  [{style}]{entry['state']}[/]  {escape(entry['detail'])}")
+        console.print(f"  [dim]{escape(entry['question'])}[/]")
+        for missing in entry["missing"]:
+            console.print(f"  • {escape(missing['reason'])}")
+            console.print(f"    → {escape(missing['remedy'])}", style="cyan")
+    facts = state["facts"]
+    console.print(
+        f"\nperf_event_paranoid {facts['perf_event_paranoid']}, mlock limit {_limit(facts['memlock_limit_bytes'])}, "
+        f"seccomp {'filtered' if facts['seccomp_mode'] == 2 else 'off'}, PMU {'yes' if facts['has_pmu'] else 'no'}, "
+        f"LLVM {', '.join(facts['clang']) or 'no'}, qemu-user {'yes' if facts['qemu_user'] else 'no'}",
+        style="dim",
+    )
+    console.print("next: memlens record -- ./program")
+
+
+def _limit(value: int) -> str:
+    return "unlimited" if value < 0 else f"{value >> 10} KiB"

@@ -1,0 +1,128 @@
+"""`memlens`: finds the command, runs it, prints errors; knows no command's insides.
+
+Start-up matters: this module imports argparse and nothing of memlens but the
+version and errors, and a command's module only when that command is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from typing import NoReturn
+
+from ..errors import MemlensError, UsageError
+from ..version import __version__
+
+COMMANDS: dict[str, str] = {
+    "record": "run a program (or watch a process) and write a capture",
+    "report": "show what a capture found: terminal, HTML or JSON",
+    "diff": "compare two captures, with thresholds for CI",
+    "query": "ask a capture's tables with SQL",
+    "export": "write a capture's tables as CSV, JSON or Parquet",
+    "doctor": "what this machine can measure, why not, and what to type",
+}
+
+HELP = """\
+usage: memlens COMMAND [options]
+
+memlens shows where a native program's memory comes from and where it lives.
+
+commands:
+{commands}
+
+first steps:
+  memlens record -- ./program arguments      writes program.memlens and prints a summary
+  memlens report program.memlens             the summary again; --html page.html for a page
+  memlens doctor                             what this machine can measure
+
+memlens COMMAND --help tells more. Exit statuses: memlens help exit-status.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with our errors: one sentence, a remedy, a documented status."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message}", hint=f"{self.prog} --help")
+
+
+def new_parser(command: str, *, description: str, examples: str) -> Parser:
+    """A command's parser, with examples at the end of its help."""
+    return Parser(
+        prog=f"memlens {command}",
+        description=description,
+        epilog=f"examples:\n{examples}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def _help_text() -> str:
+    width = max(map(len, COMMANDS))
+    return HELP.format(commands="\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()))
+
+
+def _exit_statuses() -> str:
+    from ..errors import EXIT_STATUSES
+
+    lines = [f"  {status:>3}  {text}" for status, text in EXIT_STATUSES.items()]
+    return "exit statuses of memlens:\n" + "\n".join(lines) + "\n"
+
+
+def run(arguments: list[str]) -> int:
+    """Runs one command line; raises MemlensError."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        sys.stdout.write(_help_text())
+        return 0
+    name, *rest = arguments
+    if name in ("-V", "--version"):
+        sys.stdout.write(f"memlens {__version__}\n")
+        return 0
+    if name == "help":
+        if rest == ["exit-status"]:
+            sys.stdout.write(_exit_statuses())
+            return 0
+        return run([*rest, "--help"]) if rest else run(["--help"])
+    if name not in COMMANDS:
+        import difflib
+
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        what = "option" if name.startswith("-") else "command"
+        hint = f"did you mean: memlens {close[0]}" if close else "memlens --help lists the commands"
+        raise UsageError(f"there is no {what} {name!r}", hint=hint)
+    status: int = importlib.import_module(f".{name}", __package__).main(rest)
+    return status
+
+
+def print_error(error: MemlensError) -> None:
+    sys.stderr.write(f"memlens: {error}\n")
+    if error.hint:
+        sys.stderr.write(f"         {error.hint}\n")
+
+
+def main() -> NoReturn:
+    """Entry point of the `memlens` command."""
+    try:
+        status = run(sys.argv[1:])
+        sys.stdout.flush()
+    except MemlensError as error:
+        print_error(error)
+        status = error.exit_status
+    except BrokenPipeError:
+        # The reader of our output went away (| head): no message, as other tools do.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 141
+    except KeyboardInterrupt:
+        sys.stderr.write("memlens: interrupted\n")
+        status = 130
+    except Exception as error:
+        if os.environ.get("MEMLENS_DEBUG"):
+            raise
+        sys.stderr.write(
+            f"memlens: this is a bug in memlens: {type(error).__name__}: {error}\n"
+            "         please report it with the output of the same command under MEMLENS_DEBUG=1\n"
+        )
+        status = 70
+    sys.exit(status)

@@ -1,0 +1,99 @@
+"""`memlens query`: SQL on a capture's tables (DuckDB)."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import Any
+
+from ..errors import QueryError
+from .main import new_parser
+
+EXAMPLES = """\
+  memlens query run.memlens "SELECT class, count(*) FROM faults GROUP BY class"
+  memlens query run.memlens "SELECT function, sum(new_bytes) b FROM faults GROUP BY 1 ORDER BY b DESC LIMIT 5"
+  memlens query run.memlens --tables              the tables and their columns
+  memlens query run.memlens --json "FROM processes"
+"""
+
+
+def connect(capture: Any, sql: str) -> Any:
+    """A DuckDB connection that sees the tables which the query names, and nothing of this machine."""
+    import duckdb
+
+    connection = duckdb.connect(config={"enable_external_access": "false"})
+    for name in capture.table_names():
+        if re.search(rf"\b{name}\b", sql, re.IGNORECASE):
+            connection.register(name, capture.table(name))
+    return connection
+
+
+def run_query(capture: Any, sql: str) -> Any:
+    """The result as an Arrow table."""
+    import duckdb
+
+    try:
+        result = connect(capture, sql).execute(sql)
+        table = result.fetch_arrow_table() if hasattr(result, "fetch_arrow_table") else result.arrow()
+    except duckdb.Error as error:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        hint = next((line.strip() for line in lines[1:] if "Did you mean" in line or "Candidate" in line), None)
+        raise QueryError(
+            f"the query does not run: {lines[0]}",
+            hint=hint or "memlens query CAPTURE --tables lists tables and columns",
+        ) from error
+    return table.read_all() if hasattr(table, "read_all") else table
+
+
+def main(arguments: list[str]) -> int:
+    parser = new_parser("query", description="Asks a capture's tables with SQL (DuckDB's dialect).", examples=EXAMPLES)
+    parser.add_argument("capture", help="capture directory")
+    parser.add_argument("sql", nargs="?", help="the query")
+    parser.add_argument("--tables", action="store_true", help="list tables and columns")
+    parser.add_argument("--json", action="store_true", help="rows as JSON")
+    options = parser.parse_args(arguments)
+    if not options.tables and options.sql is None:
+        parser.error("no query given")
+    from ..capture.reader import open_capture
+    from .progress import spinning
+
+    capture = open_capture(options.capture)
+    if options.tables:
+        for name in capture.table_names():
+            table = capture.table(name)
+            columns = ", ".join(f"{field.name} {_type_name(field.type)}" for field in table.schema)
+            sys.stdout.write(f"{name} ({table.num_rows} rows): {columns}\n")
+        sys.stdout.write(f'next: memlens query {options.capture} "SELECT * FROM processes"\n')
+        return 0
+    with spinning("running the query"):
+        table = run_query(capture, options.sql)
+    if options.json:
+        json.dump(table.to_pylist(), sys.stdout, indent=1, default=str)
+        sys.stdout.write("\n")
+        return 0
+    _show(table)
+    return 0
+
+
+def _type_name(kind: Any) -> str:
+    text = str(kind)
+    return "text" if text.startswith("dictionary") or text == "string" else text
+
+
+def _show(table: Any) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    for field in table.schema:
+        numeric = str(field.type).startswith(("int", "uint", "float", "double", "decimal"))
+        shown.add_column(field.name, justify="right" if numeric else "left", overflow="fold")
+    limit = 1000
+    for row in table.slice(0, limit).to_pylist():
+        shown.add_row(*("" if value is None else str(value) for value in row.values()))
+    # A pipe gets the whole width of the content: nothing is cut for a reader that is a program.
+    console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False)
+    console.print(shown)
+    more = f", first {limit} shown; --json has all" if table.num_rows > limit else ""
+    sys.stderr.write(f"{table.num_rows} rows{more}; next: memlens export writes whole tables to files\n")

@@ -1,0 +1,138 @@
+"""`memlens record`: runs a program and writes a capture."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from ..errors import MemlensError, UsageError
+from .main import new_parser, print_error
+
+EXAMPLES = """\
+  memlens record -- ./solver input.dat          writes solver.memlens, then a summary
+  memlens record -o run1.memlens -q -- make -j  quiet, into a named capture
+  memlens record --rate 100 -- ./short          100 readings of RSS a second
+  memlens record --stacks dwarf -- ./noframes   call stacks without frame pointers
+  memlens record --pid 4711 --duration 10       watch a running process for 10 s
+
+The program's standard streams, signals and exit status are untouched; memlens
+writes to standard error only, after the program has ended.
+"""
+
+
+def parse(arguments: list[str]) -> tuple[object, list[str]]:
+    """Options, and the command after `--` (or from the first word that is no option)."""
+    parser = new_parser("record", description="Runs a program and records its memory.", examples=EXAMPLES)
+    parser.usage = "memlens record [options] -- PROGRAM [arguments]\n       memlens record [options] --pid N"
+    parser.add_argument("-o", "--output", metavar="DIR", help="capture to write (default: PROGRAM.memlens)")
+    parser.add_argument("--force", action="store_true", help="replace the capture if it exists")
+    parser.add_argument("--pid", type=int, metavar="N", help="watch a running process instead of starting one")
+    parser.add_argument("--duration", type=float, metavar="S", help="stop recording after S seconds")
+    parser.add_argument(
+        "--collectors", metavar="A,B", help="use exactly these (faults, timeline); default: whatever works here"
+    )
+    parser.add_argument("--rate", type=float, default=10.0, metavar="HZ", help="timeline readings a second, 1 to 1000 (10)")
+    parser.add_argument(
+        "--stacks", choices=("fp", "dwarf", "none"), default="fp", help="call stacks of sampled faults (default: fp)"
+    )
+    parser.add_argument(
+        "--single", action="store_true", help="half the cost a fault; upgrades and repeated touches cannot be told apart"
+    )
+    parser.add_argument("--redact", action="store_true", help="keep no paths, arguments or host name in the capture")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no summary")
+    parser.add_argument("words", nargs="*", metavar="PROGRAM [arguments]")
+    options_part, command = _split(arguments)
+    options = parser.parse_args(options_part)
+    command = [*options.words, *command]
+    if options.pid is not None and command:
+        raise UsageError("give either --pid or a program, not both", hint="memlens record --help")
+    if options.pid is None and not command:
+        raise UsageError("no program to record", hint="memlens record -- PROGRAM [arguments]")
+    if not 1 <= options.rate <= 1000:
+        raise UsageError(f"--rate {options.rate:g} is out of range", hint="give 1 to 1000 readings a second")
+    if options.duration is not None and options.duration <= 0:
+        raise UsageError(f"--duration {options.duration:g} must be positive")
+    if options.collectors is not None:
+        names = [name for name in options.collectors.split(",") if name]
+        unknown = [name for name in names if name not in ("faults", "timeline")]
+        if unknown or not names:
+            raise UsageError(
+                f"there is no collector {', '.join(unknown) or '(none named)'} in this version",
+                hint="collectors: faults, timeline; see memlens doctor",
+            )
+        options.collectors = tuple(dict.fromkeys(names))
+    return options, command
+
+
+VALUE_OPTIONS = {"-o", "--output", "--pid", "--duration", "--collectors", "--rate", "--stacks"}
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Our options end at `--` or at the first word that is not an option or an option's value."""
+    at = 0
+    while at < len(arguments):
+        word = arguments[at]
+        if word == "--":
+            return arguments[:at], arguments[at + 1 :]
+        if not word.startswith("-"):
+            return arguments[:at], arguments[at:]
+        at += 2 if word in VALUE_OPTIONS else 1
+    return arguments, []
+
+
+def default_output(command: list[str], pid: int | None) -> Path:
+    """NAME.memlens beside the user, numbered when it is taken."""
+    stem = os.path.basename(command[0]) if command else f"pid-{pid}"
+    path = Path(f"{stem}.memlens")
+    number = 2
+    while path.exists():
+        path = Path(f"{stem}-{number}.memlens")
+        number += 1
+    return path
+
+
+def main(arguments: list[str]) -> int:
+    options, command = parse(arguments)
+    from ..collect.recorder import Recorder, RecordOptions, exit_like
+
+    output = Path(options.output) if options.output else default_output(command, options.pid)  # type: ignore[attr-defined]
+    recorder = Recorder(
+        RecordOptions(
+            output=output,
+            collectors=options.collectors,  # type: ignore[attr-defined]
+            stacks=options.stacks,  # type: ignore[attr-defined]
+            single=options.single,  # type: ignore[attr-defined]
+            rate_hz=options.rate,  # type: ignore[attr-defined]
+            duration_s=options.duration,  # type: ignore[attr-defined]
+            force=options.force,  # type: ignore[attr-defined]
+            redact=options.redact,  # type: ignore[attr-defined]
+        )
+    )
+    outcome = recorder.run_pid(options.pid) if options.pid is not None else recorder.run_command(command)  # type: ignore[attr-defined]
+    try:
+        if not options.quiet:  # type: ignore[attr-defined]
+            _summarise(output)
+    except MemlensError as error:
+        print_error(error)
+    finally:
+        failure = recorder.writer.failure
+        if failure is not None:
+            sys.stderr.write(
+                f"memlens: the capture is incomplete: {failure.strerror} while writing {output}\n"
+                "         free some room or write elsewhere with -o; the program itself ran to its end\n"
+            )
+        if not options.quiet:  # type: ignore[attr-defined]
+            sys.stderr.write(f"memlens: wrote {output}; next: memlens report {output} --html {output.stem}.html\n")
+        if outcome.wait_status is not None:
+            exit_like(outcome.wait_status)
+    return 0
+
+
+def _summarise(output: Path) -> None:
+    from .. import analyses
+    from ..capture.reader import open_capture
+    from ..present import terminal
+
+    report = analyses.report(open_capture(output))
+    terminal.show(report, file=sys.stderr, brief=True)

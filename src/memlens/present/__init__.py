@@ -1,0 +1,1 @@
+"""Presenters: render a Report; they compute nothing. One file a format, each with a DESCRIPTOR."""

@@ -1,0 +1,281 @@
+"""Presenter `terminal`: a summary in text, with small plots."""
+
+from __future__ import annotations
+
+import os
+from typing import IO, TYPE_CHECKING, Any
+
+from ..registry import PresenterDescriptor
+from ._units import exit_in_words, human_bytes, human_figure
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..results import Finding, Quality, Report
+
+BLOCKS = " ▁▂▃▄▅▆▇█"
+SEVERITY_STYLE = {"high": "bold red", "medium": "yellow", "low": "cyan"}
+
+
+def spark(values: list[float], *, width: int = 60) -> str:
+    """A line of block characters; each column shows the largest of its values.
+
+    >>> spark([0, 1, 2, 4], width=4)
+    ' ▂▄█'
+    """
+    if not values:
+        return ""
+    columns = min(width, len(values))
+    picked = []
+    for column in range(columns):
+        low = column * len(values) // columns
+        high = max(low + 1, (column + 1) * len(values) // columns)
+        picked.append(max(values[low:high]))
+    top = max(picked) or 1.0
+    return "".join(BLOCKS[round(max(0.0, value) / top * (len(BLOCKS) - 1))] for value in picked)
+
+
+def resampled(times: list[float], values: list[float], end: float, *, width: int = 60) -> list[float]:
+    """A step function at equal distances: the largest value of each interval."""
+    if not times:
+        return []
+    end = max(end, times[-1], 1e-9)
+    columns: list[float] = []
+    index = 0
+    current = 0.0
+    for column in range(width):
+        stop = end * (column + 1) / width
+        best = current
+        while index < len(times) and times[index] <= stop:
+            current = values[index]
+            best = max(best, current)
+            index += 1
+        columns.append(best)
+    return columns
+
+
+def _console(file: IO[str]) -> Console:
+    from rich.console import Console
+
+    return Console(file=file, highlight=False, width=None if file.isatty() else 110, emoji=False)
+
+
+def _bar(share: float, width: int = 12) -> str:
+    filled = round(share * width * 8)
+    partial = " ▏▎▍▌▋▊▉"[filled % 8] if filled % 8 else ""
+    return "█" * (filled // 8) + partial
+
+
+def _where(row: dict[str, Any]) -> str:
+    function = row["function"] or "(unnamed)"
+    if row.get("file"):
+        return f"{function}  {os.path.basename(row['file'])}:{row['line']}"
+    module = os.path.basename(row.get("module") or "") or "?"
+    return f"{function}  [{module}]"
+
+
+def show(report: Report, *, file: IO[str], rows: int = 10, brief: bool = False) -> None:
+    """Prints the summary of one capture."""
+    from rich.markup import escape
+
+    console = _console(file)
+    rows = 5 if brief else rows
+    meta = report.meta
+    machine = meta.get("machine", {})
+    ended = exit_in_words(meta.get("wait_status")) if meta.get("state") == "complete" else "recording did not finish"
+    console.print(f"\n[bold]{escape(report.title)}[/]  {meta.get('wall_s', 0.0):.2f} s, {ended}", overflow="ellipsis", no_wrap=True)
+    if not brief:
+        console.print(
+            f"[dim]{escape(str(machine.get('cpu', '?')))}, {machine.get('cpus', '?')} CPUs, "
+            f"{max(1, len(machine.get('numa_nodes', [])))} NUMA node(s), Linux {escape(str(machine.get('kernel', '?')))}, "
+            f"{escape(str(meta.get('started', '?')))}, memlens {meta.get('memlens_version', '?')}[/]"
+        )
+    if "capacity" in report.results:
+        _capacity(console, report)
+    if "first_touch" in report.results:
+        _first_touch(console, report, rows)
+    if "faults" in report.results:
+        _faults(console, report)
+    if "capacity" in report.results and report.results["capacity"].figures["processes"] > 1:
+        _processes(console, report, rows)
+    _findings(console, report.findings)
+    quality = report.quality
+    for result in report.results.values():
+        quality = quality.joined(result.quality)
+    _quality(console, quality, meta, brief=brief)
+
+
+def _capacity(console: Console, report: Report) -> None:
+    result = report.results["capacity"]
+    figures = result.figures
+    table = result.tables["over_time"]
+    columns = resampled(
+        table.column("time_s").to_pylist(), table.column("rss_bytes").to_pylist(), figures["duration_s"]
+    )
+    peak = max(figures["peak_rss_bytes"], figures["kernel_peak_rss_bytes"] or 0)
+    console.print(
+        f"\n[bold]Memory[/]  peak {human_bytes(peak)}, most of the time {human_bytes(figures['steady_rss_bytes'])}"
+        + (f", PSS peak {human_bytes(figures['peak_pss_bytes'])}" if figures["peak_pss_bytes"] else "")
+        + (f", huge pages {human_bytes(figures['peak_anon_huge_bytes'])}" if figures["peak_anon_huge_bytes"] else "")
+        + (f", {figures['limit_kind']} limit {human_bytes(figures['limit_bytes'])}" if figures["limit_kind"] == "cgroup" else "")
+    )
+    if columns:
+        console.print(f"  RSS {spark(columns)} {figures['duration_s']:.1f} s", style="green", no_wrap=True)
+
+
+def _share_table(console: Console, title: str, rows: list[tuple[str, int, int, str]], total: int) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, show_header=True, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column(title, overflow="ellipsis", no_wrap=True, max_width=64)
+    table.add_column("bytes", justify="right")
+    table.add_column("share", justify="right")
+    table.add_column("")
+    table.add_column("faults", justify="right")
+    table.add_column("")
+    for name, size, faults, extra in rows:
+        share = size / total if total else 0.0
+        table.add_row(escape(name), human_bytes(size), f"{share:.1%}", _bar(share), f"{faults:,}", extra)
+    from rich.padding import Padding
+
+    console.print(Padding(table, (0, 0, 0, 2)))
+
+
+def _first_touch(console: Console, report: Report, rows: int) -> None:
+    result = report.results["first_touch"]
+    figures = result.figures
+    total = figures["first_touched_bytes"]
+    console.print(
+        f"\n[bold]First touch[/]  {human_bytes(total)} placed by {figures['faults']:,} faults"
+        + (f", {human_bytes(figures['huge_bytes'])} in huge pages" if figures["huge_bytes"] else "")
+        + (f", {human_bytes(figures['placed_in_system_calls_bytes'])} inside system calls" if figures["placed_in_system_calls_bytes"] else "")
+        + (f"; {human_bytes(figures['placed_without_event_bytes'])} more placed by the kernel without an event" if figures["placed_without_event_bytes"] else "")
+    )
+    lines = [
+        (_where(row), row["bytes"], row["faults"], f"{row['threads']} threads" if row["threads"] > 1 else "")
+        for row in result.tables["by_line"].slice(0, rows).to_pylist()
+    ]
+    if lines:
+        _share_table(console, "where", lines, total)
+    threads = result.tables["by_thread"].slice(0, rows).to_pylist()
+    if result.tables["by_thread"].num_rows > 1:
+        _share_table(console, "thread", [(f"{row['thread']} {row['name'] or ''}", row["bytes"], row["faults"], "") for row in threads], total)
+    nodes = result.tables["by_node"].to_pylist()
+    if len(nodes) > 1:
+        _share_table(
+            console, "NUMA node",
+            [("unknown" if row["node"] is None else f"node {row['node']}", row["bytes"], row["faults"], "") for row in nodes], total,
+        )  # fmt: skip
+
+
+def _faults(console: Console, report: Report) -> None:
+    result = report.results["faults"]
+    figures = result.figures
+    classes = ", ".join(
+        f"{row['class']} {row['faults']:,}" for row in sorted(result.tables["by_class"].to_pylist(), key=lambda r: -r["faults"])
+    )
+    console.print(f"\n[bold]Faults[/]  {figures['faults']:,}: {classes or 'none'}")
+    over_time = result.tables["over_time"]
+    sums = [0.0] * over_time.num_rows
+    for name in over_time.column_names:
+        if name != "time_s":
+            sums = [a + b for a, b in zip(sums, over_time.column(name).to_pylist(), strict=True)]
+    if any(sums):
+        console.print(f"  /s  {spark(sums)} peak {figures['peak_faults_per_s']:,.0f}/s", style="green", no_wrap=True)
+
+
+def _processes(console: Console, report: Report, rows: int) -> None:
+    from rich.markup import escape
+
+    result = report.results["capacity"]
+    table = result.tables["by_process"].to_pylist()
+    console.print(f"\n[bold]Processes[/]  {len(table)}")
+    for row in table[:rows]:
+        console.print(f"  {row['pid']:>8} {escape(row['name'][:24]):<24} peak {human_bytes(row['peak_rss_bytes'])}, {row['threads']} thread(s)")
+    if len(table) > rows:
+        console.print(f"  … and {len(table) - rows} more", style="dim")
+
+
+def _findings(console: Console, findings: list[Finding]) -> None:
+    from rich.markup import escape
+    from rich.padding import Padding
+
+    if not findings:
+        console.print("\n[bold]Findings[/]  none")
+        return
+    console.print(f"\n[bold]Findings[/]  {len(findings)}")
+    for finding in findings:
+        style = SEVERITY_STYLE[finding.severity]
+        console.print(Padding(f"[{style}]{finding.severity} {finding.name}[/]  {escape(finding.claim)}", (0, 0, 0, 2)))
+        console.print(Padding(f"→ {escape(finding.remedy)}", (0, 0, 0, 4)), style="cyan")
+
+
+def _quality(console: Console, quality: Quality, meta: dict[str, Any], *, brief: bool) -> None:
+    from rich.markup import escape
+    from rich.padding import Padding
+
+    session = meta.get("session", {})
+    collectors = meta.get("collectors", {})
+    parts = []
+    if "faults" in collectors:
+        seen = "user and system calls" if session.get("include_kernel") else "user code only"
+        parts.append(f"faults exact ({seen}), {quality.dropped_records} lost")
+        parts.append(f"stacks {meta.get('quality', {}).get('stack', '?')} {session.get('stacks', 0):,} sampled")
+    if "timeline" in collectors:
+        parts.append(f"timeline sampled at {collectors['timeline'].get('rate_hz', 0):g} Hz")
+    console.print(f"\n[dim]Quality  {'; '.join(parts)}[/]")
+    for note in quality.notes:
+        console.print(Padding(f"! {escape(note)}", (0, 0, 0, 2)), style="yellow")
+    if not brief or "faults" not in collectors:
+        for entry in meta.get("unsupported", []):
+            console.print(Padding(f"! {escape(entry['collector'])}: {escape(entry['reason'])}", (0, 0, 0, 2)), style="yellow")
+            console.print(Padding(f"→ {escape(entry['remedy'])}", (0, 0, 0, 4)), style="cyan")
+
+
+def show_diff(
+    figures: list[dict[str, Any]],
+    functions: list[dict[str, Any]],
+    new_findings: list[Finding],
+    gone: list[str],
+    broken: list[dict[str, Any]],
+    quality: Quality,
+    *,
+    file: IO[str],
+) -> None:
+    """Prints a comparison."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = _console(file)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("figure", "before", "after", "change", ""):
+        table.add_column(name, justify="left" if name == "figure" else "right")
+    for row in figures:
+        if not row["change"]:
+            continue
+        change = "" if row["change"] is None else ("+" if row["change"] > 0 else "") + human_figure(row["figure"], row["change"])
+        relative = "" if row["relative"] is None else f"{row['relative']:+.1%}"
+        table.add_row(row["figure"], human_figure(row["figure"], row["before"]), human_figure(row["figure"], row["after"]), change, relative)
+    console.print(table)
+    if functions:
+        console.print("\n[bold]First-touched bytes by function[/]")
+        for row in functions:
+            sign = "+" if row["change_bytes"] > 0 else ""
+            console.print(
+                f"  {sign}{human_bytes(row['change_bytes']):>10}  {escape(row['function'])}  "
+                f"({human_bytes(row['before_bytes'])} → {human_bytes(row['after_bytes'])})"
+            )
+    for finding in new_findings:
+        console.print(f"\n[red]new finding[/] {finding.name}: {escape(finding.claim)}")
+    for name in gone:
+        console.print(f"\n[green]finding gone[/] {name}")
+    for note in quality.notes:
+        console.print(f"! {escape(note)}", style="yellow")
+    for entry in broken:
+        console.print(f"[bold red]failed[/] {escape(entry['condition'])}: before {entry['before']}, after {entry['after']}")
+
+
+DESCRIPTOR = PresenterDescriptor(
+    name="terminal", question="What is there to know at once, in the terminal?", render=show
+)
