@@ -141,6 +141,7 @@ nb::dict placed_columns(const FaultClassifier& replay) {
   columns["address"] = column<uint64_t>(runs, [](const auto& r) { return r.address; });
   columns["pages"] = column<uint64_t>(runs, [](const auto& r) { return r.pages; });
   columns["huge"] = column<uint8_t>(runs, [](const auto& r) { return r.huge; });
+  columns["moved"] = column<uint8_t>(runs, [](const auto& r) { return r.moved; });
   columns["area"] = column<uint8_t>(runs, [](const auto& r) { return static_cast<uint8_t>(r.area); });
   return columns;
 }

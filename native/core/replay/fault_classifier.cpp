@@ -254,7 +254,8 @@ void FaultClassifier::replay_look(uint32_t number, const ml_residency& look) {
     const PageHistory::Page history = process.pages.look(page);
     const uint32_t generation = area != nullptr ? area->generation : history.generation;
     if (history.epoch != PageHistory::kNever && history.generation == generation) continue;
-    pending_looks_.back().pages.push_back({page, history.generation, generation, kind_of(area)});
+    pending_looks_.back().pages.push_back({page, history.generation, generation, kind_of(area),
+                                            area == nullptr || !(area->protection & 2)});
   }
 }
 
@@ -273,7 +274,8 @@ void FaultClassifier::confirm_look(size_t pending) {
     const PageHistory::Page history = process.pages.look(page.page);
     const bool touched_since = history.epoch != PageHistory::kNever && history.generation != page.seen_generation;
     if (touched_since || (page.seen_generation == page.area_generation && history.epoch != PageHistory::kNever)) continue;
-    if (run.pages > 0 && (page.area != run.area || run.address + (run.pages << base) != page.page << base)) finish();
+    if (run.pages > 0 && (page.area != run.area || page.moved != run.moved ||
+                           run.address + (run.pages << base) != page.page << base)) finish();
     if (run.pages == 0)
       run = PlacedRun{.process = look.process,
                       .begin_ns = look.begin_ns,
@@ -281,6 +283,7 @@ void FaultClassifier::confirm_look(size_t pending) {
                       .address = page.page << base,
                       .pages = 0,
                       .huge = look.huge,
+                      .moved = page.moved,
                       .area = page.area};
     ++run.pages;
     PageHistory::Page& entry = process.pages.change(page.page);

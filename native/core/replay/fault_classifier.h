@@ -71,12 +71,14 @@ struct ClassifiedFault {
   bool inferred = false;
 };
 
-// Pages found resident without an event.
+// Pages found resident without an event. `moved`: no mapping record explains writable memory at
+// this address, which is how mremap looks from outside: the pages were placed elsewhere before.
 struct PlacedRun {
   uint32_t process = 0;
   uint64_t begin_ns = 0, end_ns = 0;  // the range in which the kernel placed them
   uint64_t address = 0, pages = 0;
   bool huge = false;
+  bool moved = false;
   AreaKind area = AreaKind::unknown;
 };
 
@@ -117,6 +119,7 @@ class FaultClassifier {
       uint64_t page;
       uint32_t seen_generation, area_generation;
       AreaKind area;
+      bool moved;
     };
     std::vector<Page> pages;
   };

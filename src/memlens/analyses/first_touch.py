@@ -53,7 +53,9 @@ def first_touch(capture: Capture) -> Result:
 
     faults = capture.table("faults")
     placing = placing_faults(faults)
-    placed = capture.table("placed")
+    resident = capture.table("placed")
+    placed = resident.filter(pc.invert(resident.column("moved")))
+    moved = resident.filter(resident.column("moved"))
     total = pc.sum(placing.column("bytes")).as_py() or 0
     placed_bytes = pc.sum(placed.column("bytes")).as_py() or 0
     names = {(row["process"], row["thread"]): row["name"] for row in capture.table("threads").to_pylist()}
@@ -73,6 +75,7 @@ def first_touch(capture: Capture) -> Result:
         "huge_bytes": pc.sum(huge.column("bytes")).as_py() or 0,
         "placed_in_system_calls_bytes": pc.sum(in_kernel.column("bytes")).as_py() or 0,
         "placed_without_event_bytes": placed_bytes,
+        "moved_bytes": pc.sum(moved.column("bytes")).as_py() or 0,
         "named_share": 1.0 - (pc.sum(unnamed.column("bytes")).as_py() or 0) / total if total else None,
         "threads": by_thread.num_rows,
     }
@@ -92,7 +95,7 @@ def first_touch(capture: Capture) -> Result:
         figures,
         {
             "by_function": grouped(placing, ["function", "module"]),
-            "by_line": grouped(placing, ["function", "file", "line"]),
+            "by_line": grouped(placing, ["function", "module", "file", "line"]),
             "by_thread": by_thread,
             "by_node": grouped(placing, ["node"]),
             "by_area": grouped(placing, ["area"]),

@@ -128,7 +128,7 @@ class Replay:
         return pc.if_else(pc.greater_equal(node, 0), node, pa.scalar(None, pa.int32())).cast(pa.int32())
 
     def placed_table(self) -> pa.Table:
-        """Runs of pages that became resident without an event."""
+        """Runs of pages that became resident without an event; `moved` ones came from elsewhere (mremap)."""
         import numpy as np
         import pyarrow as pa
 
@@ -141,6 +141,7 @@ class Replay:
                 "address": pa.array(columns["address"]),
                 "bytes": pa.array(columns["pages"] * np.uint64(self.page_bytes)),
                 "huge": pa.array(columns["huge"].astype(bool)),
+                "moved": pa.array(columns["moved"].astype(bool)),
                 "area": _dictionary(columns["area"], _core.AREA_KINDS),
             }
         )

@@ -113,6 +113,9 @@ def process_rows(capture: Capture) -> tuple[list[dict[str, Any]], list[dict[str,
             if parent is not None:
                 process["name"] = process["name"] or parent["name"]
                 thread["name"] = process["name"]
+        elif operation == "thread":
+            creator = threads.get((number, event["parent_thread"]))
+            thread["name"] = thread["name"] or (creator["name"] if creator else process["name"])
         elif operation in ("exec", "name"):
             thread["name"] = event["name"]
             if operation == "exec":

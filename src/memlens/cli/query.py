@@ -34,8 +34,11 @@ def run_query(capture: Any, sql: str) -> Any:
     import duckdb
 
     try:
-        result = connect(capture, sql).execute(sql)
-        table = result.fetch_arrow_table() if hasattr(result, "fetch_arrow_table") else result.arrow()
+        relation = connect(capture, sql).sql(sql)
+        if relation is None:
+            raise QueryError("the query gives no rows", hint="write a SELECT")
+        # DuckDB 1 and 2 name it differently.
+        table = relation.to_arrow_table() if hasattr(relation, "to_arrow_table") else relation.fetch_arrow_table()
     except duckdb.Error as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
         hint = next((line.strip() for line in lines[1:] if "Did you mean" in line or "Candidate" in line), None)
@@ -43,7 +46,7 @@ def run_query(capture: Any, sql: str) -> Any:
             f"the query does not run: {lines[0]}",
             hint=hint or "memlens query CAPTURE --tables lists tables and columns",
         ) from error
-    return table.read_all() if hasattr(table, "read_all") else table
+    return table
 
 
 def main(arguments: list[str]) -> int:

@@ -252,15 +252,14 @@ class Recorder:
         self._attach(child.pid, enable_on_exec=True)
         self._begin(child.pid)
         faults_before = _fault_counts(child.pid)
-        self.session.start()
         begin = time.monotonic()
-        failed = child.go()
+        failed = child.go()  # returns once the program has replaced the waiting child
         if failed:
             self._recording = False
-            self.session.stop()
             self.writer.finish(end_ns=time.monotonic_ns())
             text = f"cannot execute {command[0]}: {os.strerror(failed).lower()}"
             raise ProgramNotFound(text) if failed == errno.ENOENT else ProgramNotExecutable(text)
+        self.session.start()
         status, usage = self._wait_for(child.pid, begin, signals)
         wall_s = time.monotonic() - begin
         if self._recording:

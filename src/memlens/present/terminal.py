@@ -67,7 +67,7 @@ def _bar(share: float, width: int = 12) -> str:
 
 
 def _where(row: dict[str, Any]) -> str:
-    function = row["function"] or "(unnamed)"
+    function = row["function"] or "(no name)"
     if row.get("file"):
         return f"{function}  {os.path.basename(row['file'])}:{row['line']}"
     module = os.path.basename(row.get("module") or "") or "?"
@@ -128,12 +128,12 @@ def _share_table(console: Console, title: str, rows: list[tuple[str, int, int, s
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, show_header=True, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column(title, overflow="ellipsis", no_wrap=True, max_width=64)
-    table.add_column("bytes", justify="right")
-    table.add_column("share", justify="right")
-    table.add_column("")
-    table.add_column("faults", justify="right")
-    table.add_column("")
+    table.add_column(title, overflow="ellipsis", no_wrap=True, max_width=56)
+    table.add_column("bytes", justify="right", no_wrap=True, min_width=8)
+    table.add_column("share", justify="right", no_wrap=True, min_width=6)
+    table.add_column("", no_wrap=True, min_width=12)
+    table.add_column("faults", justify="right", no_wrap=True, min_width=6)
+    table.add_column("", no_wrap=True)
     for name, size, faults, extra in rows:
         share = size / total if total else 0.0
         table.add_row(escape(name), human_bytes(size), f"{share:.1%}", _bar(share), f"{faults:,}", extra)
@@ -220,8 +220,9 @@ def _quality(console: Console, quality: Quality, meta: dict[str, Any], *, brief:
     parts = []
     if "faults" in collectors:
         seen = "user and system calls" if session.get("include_kernel") else "user code only"
-        parts.append(f"faults exact ({seen}), {quality.dropped_records} lost")
-        parts.append(f"stacks {meta.get('quality', {}).get('stack', '?')} {session.get('stacks', 0):,} sampled")
+        whole = "incomplete" if quality.dropped_records or quality.truncated else "all"
+        parts.append(f"faults {whole} ({seen}), {quality.dropped_records} lost")
+        parts.append(f"stacks {meta.get('quality', {}).get('stack', '?')}, {session.get('stacks', 0):,} sampled")
     if "timeline" in collectors:
         parts.append(f"timeline sampled at {collectors['timeline'].get('rate_hz', 0):g} Hz")
     console.print(f"\n[dim]Quality  {'; '.join(parts)}[/]")

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 MIN_RATIO = 2.0
 MIN_EXCESS_BYTES = 64 << 20
 MAX_TIME_SHARE = 0.35
+MIN_AFTER_SHARE = 0.1
+"""The program must run on below the peak: memory that only grows to the end is no peak."""
 EVIDENCE = """
 SELECT round((time_ns - (SELECT min(time_ns) FROM timeline)) / 1e9, 1) AS second, sum(value) AS rss_bytes
 FROM timeline WHERE metric = 'rss_bytes' GROUP BY time_ns, second ORDER BY rss_bytes DESC LIMIT 10
@@ -33,7 +35,9 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     values = over_time.column("rss_bytes").to_numpy()
     durations = np.diff(np.append(times, capacity.figures["duration_s"]))
     high = float(durations[values > (peak + steady) / 2].sum() / max(durations.sum(), 1e-9))
-    if high > MAX_TIME_SHARE:
+    later_and_low = (times > capacity.figures["peak_at_s"]) & (values > 0) & (values <= (peak + steady) / 2)
+    after = float(durations[later_and_low].sum() / max(durations.sum(), 1e-9))
+    if high > MAX_TIME_SHARE or after < MIN_AFTER_SHARE:
         return []
     at = capacity.figures["peak_at_s"]
     where = ""

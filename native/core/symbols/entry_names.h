@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The demangled name of a function entry: its linkage name where there is one, found through
+// abstract origins and specifications, also into the alternate (dwz) file; else its plain name with
+// the namespaces and classes around it. Cached per entry.
+// Threading: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "dwarf_file.h"
+#include "string_table.h"
+
+namespace memlens::symbols {
+
+struct EntryName {
+  uint32_t id = 0;                 // in the string table; 0 when the entry has no name
+  bool from_linkage_name = false;  // complete, with parameters; else internal linkage or C
+};
+
+class EntryNames {
+ public:
+  EntryNames(const DwarfFile& dwarf, StringTable& strings) : dwarf_(dwarf), strings_(strings) {}
+  EntryName name_of(uint64_t entry_offset) { return name_of(dwarf_, entry_offset, 0); }
+
+ private:
+  // A namespace, class or function that other entries lie in.
+  struct Container {
+    uint64_t begin_offset, end_offset;
+    uint32_t parent;  // position in the unit's containers
+    std::string_view name;
+  };
+  EntryName name_of(const DwarfFile& file, uint64_t entry_offset, int n_hops);
+  const UnitRoot& root_of(const DwarfFile& file, const DwarfUnit& unit);
+  std::string qualified(const DwarfFile& file, const DwarfUnit& unit, uint64_t entry_offset,
+                        std::string_view name);
+  std::vector<Container> scan_containers(const DwarfFile& file, const DwarfUnit& unit);
+
+  const DwarfFile& dwarf_;
+  StringTable& strings_;
+  std::unordered_map<uint64_t, EntryName> main_names_, alternate_names_;
+  std::unordered_map<const DwarfUnit*, UnitRoot> roots_;
+  std::unordered_map<const DwarfUnit*, std::vector<Container>> containers_;
+};
+
+}  // namespace memlens::symbols

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Damaged binaries: bits flipped in debug sections and anywhere, files cut short. Built with the
+// address and undefined-behaviour sanitizers; to end without a report is the test.
+// Argument: number of damaged files per kind (default 600).
+#include <chrono>
+#include <cstring>
+#include <random>
+
+#include "check.h"
+#include "oracle_program.h"
+#include "symbols/elf_image.h"
+#include "symbols/unwind.h"
+#include "toolchain.h"
+
+using namespace memlens::symbols;
+namespace {
+
+int n_rounds = 600;
+
+struct Region {
+  size_t offset, n_bytes;
+};
+
+// File regions of the sections that we decode ourselves, and of those that libelf reads for us.
+std::vector<Region> interesting_regions(const std::string& binary) {
+  std::vector<Region> regions;
+  const std::string text = tools::output_of("readelf -SW " + binary);
+  for (const char* name : {".debug_info", ".debug_abbrev", ".debug_line", ".debug_rnglists",
+                           ".debug_ranges", ".debug_aranges", ".debug_addr", ".debug_str_offsets",
+                           ".debug_line_str", ".symtab", ".eh_frame", ".note.gnu.build-id"}) {
+    const size_t at = text.find(std::string(name) + " ");
+    if (at == std::string::npos) continue;
+    uint64_t offset = 0, n_bytes = 0;
+    if (std::sscanf(text.c_str() + at, "%*s %*s %*x %lx %lx", &offset, &n_bytes) == 2 &&
+        n_bytes > 0)
+      regions.push_back({offset, n_bytes});
+  }
+  return regions;
+}
+
+std::vector<uint64_t> code_addresses(const std::string& binary) {
+  std::string error;
+  auto image = ElfImage::open(binary, false, error);
+  std::vector<uint64_t> vaddrs = {0, 1, UINT64_MAX};
+  if (!image) return vaddrs;
+  image->visit_code_symbols(true, [&](const ElfSymbolRecord& r) {
+    for (uint64_t i = 0; i < r.size_bytes; i += 5) vaddrs.push_back(r.vaddr + i);
+  });
+  return vaddrs;
+}
+
+void use(const std::string& path, const std::vector<uint64_t>& vaddrs, std::mt19937& random) {
+  StringTable strings;
+  auto module = ModuleSymbols::open(path, {}, strings);
+  std::vector<Frame> frames;
+  std::vector<uint32_t> first;
+  module->resolve(vaddrs, frames, first);
+  CHECK_EQUAL(first.size(), vaddrs.size() + 1);
+  for (const Frame& f : frames) strings.at(f.function), strings.at(f.file);
+  for (int i = 0; i < 20; ++i) module->symbol_at(vaddrs[random() % vaddrs.size()]);
+  module->file_offset_to_vaddr(random() % 100000);
+
+  // The unwinder on the same file: its call-frame information may be damaged too.
+  const ExecutableMapping mapping{0x400000, 0x800000, 0x2000, path};
+  ProcessUnwinder unwinder(Architecture::x86_64, {&mapping, 1});
+  std::vector<uint64_t> registers(17, 0x7fff0000), stack(256);
+  for (uint64_t& word : stack)
+    word = random() % 2 ? 0x400000 + random() % 0x8000 : 0x7fff0000 + random() % 2048;
+  for (int i = 0; i < 10; ++i) {
+    registers[8] = 0x400000 + random() % 0x8000;
+    CHECK(unwinder
+              .unwind({0xff01ff, registers},
+                      {0x7fff0000, {reinterpret_cast<uint8_t*>(stack.data()), stack.size() * 8}})
+              .addresses.size() <= kMaxUnwindDepth);
+  }
+}
+
+void damage(const std::string& flags, unsigned seed) {
+  tools::TemporaryDirectory folder;
+  tools::write_file(folder / "shapes.h", kOracleHeader);
+  tools::write_file(folder / "program.cpp", kOracleFactory);
+  const std::string binary = folder / "program", copy = folder / "damaged";
+  CHECK(tools::run("cd " + folder.path() + " && g++ -std=c++17 -shared -fPIC " + flags +
+                   " program.cpp -o program"));
+  const std::string whole = tools::read_file(binary);
+  const std::vector<Region> regions = interesting_regions(binary);
+  const std::vector<uint64_t> vaddrs = code_addresses(binary);
+  CHECK(regions.size() >= 6 && vaddrs.size() > 500 && whole.size() > 10000);
+  std::mt19937 random(seed);
+  double slowest_seconds = 0;
+  auto attempt = [&](const std::string& bytes) {
+    tools::write_file(copy, bytes);
+    const auto begin = std::chrono::steady_clock::now();
+    use(copy, vaddrs, random);
+    slowest_seconds =
+        std::max(slowest_seconds,
+                 std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  };
+  for (int i = 0; i < n_rounds; ++i) {
+    std::string in_sections = whole;
+    const Region& region = regions[random() % regions.size()];
+    for (unsigned n = 1 + random() % 4; n > 0; --n)
+      in_sections[region.offset + random() % region.n_bytes] ^= char(1u << random() % 8);
+    attempt(in_sections);
+    if (i % 2 == 0) {
+      std::string anywhere = whole;
+      for (unsigned n = 1 + random() % 8; n > 0; --n)
+        anywhere[random() % whole.size()] ^= char(1u << random() % 8);
+      if (i % 4 == 0) anywhere[random() % 64] = char(random());  // ELF header
+      if (i % 8 == 0)
+        anywhere[whole.size() - 1 - random() % 2000] = char(random());  // section headers
+      attempt(anywhere);
+    }
+    if (i % 2 == 1) attempt(whole.substr(0, random() % whole.size()));
+  }
+  std::printf("%s: %d damaged files, slowest %.2f s\n", flags.c_str(), n_rounds * 2,
+              slowest_seconds);
+  CHECK(slowest_seconds < 20);
+}
+
+}  // namespace
+
+TEST(damaged_dwarf_5_does_not_crash) { damage("-O2 -gdwarf-5", 1); }
+TEST(damaged_dwarf_4_does_not_crash) { damage("-O2 -gdwarf-4", 2); }
+TEST(damaged_compressed_dwarf_does_not_crash) { damage("-O1 -g -gz", 3); }
+
+int main(int argc, char** argv) {
+  if (argc > 1) n_rounds = std::atoi(argv[1]);
+  return check::run_all(1, argv);
+}

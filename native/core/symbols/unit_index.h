@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Functions, inlined calls and lines of one compilation unit, indexed by address in a single pass
+// over its entries. Names are not read here: most indexed functions are never asked for.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "dwarf_file.h"
+#include "dwarf_lines.h"
+#include "interval_map.h"
+
+namespace memlens::symbols {
+
+struct Scope {
+  uint64_t entry_offset;          // in .debug_info: where the name is
+  uint32_t parent;                // IntervalMap::kNone at the top
+  uint32_t call_file, call_line;  // where an inlined call was written, in its parent
+  uint16_t call_column;
+  bool inlined;
+};
+
+struct UnitIndex {
+  UnitRoot root;
+  std::vector<Scope> scopes;
+  IntervalMap scope_by_address;
+  LineTable lines;
+  std::vector<AddressRange> function_ranges;  // only when asked for: units that declare no ranges
+
+  // Pure; may run on several threads at once. Damaged units give what came before the damage.
+  static UnitIndex build(const DwarfFile& dwarf, const DwarfUnit& unit, const CodeRanges& code,
+                         bool keep_function_ranges);
+};
+
+}  // namespace memlens::symbols
