@@ -49,7 +49,8 @@ std::vector<uint64_t> code_addresses(const std::string& binary) {
   return vaddrs;
 }
 
-void use(const std::string& path, const std::vector<uint64_t>& vaddrs, std::mt19937& random) {
+// Returns how many frames came out.
+size_t use(const std::string& path, const std::vector<uint64_t>& vaddrs, std::mt19937& random) {
   StringTable strings;
   auto module = ModuleSymbols::open(path, {}, strings);
   std::vector<Frame> frames;
@@ -73,6 +74,7 @@ void use(const std::string& path, const std::vector<uint64_t>& vaddrs, std::mt19
                       {0x7fff0000, {reinterpret_cast<uint8_t*>(stack.data()), stack.size() * 8}})
               .addresses.size() <= kMaxUnwindDepth);
   }
+  return frames.size();
 }
 
 void damage(const std::string& flags, unsigned seed) {
@@ -87,11 +89,13 @@ void damage(const std::string& flags, unsigned seed) {
   const std::vector<uint64_t> vaddrs = code_addresses(binary);
   CHECK(regions.size() >= 6 && vaddrs.size() > 500 && whole.size() > 10000);
   std::mt19937 random(seed);
+  CHECK(use(binary, vaddrs, random) > vaddrs.size());  // undamaged: inlined frames too
+  size_t n_usable = 0;
   double slowest_seconds = 0;
   auto attempt = [&](const std::string& bytes) {
     tools::write_file(copy, bytes);
     const auto begin = std::chrono::steady_clock::now();
-    use(copy, vaddrs, random);
+    n_usable += use(copy, vaddrs, random) > 0;
     slowest_seconds =
         std::max(slowest_seconds,
                  std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
@@ -113,9 +117,10 @@ void damage(const std::string& flags, unsigned seed) {
     }
     if (i % 2 == 1) attempt(whole.substr(0, random() % whole.size()));
   }
-  std::printf("%s: %d damaged files, slowest %.2f s\n", flags.c_str(), n_rounds * 2,
-              slowest_seconds);
+  std::printf("%s: %d damaged files, %zu of them still usable, slowest %.2f s\n", flags.c_str(),
+              n_rounds * 2, n_usable, slowest_seconds);
   CHECK(slowest_seconds < 20);
+  CHECK(n_usable > size_t(n_rounds));  // damage that is refused at the door tests little
 }
 
 }  // namespace

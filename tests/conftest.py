@@ -1,0 +1,71 @@
+"""Shared by all tests: run memlens as a person would, find workloads and their marked lines."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import memlens
+
+ROOT = Path(__file__).resolve().parent.parent
+WORKLOADS = ROOT / "build" / "workloads"
+MEMLENS = [sys.executable, "-m", "memlens"]
+
+
+def run_memlens(*arguments: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
+    """Runs the command line; returns the finished process with text output."""
+    options.setdefault("timeout", 120)
+    return subprocess.run(  # type: ignore[call-overload,no-any-return]
+        [*MEMLENS, *map(str, arguments)], capture_output=True, text=True, **options
+    )
+
+
+def workload_path(name: str) -> Path:
+    path = WORKLOADS / name
+    if not path.exists():
+        pytest.skip(f"workload {name} is not built: make build/workloads/.stamp")
+    return path
+
+
+def marked_line(source: str, mark: str = "touch: here") -> int:
+    """The number of the line of a workload that carries a mark."""
+    text = (ROOT / "workloads" / source).read_text().splitlines()
+    found = [number for number, line in enumerate(text, 1) if re.search(rf"// {mark}\s*$", line)]
+    assert len(found) == 1, f"{source} has {len(found)} lines marked {mark!r}"
+    return found[0]
+
+
+@pytest.fixture
+def workload() -> Callable[[str], str]:
+    return lambda name: str(workload_path(name))
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Callable[..., memlens.Capture]:
+    """Records a command and opens the capture; the program must end with `status`."""
+
+    def run(*command: str | Path, options: tuple[str, ...] = (), status: int = 0, **more: object) -> memlens.Capture:
+        output = tmp_path / f"run{len(list(tmp_path.glob('*.memlens')))}.memlens"
+        done = run_memlens("record", "-q", "-o", output, *options, "--", *command, **more)
+        assert done.returncode == status, done.stderr
+        return memlens.open(output)
+
+    return run
+
+
+def can_observe_faults() -> bool:
+    from memlens import _sampling
+
+    return _sampling.probe()["fault_event_errno"] == 0
+
+
+needs_faults = pytest.mark.skipif(
+    not can_observe_faults(), reason="perf page-fault events are refused here; see: memlens doctor"
+)
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo make test")
