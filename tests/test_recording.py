@@ -153,14 +153,17 @@ def survivors_of(kill_recorder: bool, moments: list[float], tmp_path: Path) -> N
     for index, moment in enumerate(moments):
         folder = tmp_path / f"kill{index}"
         folder.mkdir()
-        recorder = start_recording(folder, program, "--mib", "4", "--iterations", "100000", "--threads", "1")
+        recorder = subprocess.Popen(
+            [*MEMLENS, "record", "-q", "-o", str(folder / "c.memlens"), "--", program, "--mib", "4", "--iterations", "100000",
+             "--threads", "1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
         path = folder / "c.memlens"
         wait_for_processes(path)
         time.sleep(moment)
         children = subprocess.run(["pgrep", "-P", str(recorder.pid)], capture_output=True, text=True).stdout.split()
         killed_ns = time.monotonic_ns()
         os.kill(recorder.pid if kill_recorder else int(children[0]), signal.SIGKILL)
-        recorder.communicate(timeout=60)
+        recorder.wait(timeout=60)
         if kill_recorder:
             # The program must not have noticed; then it is ours to end.
             for child in children:

@@ -36,7 +36,7 @@ def run_all(capture: Capture) -> dict[str, Result]:
     }
 
 
-def findings(capture: Capture, results: dict[str, Result]) -> list[Finding]:
+def check_findings(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     """Every finding whose predicate holds, gravest first."""
     found: list[Finding] = []
     for descriptor in registry.all_of("finding").values():
@@ -63,4 +63,4 @@ def report(capture: Capture) -> Report:
         title = " ".join([os.path.basename(command[0]), *command[1:]])
     else:
         title = f"process {capture.meta.get('pid')}"
-    return Report(title, capture.meta, results, findings(capture, results), capture.quality)
+    return Report(title, capture.meta, results, check_findings(capture, results), capture.quality)

@@ -125,7 +125,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("after", help="capture to judge")
     parser.add_argument("--fail-if", action="append", default=[], metavar="CONDITION", help="exit with 1 when it holds; repeatable")
     parser.add_argument("--json", action="store_true", help="machine-readable")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     from .. import analyses
     from ..capture.reader import open_capture
     from .progress import spinning

@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="directory to write to; - for standard output")
     parser.add_argument("--format", choices=("csv", "json", "parquet"), default="csv", help="file format (csv)")
     parser.add_argument("--tables", metavar="A,B", help="only these tables (default: the commonly used ones)")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     from ..capture.reader import open_capture
     from .progress import spinning
 

@@ -104,6 +104,9 @@ def print_error(error: MemlensError) -> None:
 
 def main() -> NoReturn:
     """Entry point of the `memlens` command."""
+    # A caller may have closed our streams; the descriptors opened here are not passed to the program.
+    sys.stdout = sys.stdout or open(os.devnull, "w")
+    sys.stderr = sys.stderr or open(os.devnull, "w")
     try:
         status = run(sys.argv[1:])
         sys.stdout.flush()

@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("sql", nargs="?", help="the query")
     parser.add_argument("--tables", action="store_true", help="list tables and columns")
     parser.add_argument("--json", action="store_true", help="rows as JSON")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     if not options.tables and options.sql is None:
         parser.error("no query given")
     from ..capture.reader import open_capture

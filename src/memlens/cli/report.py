@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--html", metavar="FILE", help="write a self-contained page instead")
     parser.add_argument("--json", action="store_true", help="print everything as JSON instead")
     parser.add_argument("--rows", type=int, default=10, metavar="N", help="rows a table (10)")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     from .. import analyses
     from ..capture.reader import open_capture
     from .progress import spinning

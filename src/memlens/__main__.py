@@ -1,0 +1,5 @@
+"""`python -m memlens`: the command line."""
+
+from .cli.main import main
+
+main()

@@ -1,0 +1,166 @@
+// Adds to a page that is complete without it: sorting, filters, read-outs, zoom. No network, no state.
+(() => {
+  "use strict";
+  const FILTER_FROM_ROWS = 8;
+  const NARROW_PX = 34;
+
+  // ---- tables -------------------------------------------------------------------------
+  const value = (row, index) => {
+    const cell = row.cells[index];
+    const raw = cell.dataset.v;
+    return raw === undefined ? cell.textContent.trim().toLowerCase() : Number(raw);
+  };
+  const compare = (a, b) =>
+    typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b));
+
+  for (const table of document.querySelectorAll("table.sortable")) {
+    const body = table.tBodies[0];
+    const heads = [...table.tHead.rows[0].cells];
+    heads.forEach((head, index) => {
+      if (!head.textContent.trim()) return;
+      const button = document.createElement("button");
+      button.type = "button";
+      button.append(...head.childNodes);
+      head.append(button);
+      button.addEventListener("click", () => {
+        const before = head.getAttribute("aria-sort");
+        const first = head.classList.contains("number") || head.classList.contains("share") ? "descending" : "ascending";
+        const order = before === null ? first : before === "ascending" ? "descending" : "ascending";
+        heads.forEach((other) => other.removeAttribute("aria-sort"));
+        head.setAttribute("aria-sort", order);
+        const sign = order === "ascending" ? 1 : -1;
+        const rows = [...body.rows].map((row) => [value(row, index), row]);
+        rows.sort((a, b) => sign * compare(a[0], b[0]));
+        body.append(...rows.map((pair) => pair[1]));
+      });
+    });
+    if (body.rows.length >= FILTER_FROM_ROWS && table.caption) {
+      const field = document.createElement("input");
+      field.type = "search";
+      field.className = "filter";
+      field.placeholder = "filter rows";
+      field.setAttribute("aria-label", "filter rows of: " + table.caption.textContent);
+      field.addEventListener("input", () => {
+        const wanted = field.value.toLowerCase();
+        for (const row of body.rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
+      });
+      table.caption.append(field);
+    }
+  }
+
+  // ---- charts ----------------------------------------------------------------------------
+  const human = (bytes) => {
+    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let unit = 0;
+    while (Math.abs(bytes) >= 1024 && unit < units.length - 1) { bytes /= 1024; unit += 1; }
+    return bytes.toFixed(unit === 0 || bytes >= 100 ? 0 : 1) + " " + units[unit];
+  };
+  const lastAtOrBefore = (times, time) => {
+    let low = -1, high = times.length - 1;
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (times[middle] <= time) low = middle; else high = middle - 1;
+    }
+    return low;
+  };
+
+  for (const svg of document.querySelectorAll("svg[data-series]")) {
+    const series = JSON.parse(svg.dataset.series);
+    const end = Number(svg.dataset.end);
+    const isBytes = svg.dataset.unit === "bytes";
+    const readout = svg.closest("figure").querySelector(".readout");
+    const resting = readout.textContent;
+    const cursor = svg.querySelector(".cursor");
+    const moments = [...new Set(series.flatMap((one) => one.t))].sort((a, b) => a - b);
+    let at = 0;
+    const show = (time) => {
+      const parts = [];
+      for (const one of series) {
+        const index = lastAtOrBefore(one.t, time);
+        if (index < 0 || (!isBytes && one.v[index] === 0)) continue;
+        parts.push(one.name + " " + (isBytes ? human(one.v[index]) : one.v[index].toLocaleString("en")));
+      }
+      const x = (100 * time / end).toFixed(3) + "%";
+      cursor.setAttribute("x1", x);
+      cursor.setAttribute("x2", x);
+      cursor.removeAttribute("visibility");
+      readout.textContent = "at " + time.toFixed(end < 10 ? 3 : 1) + " s: " + (parts.join(", ") || "nothing");
+    };
+    const rest = () => {
+      cursor.setAttribute("visibility", "hidden");
+      readout.textContent = resting;
+    };
+    svg.addEventListener("pointermove", (event) => {
+      const box = svg.getBoundingClientRect();
+      const share = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
+      at = Math.max(0, lastAtOrBefore(moments, share * end));
+      show(share * end);
+    });
+    svg.addEventListener("pointerleave", rest);
+    svg.addEventListener("blur", rest);
+    svg.setAttribute("tabindex", "0");
+    svg.addEventListener("keydown", (event) => {
+      const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (!step || !moments.length) return;
+      event.preventDefault();
+      at = Math.min(moments.length - 1, Math.max(0, at + step));
+      show(moments[at]);
+    });
+  }
+
+  // ---- call stacks: read-out, and a click makes a frame as wide as the page ---------------------
+  for (const svg of document.querySelectorAll("svg.icicle")) {
+    const readout = svg.closest("figure").querySelector(".readout");
+    const resting = readout.textContent;
+    const frames = [...svg.querySelectorAll("g[data-x]")].map((group) => ({
+      group,
+      left: Number(group.dataset.x),
+      width: Number(group.dataset.w),
+      boxes: group.querySelectorAll("rect, svg"),
+      text: group.querySelector("title").textContent,
+    }));
+    let left = 0, width = 100;
+    const draw = () => {
+      const pixels = svg.getBoundingClientRect().width / 100;
+      for (const frame of frames) {
+        const from = Math.max(0, (frame.left - left) * 100 / width);
+        const to = Math.min(100, (frame.left + frame.width - left) * 100 / width);
+        const shown = to - from > 1e-6;
+        frame.group.style.display = shown ? "" : "none";
+        if (!shown) continue;
+        for (const box of frame.boxes) {
+          box.setAttribute("x", from.toFixed(4) + "%");
+          box.setAttribute("width", (to - from).toFixed(4) + "%");
+        }
+        frame.group.classList.toggle("narrow", (to - from) * pixels < NARROW_PX);
+      }
+    };
+    for (const frame of frames) {
+      const zoom = () => { left = frame.left; width = frame.width; draw(); };
+      frame.group.setAttribute("tabindex", "0");
+      frame.group.setAttribute("role", "button");
+      frame.group.addEventListener("click", zoom);
+      frame.group.addEventListener("keydown", (event) => {
+        if (event.key !== "Enter" && event.key !== " ") return;
+        event.preventDefault();
+        zoom();
+      });
+      for (const name of ["pointerenter", "focus"])
+        frame.group.addEventListener(name, () => { readout.textContent = frame.text; });
+      for (const name of ["pointerleave", "blur"])
+        frame.group.addEventListener(name, () => { readout.textContent = resting; });
+    }
+    window.addEventListener("resize", draw);
+    draw();
+  }
+
+  // ---- paper has no clicks: open what is folded -------------------------------------------------
+  let opened = [];
+  window.addEventListener("beforeprint", () => {
+    opened = [...document.querySelectorAll("details:not([open])")];
+    opened.forEach((one) => { one.open = true; });
+  });
+  window.addEventListener("afterprint", () => opened.forEach((one) => { one.open = false; }));
+
+  document.documentElement.dataset.ready = "1";
+})();

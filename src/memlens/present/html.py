@@ -1,0 +1,380 @@
+"""Presenter `html`: one self-contained page.
+
+Owns the page's order, header, findings, quality and key figures; the sections of single
+analyses are in `_sections.py`, cells and tables in `_markup.py`, charts in `_charts.py`,
+style and script in `_html_style.css` and `_html_script.js`. The page loads nothing, is
+complete without its script, and holds capture text only escaped (`esc`). Nothing is computed
+here beyond scaling: what a number means is decided by the analyses.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ..registry import PresenterDescriptor
+from ._charts import esc
+from ._markup import (
+    cell,
+    counted,
+    definitions,
+    fill_patterns,
+    head_cell,
+    in_double_quotes,
+    number_cell,
+    table,
+    titled,
+    unwinder,
+    value_text,
+    words,
+)
+from ._sections import capacity_section, faults_section, first_touch_section, other_section, processes_section
+from ._units import exit_in_words, human_bytes, human_figure
+
+if TYPE_CHECKING:
+    from ..results import Finding, Quality, Report
+
+CSP = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+SEVERITY_MARKS = {"high": "▲", "medium": "◆", "low": "●"}
+
+
+# ---- header ------------------------------------------------------------
+def header(report: Report) -> str:
+    meta = report.meta
+    machine = meta.get("machine") or {}
+    command = meta.get("command") or []
+    line = (
+        shlex.join(str(word) for word in command) if command else f"process {meta.get('pid', '?')} (attached)"
+    )
+    nodes = len(machine.get("numa_nodes") or []) or 1
+    computer = [str(machine.get("cpu") or "unknown CPU")]
+    if machine.get("cpus"):
+        computer.append(counted(int(machine["cpus"]), "CPU"))
+    computer.append(counted(nodes, "NUMA node"))
+    if machine.get("memory_bytes"):
+        computer.append(f"{human_bytes(machine['memory_bytes'])} memory")
+    computer.append(
+        " ".join(str(part) for part in ("Linux", machine.get("kernel"), machine.get("architecture")) if part)
+    )
+    if machine.get("host"):
+        computer.append(f"host {machine['host']}")
+    facts = [
+        ("Command", f"<code>{esc(line)}</code>"),
+        ("Machine", esc(", ".join(computer))),
+        (
+            "Recorded",
+            _moment(meta.get("started"))
+            + (f" in <code>{esc(meta['working_directory'])}</code>" if meta.get("working_directory") else ""),
+        ),
+        ("Run", f"{esc(value_text('wall_s', meta.get('wall_s')))}, {_ending(meta)}"),
+        (
+            "Collectors",
+            esc(
+                ", ".join(
+                    _collector(name, options) for name, options in (meta.get("collectors") or {}).items()
+                )
+                or "none"
+            ),
+        ),
+    ]
+    if meta.get("redacted"):
+        facts.append(("Redacted", "paths, arguments and host name were left out when recording"))
+    listed = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts)
+    return (
+        f'<header><p class="product"><b>memlens</b> {esc(meta.get("memlens_version", "?"))} report</p>'
+        f'<h1>{esc(report.title)}</h1><dl class="facts">{listed}</dl></header>'
+    )
+
+
+def _moment(started: Any) -> str:
+    try:
+        moment = datetime.fromisoformat(str(started))
+    except ValueError:
+        return esc(started or "unknown time")
+    zone = moment.strftime("%Z") if moment.tzinfo else ""
+    return f'<time datetime="{esc(started)}">{moment:%Y-%m-%d %H:%M:%S} {esc(zone)}</time>'
+
+
+def _ending(meta: dict[str, Any]) -> str:
+    if meta.get("state", "complete") != "complete":
+        return '<span class="bad">the recording did not finish; the capture ends where it was cut</span>'
+    text = esc(exit_in_words(meta.get("wait_status")))
+    return f'<span class="bad">{text}</span>' if meta.get("wait_status") else text
+
+
+def _collector(name: str, options: Any) -> str:
+    if not isinstance(options, dict):
+        return name
+    said = []
+    if "rate_hz" in options:
+        said.append(f"{options['rate_hz']:g} readings a second")
+    if "stacks" in options:
+        said.append(
+            "no call stacks"
+            if options["stacks"] == "none"
+            else f"call stacks by {unwinder(options['stacks'])}"
+        )
+    if options.get("single"):
+        said.append("one event a fault")
+    return f"{name} ({', '.join(said)})" if said else name
+
+
+# ---- findings ------------------------------------------------------------
+def findings_section(findings: Sequence[Finding]) -> str:
+    if not findings:
+        body = "<p>None: no rule of this version found anything to change in this run.</p>"
+    else:
+        body = "".join(_finding(finding) for finding in findings)
+    return (
+        f'<section id="findings"><h2>Findings{f" ({len(findings)})" if findings else ""}</h2>{body}</section>'
+    )
+
+
+def _finding(finding: Finding) -> str:
+    evidence = {key: value for key, value in finding.evidence.items() if key != "sql"}
+    sql = finding.evidence.get("sql")
+    shown = (
+        definitions("evidence", ((esc(words(key)), titled(key, value)) for key, value in evidence.items()))
+        if evidence
+        else ""
+    )
+    query = ""
+    if sql:
+        query = (
+            "<details><summary>Query that shows the evidence</summary>"
+            f"<pre>memlens query CAPTURE {esc(in_double_quotes(str(sql)))}</pre></details>"
+        )
+    notes = "".join(f'<p class="remark">{esc(note)}</p>' for note in finding.quality.notes)
+    mark = SEVERITY_MARKS.get(finding.severity, "●")
+    return (
+        f'<article class="finding {esc(finding.severity)}"><h3>'
+        f'<span class="severity">{mark} {esc(finding.severity)}</span> '
+        f"<code>{esc(finding.name)}</code></h3><p>{esc(finding.claim)}</p>"
+        f'<p class="remedy">{esc(finding.remedy)}</p>{shown}{notes}{query}</article>'
+    )
+
+
+# ---- quality ------------------------------------------------------------
+def quality_section(report: Report) -> str:
+    joined: Quality = report.quality
+    for result in report.results.values():
+        joined = joined.joined(result.quality)
+    meta = report.meta
+    rows = [
+        [
+            head_cell(esc(name.replace("_", " ")), ""),
+            cell("exact" if result.quality.exact else "sampled or estimated"),
+            number_cell("dropped", result.quality.dropped_records),
+            cell("yes" if result.quality.truncated else "no"),
+        ]
+        for name, result in report.results.items()
+    ]
+    lead = []
+    lead.append(
+        "All results are exact."
+        if joined.exact
+        else "Part of what follows is sampled or estimated; the table says which."
+    )
+    lead.append(
+        f'<span class="bad">{counted(joined.dropped_records, "record")} dropped.</span>'
+        if joined.dropped_records
+        else "No record was dropped."
+    )
+    if joined.truncated:
+        lead.append('<span class="bad">The capture is truncated: its end is missing.</span>')
+    how = _how_recorded(meta)
+    notes = "".join(f"<li>{esc(note)}</li>" for note in joined.notes)
+    missing = "".join(
+        f"<li>Collector <b>{esc(entry.get('collector', '?'))}</b> "
+        + ("was limited: " if entry.get("collector") in (meta.get("collectors") or {}) else "could not run: ")
+        + esc(entry.get("reason", "reason not recorded"))
+        + (f". To change that: <code>{esc(entry['remedy'])}</code>" if entry.get("remedy") else "")
+        + "</li>"
+        for entry in meta.get("unsupported") or []
+    )
+    heads = [("Result", ""), ("Numbers", ""), ("Dropped", "number"), ("Truncated", "")]
+    return (
+        '<section id="quality"><h2>Quality of the data</h2><div class="quality">'
+        f'<div class="said"><p>{" ".join(lead)} {esc(how)}</p>'
+        + (f"<ul>{notes}{missing}</ul></div>" if notes or missing else "</div>")
+        + (
+            table('<span class="muted">By result</span>', heads, rows)
+            if rows
+            else "<p>The report holds no results.</p>"
+        )
+        + "</div></section>"
+    )
+
+
+def _how_recorded(meta: dict[str, Any]) -> str:
+    session = meta.get("session") or {}
+    collectors = meta.get("collectors") or {}
+    parts = []
+    if "faults" in collectors:
+        seen = "in user code and system calls" if session.get("include_kernel") else "in user code only"
+        parts.append(f"Page faults were seen {seen}.")
+        if session.get("stacks"):
+            parts.append(f"{session['stacks']:,} call stacks were sampled.")
+    rate = (collectors.get("timeline") or {}).get("rate_hz")
+    if rate:
+        parts.append(f"RSS was read {rate:g} times a second.")
+    return " ".join(parts)
+
+
+# ---- key figures ------------------------------------------------------------
+def figures_section(report: Report) -> str:
+    tiles: list[tuple[str, str]] = []
+
+    def tile(label: str, name: str, value: Any, remark: str = "") -> None:
+        if value is not None:
+            tiles.append(
+                (esc(label), titled(name, value) + (f"<small>{esc(remark)}</small>" if remark else ""))
+            )
+
+    if capacity := report.results.get("capacity"):
+        figures = capacity.figures
+        tile("Peak RSS", "bytes", figures.get("peak_rss_bytes"), "largest reading, all processes")
+        tile("Peak RSS, kernel", "bytes", figures.get("kernel_peak_rss_bytes"), "largest single process")
+        tile("Median RSS", "bytes", figures.get("steady_rss_bytes"), "held most of the time")
+        tile("Peak PSS", "bytes", figures.get("peak_pss_bytes"), "shared pages divided")
+        tile("Huge pages", "bytes", figures.get("peak_anon_huge_bytes"), "peak, anonymous memory")
+        if figures.get("peak_swap_bytes"):
+            tile("Swap", "bytes", figures["peak_swap_bytes"], "peak of one process")
+        tile(
+            "Limit",
+            "bytes",
+            figures.get("limit_bytes") or None,
+            f"of the {figures.get('limit_kind') or 'machine'}",
+        )
+    if touch := report.results.get("first_touch"):
+        figures = touch.figures
+        tile(
+            "First-touched",
+            "bytes",
+            figures.get("first_touched_bytes"),
+            f"by {counted(int(figures.get('threads') or 0), 'thread')}",
+        )
+        tile(
+            "Inside system calls",
+            "bytes",
+            figures.get("placed_in_system_calls_bytes"),
+            "of the first-touched",
+        )
+        tile("In huge pages", "bytes", figures.get("huge_bytes"), "of the first-touched")
+    if faults := report.results.get("faults"):
+        figures = faults.figures
+        kernel = figures.get("kernel_faults")
+        tile(
+            "Page faults",
+            "faults",
+            figures.get("faults"),
+            f"kernel's count {kernel:,}" if kernel is not None else "",
+        )
+        tile(
+            "Fault rate, peak",
+            "peak_faults_per_s",
+            figures.get("peak_faults_per_s"),
+            f"mean {human_figure('faults_per_s', figures.get('faults_per_s'))}",
+        )
+        tile("Major faults", "faults", figures.get("major_faults"), "waited for the disk")
+    usage = report.meta.get("rusage") or {}
+    if usage.get("user_s") is not None and usage.get("system_s") is not None:
+        tile(
+            "CPU time",
+            "cpu_s",
+            usage["user_s"] + usage["system_s"],
+            f"user {usage['user_s']:.2f} s, system {usage['system_s']:.2f} s",
+        )
+    if not tiles:
+        return ""
+    return f'<section id="figures"><h2>Key figures</h2>{definitions("tiles", tiles)}</section>'
+
+
+# ---- the page ------------------------------------------------------------
+def absent(what: str, collector: str, meta: dict[str, Any]) -> str:
+    """One line that says why a section is not there."""
+    for entry in meta.get("unsupported") or []:
+        if entry.get("collector") == collector:
+            why = f"the collector {collector} could not run: {entry.get('reason', 'reason not recorded')}"
+            break
+    else:
+        why = (
+            f"the collector {collector} ran but wrote no record"
+            if collector in (meta.get("collectors") or {})
+            else f"the collector {collector} was not used (memlens record --collectors faults,timeline)"
+        )
+    return f'<p class="muted absent">{esc(what)} not shown: {esc(why)}.</p>'
+
+
+def navigation(sections: Iterable[tuple[str, str]]) -> str:
+    links = "".join(f'<li><a href="#{name}">{esc(label)}</a></li>' for name, label in sections)
+    return f'<nav aria-label="Sections"><ul>{links}</ul></nav>'
+
+
+def resource(name: str) -> str:
+    from importlib.resources import files
+
+    return files("memlens.present").joinpath(name).read_text(encoding="utf-8")
+
+
+def render(report: Report) -> str:
+    """The page, complete, as one string.
+
+    >>> from memlens.results import Quality, Report
+    >>> render(Report("a.out", {}, {}, [], Quality()))[:15]
+    '<!doctype html>'
+    """
+    results, meta = report.results, report.meta
+    capacity, touch, faults = (results.get(name) for name in ("capacity", "first_touch", "faults"))
+    figures = figures_section(report)
+    body = [findings_section(report.findings), quality_section(report), figures]
+    links = [("findings", "Findings"), ("quality", "Quality")] + (
+        [("figures", "Key figures")] if figures else []
+    )
+    if capacity:
+        body.append(capacity_section(capacity))
+        links.append(("capacity", "Memory over time"))
+    else:
+        body.append(absent("Memory over time and processes", "timeline", meta))
+    if touch:
+        body.append(first_touch_section(touch, meta))
+        links.append(("first-touch", "First touch"))
+    if faults:
+        body.append(faults_section(faults))
+        links.append(("faults", "Page faults"))
+    if not (touch and faults):
+        missing = [label for label, there in (("First touch", touch), ("page faults", faults)) if not there]
+        text = " and ".join(missing)
+        body.append(absent(text[:1].upper() + text[1:], "faults", meta))
+    for name, result in results.items():
+        if name not in ("capacity", "first_touch", "faults"):
+            body.append(other_section(result))
+            links.append((esc(name.replace("_", "-")), name.replace("_", " ").capitalize()))
+    if capacity:
+        body.append(processes_section(capacity))
+        links.append(("processes", "Processes"))
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{CSP}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{esc(report.title)} – memlens</title>\n"
+        f"<style>\n{resource('_html_style.css')}</style>\n</head>\n<body>\n"
+        + fill_patterns()
+        + header(report)
+        + navigation(links)
+        + "\n<main>\n"
+        + "\n".join(part for part in body if part)
+        + "\n</main>\n<footer>CAPTURE stands for this capture's directory. "
+        "All tables and every record: <code>memlens query CAPTURE --tables</code>.</footer>\n"
+        f"<script>\n{resource('_html_script.js')}</script>\n</body>\n</html>\n"
+    )
+
+
+DESCRIPTOR = PresenterDescriptor(
+    name="html",
+    question="One self-contained page to open in a browser or send to a colleague",
+    suffix=".html",
+    render=render,
+)
