@@ -76,7 +76,8 @@ def capacity(capture: Capture) -> Result:
 
     Figures: ``peak_rss_bytes`` (largest reading of the tree's summed RSS; shared pages count
     in each process), ``steady_rss_bytes`` (time-weighted median), ``peak_pss_bytes``,
-    ``kernel_peak_rss_bytes`` (the kernel's own high-water mark of the largest single process),
+    ``kernel_peak_rss_bytes`` (the kernel's own high-water mark of the largest single process; None
+    when it is below that of the process before exec and so cannot be told),
     ``readings``, ``mean_interval_s``, ``limit_bytes`` and ``limit_kind``.
     """
     import numpy as np

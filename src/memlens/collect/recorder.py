@@ -252,6 +252,7 @@ class Recorder:
         self._attach(child.pid, enable_on_exec=True)
         self._begin(child.pid)
         faults_before = _fault_counts(child.pid)
+        peak_before = _peak_rss_bytes(child.pid)
         begin = time.monotonic()
         failed = child.go()  # returns once the program has replaced the waiting child
         if failed:
@@ -265,10 +266,13 @@ class Recorder:
         if self._recording:
             self.session.note_exit(child.pid, status)
         self._stop_recording()
+        # The kernel keeps the largest RSS over exec: a peak below the waiting child's own is not the program's.
+        peak = usage.ru_maxrss << 10
         self.writer.meta["rusage"] = {
             "minor_faults": max(0, usage.ru_minflt - faults_before[0]),
             "major_faults": max(0, usage.ru_majflt - faults_before[1]),
-            "peak_rss_bytes": usage.ru_maxrss << 10,
+            "peak_rss_bytes": peak if peak > peak_before + (1 << 18) else None,
+            "peak_rss_floor_bytes": peak_before,
             "user_s": usage.ru_utime,
             "system_s": usage.ru_stime,
         }
@@ -372,6 +376,15 @@ def _fault_counts(pid: int) -> tuple[int, int]:
         return int(fields[7]), int(fields[9])
     except (OSError, IndexError, ValueError):
         return 0, 0
+
+
+def _peak_rss_bytes(pid: int) -> int:
+    """The high-water mark of a process's memory so far."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+    return 0
 
 
 def _is_zombie(pid: int) -> bool:

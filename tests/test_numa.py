@@ -1,0 +1,200 @@
+"""Pages on NUMA nodes that are known beforehand, recorded in a guest with four nodes and a memory-only fifth.
+
+One boot (tools/numa-guest) records every capture; the tests read them here. Debian 12's guest kernel lacks
+PAGEMAP_SCAN (Linux 6.7): there, the test of populated pages covers reading /proc/PID/pagemap.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections import Counter
+
+import pyarrow.compute as pc
+import pytest
+from conftest import MEMLENS, ROOT, workload_path
+
+import memlens
+from memlens.results import Finding
+
+pytestmark = pytest.mark.numa
+NUMA_GUEST = ROOT / "tools" / "numa-guest"
+Captures = dict[str, memlens.Capture]
+PAGE = 4096
+SHARE = (2 << 20) // PAGE
+"""Pages of each part of workloads/numa_placement.c."""
+ARRAY_MIB = 24
+RECORDINGS = {
+    "policies": "numa_placement --mode policies --hold-ms 2500",
+    "serial": f"numa_placement --mode serial --mib {ARRAY_MIB} --work-ms 4000",
+    "parallel": f"numa_placement --mode parallel --mib {ARRAY_MIB} --work-ms 4000",
+    "populate": "case_populate --pages 700 --hold-ms 1500",
+    "short": "case_read_then_write --pages 3000",
+}
+SHARES = {0: 1.25, 1: 1.25, 2: 3.25, 3: 3.25, 4: 1}
+"""By node, in the recording `policies`: own pages, interleaved ones, two of policies, two huge pages."""
+OTHER_PAGES = 80
+"""At most so many private pages does a C program place for itself: loader, libc, stacks."""
+
+
+@pytest.fixture(scope="module")
+def captures(tmp_path_factory: pytest.TempPathFactory) -> Captures:
+    """Everything recorded in one guest, by the names of RECORDINGS."""
+    ready = subprocess.run([NUMA_GUEST, "--check"], capture_output=True, text=True, timeout=300)
+    if ready.returncode != 0:
+        pytest.skip(ready.stderr.strip())
+    if ROOT.is_relative_to("/tmp") or ROOT.is_relative_to("/run"):
+        pytest.skip("the guest has its own /tmp and /run: clone memlens elsewhere for the NUMA tests")
+    folder = tmp_path_factory.mktemp("numa")
+    # Only memory that asks for huge pages gets them: else a thread's stack does, where chance aligns it.
+    lines = ["set -e", "echo madvise >/sys/kernel/mm/transparent_hugepage/enabled"]
+    for name, command in RECORDINGS.items():
+        program, *arguments = command.split()
+        words = [
+            *MEMLENS,
+            "record",
+            "-q",
+            "-o",
+            f"{name}.memlens",
+            "--",
+            str(workload_path(program)),
+            *arguments,
+        ]
+        lines.append(shlex.join(words))
+    run = [NUMA_GUEST, "-n", "4", "-x", "1", "-w", folder, "-t", "240", "--", "\n".join(lines)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {name: memlens.open(folder / f"{name}.memlens") for name in RECORDINGS}
+
+
+def pages_by_thread_and_node(capture: memlens.Capture, function: str) -> Counter[tuple[str, int | None]]:
+    """Pages that a function placed, by the name of the thread and the node they are on."""
+    names = {row["thread"]: row["name"] for row in capture.table("threads").to_pylist()}
+    faults = capture.table("faults")
+    mine = faults.filter(pc.equal(faults.column("function"), function))
+    pages: Counter[tuple[str, int | None]] = Counter()
+    for row in mine.select(["thread", "node", "new_bytes"]).to_pylist():
+        pages[names[row["thread"]], row["node"]] += row["new_bytes"] // PAGE
+    return pages
+
+
+def serial_first_touch(capture: memlens.Capture) -> list[Finding]:
+    findings = memlens.analyses.report(capture).findings
+    return [finding for finding in findings if finding.name == "serial_first_touch"]
+
+
+def test_every_node_of_the_machine_is_kept_with_its_distances(captures: Captures) -> None:
+    nodes = captures["policies"].meta["machine"]["numa_nodes"]
+    assert [node["node"] for node in nodes] == [0, 1, 2, 3, 4]
+    assert [node["cpus"] for node in nodes] == [[0], [1], [2], [3], []]
+    assert [node["distances"] for node in nodes] == [
+        [10, 16, 28, 28, 31],
+        [16, 10, 28, 28, 31],
+        [28, 28, 10, 16, 31],
+        [28, 28, 16, 10, 31],
+        [31, 31, 31, 31, 10],
+    ]
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_first_touch_of_a_pinned_thread_is_on_its_node(captures: Captures, index: int) -> None:
+    pages = pages_by_thread_and_node(captures["policies"], "touch_own")
+    assert sum(pages.values()) == 4 * SHARE
+    assert pages[f"worker-{index}", index] >= 0.99 * SHARE
+
+
+@pytest.mark.parametrize(
+    ("function", "node"), [("touch_bound", 2), ("touch_memory_only", 4), ("touch_under_thread_policy", 2)]
+)
+def test_bound_pages_are_on_their_policys_node_and_not_the_touchers(
+    captures: Captures, function: str, node: int
+) -> None:
+    pages = pages_by_thread_and_node(captures["policies"], function)
+    assert pages["numa_placement", node] >= 0.99 * SHARE
+    assert sum(pages.values()) == SHARE
+    assert not any(on not in (node, None) for _, on in pages)
+
+
+def test_interleaved_pages_are_even_over_the_nodes(captures: Captures) -> None:
+    pages = pages_by_thread_and_node(captures["policies"], "touch_interleaved")
+    assert [pages["numa_placement", node] for node in range(4)] == pytest.approx([SHARE / 4] * 4, abs=2)
+
+
+def test_a_huge_page_is_one_first_touch_of_2_mib_on_its_node(captures: Captures) -> None:
+    faults = captures["policies"].table("faults")
+    mine = faults.filter(pc.equal(faults.column("function"), "touch_huge"))
+    assert mine.column("span_bytes").to_pylist() == [2 << 20] * 2
+    assert mine.column("new_bytes").to_pylist() == [2 << 20] * 2
+    assert mine.column("node").to_pylist() == [3, 3]
+
+
+def test_by_node_adds_up_to_the_known_placement(captures: Captures) -> None:
+    by_node = memlens.analyses.run("first_touch", captures["policies"]).tables["by_node"].to_pylist()
+    pages = {row["node"]: row["bytes"] // PAGE for row in by_node}
+    for node, shares in SHARES.items():
+        known = shares * SHARE
+        assert 0.99 * known <= pages[node] <= known + OTHER_PAGES, f"node {node}"
+    assert set(pages) <= {0, 1, 2, 3, 4, None}
+    assert pages.get(None, 0) <= 0.01 * sum(SHARES.values()) * SHARE
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_a_node_is_asked_after_the_fault_and_only_once(captures: Captures, name: str) -> None:
+    placements = captures[name].table("placements")
+    assert 0 < placements.num_rows <= captures[name].meta["session"]["faults"]
+    asked, faulted = placements.column("time_ns").to_pylist(), placements.column("evidence_ns").to_pylist()
+    assert all(after >= before for after, before in zip(asked, faulted, strict=True))
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_the_quality_says_how_many_nodes_are_unknown(captures: Captures, name: str) -> None:
+    result = memlens.analyses.run("first_touch", captures[name])
+    unknown = sum(row["faults"] for row in result.tables["by_node"].to_pylist() if row["node"] is None)
+    if name == "short":
+        assert unknown > 0, "the program ends before all its pages can be asked about"
+    said = [note for note in result.quality.notes if "node" in note.lower()]
+    assert bool(said) == bool(unknown), result.quality.notes
+    if unknown:
+        assert any(f"{unknown} " in note.replace(",", "") for note in said), said
+
+
+def test_serial_first_touch_is_grave_on_several_nodes(captures: Captures) -> None:
+    (finding,) = serial_first_touch(captures["serial"])
+    assert finding.severity == "high"
+    assert finding.evidence["numa_nodes"] == 5
+    assert finding.evidence["share"] >= 0.99
+    assert "touch_array" in finding.evidence["where"]
+    assert len(finding.evidence["busy_threads"]) >= 4
+    pages = pages_by_thread_and_node(captures["serial"], "touch_array")
+    assert pages["numa_placement", 0] >= 0.99 * ARRAY_MIB * 256
+
+
+def test_parallel_first_touch_is_no_finding(captures: Captures) -> None:
+    assert serial_first_touch(captures["parallel"]) == []
+    pages = pages_by_thread_and_node(captures["parallel"], "touch_array")
+    for index in range(4):
+        assert pages[f"worker-{index}", index] >= 0.99 * ARRAY_MIB * 256 / 4
+
+
+def test_the_timeline_of_each_node_agrees_with_the_known_placement(captures: Captures) -> None:
+    readings = captures["policies"].table("timeline").to_pylist()
+    nodes: dict[int, dict[int, int]] = {}
+    for row in readings:
+        if row["metric"] == "node_bytes":
+            nodes.setdefault(row["time_ns"], {})[row["node"]] = row["value"]
+    assert nodes, "no reading of numa_maps"
+    last = nodes[max(nodes)]
+    file_bytes = max(row["value"] for row in readings if row["metric"] == "shared_bytes")
+    for node, shares in SHARES.items():
+        known = shares * SHARE * PAGE
+        assert 0.95 * known <= last[node] <= 1.05 * known + file_bytes, (
+            f"node {node}"
+        )  # libc may be on any node
+    rss_bytes = max(row["value"] for row in readings if row["metric"] == "rss_bytes")
+    assert sum(last.values()) == pytest.approx(rss_bytes, rel=0.05)
+
+
+def test_populated_pages_are_found_in_the_page_table(captures: Captures) -> None:
+    rows = [row for row in captures["populate"].table("placed").to_pylist() if row["area"] == "anonymous"]
+    assert sum(row["bytes"] for row in rows) == 700 * PAGE
+    assert not any(row["moved"] for row in rows)
