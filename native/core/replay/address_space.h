@@ -49,9 +49,11 @@ class AddressSpace {
                                   [](const Area& a, uint64_t address) { return a.end <= address; });
     for (; known != areas.end() && known->begin < area.end; ++known) {
       const bool same = known->path == area.path && known->inode == area.inode && known->shared == area.shared;
-      const bool grew = known->begin >= area.begin && known->end <= area.end &&
+      const bool same_protection = known->protection == area.protection;
+      const bool grew = same_protection && known->begin >= area.begin && known->end <= area.end &&
                         known->end - known->begin < area.end - area.begin;
-      if (!same || !(grew || known->protection != area.protection)) continue;
+      const bool changed_protection = !same_protection && known->begin <= area.begin && known->end >= area.end;
+      if (!same || !(grew || changed_protection)) continue;
       Area kept = area;
       kept.begin = std::max(area.begin, known->begin);
       kept.end = std::min(area.end, known->end);

@@ -74,8 +74,9 @@ def metric_rows(table: pa.Table, metric: str) -> dict[str, Any]:
 def capacity(capture: Capture) -> Result:
     """Capacity of the whole process tree over time.
 
-    Figures: ``peak_rss_bytes`` (largest reading of the tree's summed RSS; shared pages count
-    in each process), ``steady_rss_bytes`` (time-weighted median), ``peak_pss_bytes``,
+    Figures: ``peak_rss_bytes`` (the larger of the next two: a lower bound of the tree's true peak),
+    ``peak_reading_bytes`` (largest reading of the tree's summed RSS; shared pages count in each
+    process), ``steady_rss_bytes`` (time-weighted median of the readings), ``peak_pss_bytes``,
     ``kernel_peak_rss_bytes`` (the kernel's own high-water mark of the largest single process; None
     when it is below that of the process before exec and so cannot be told),
     ``readings``, ``mean_interval_s``, ``limit_bytes`` and ``limit_kind``.
@@ -109,10 +110,12 @@ def capacity(capture: Capture) -> Result:
     limit, limit_kind = (int(cgroup_limit.min()), "cgroup") if len(cgroup_limit) else (int(machine.get("memory_bytes", 0)), "machine")
 
     rusage = capture.meta.get("rusage", {})
+    kernel_peak = rusage.get("peak_rss_bytes") or 0
     figures = {
-        "peak_rss_bytes": peak,
+        "peak_rss_bytes": max(peak, kernel_peak) if readings or kernel_peak else None,
+        "peak_reading_bytes": peak if readings else None,
         "peak_at_s": (int(times[int(total.argmax())]) - begin) / 1e9 if len(total) else 0.0,
-        "steady_rss_bytes": int(steady),
+        "steady_rss_bytes": int(steady) if readings else None,
         "peak_pss_bytes": int(pss_total.max()) if len(pss_total) else None,
         "peak_anon_huge_bytes": int(huge_total.max()) if len(huge_total) else None,
         "peak_swap_bytes": int(swap["value"].max()) if len(swap["value"]) else 0,
@@ -150,10 +153,9 @@ def capacity(capture: Capture) -> Result:
     notes = []
     if readings == 0:
         notes.append("No reading of RSS: the program ended before the first one.")
-    kernel_peak = rusage.get("peak_rss_bytes") or 0
-    if kernel_peak > 1.05 * peak and kernel_peak - peak > 1 << 20:
+    if readings and kernel_peak > 1.05 * peak and kernel_peak - peak > 1 << 20:
         notes.append(
-            f"The kernel saw a peak of {kernel_peak >> 20} MiB in one process, the readings {peak >> 20} MiB: "
+            f"The kernel saw a peak of {kernel_peak / 2**20:.0f} MiB in one process, the readings only {peak / 2**20:.0f} MiB: "
             "it was shorter than the interval; record with a higher --rate."
         )
     unread = sum(1 for row in by_process if row["peak_rss_bytes"] is None)
@@ -175,6 +177,6 @@ def capacity(capture: Capture) -> Result:
 DESCRIPTOR = AnalysisDescriptor(
     name="capacity",
     question="How much memory does the program hold over time, and which process holds it?",
-    needs=("timeline",),
+    needs=("process_event",),
     run=capacity,
 )

@@ -78,6 +78,8 @@ def faults(capture: Capture) -> Result:
             if capture.meta.get("session", {}).get("include_kernel")
             else "they happened inside system calls, which this recording was not allowed to see"
         )
+        if not capture.quality.exact:
+            cause = "records are missing from the capture (see above)"
         notes.append(f"The kernel counted {kernel} faults, {table.num_rows} were seen as events: {cause}.")
     inferred = pc.sum(table.column("inferred")).as_py() or 0
     if inferred:

@@ -71,7 +71,7 @@ def first_touch(capture: Capture) -> Result:
     huge = placing.filter(pc.greater(placing.column("span_bytes"), capture.replay.page_bytes))
     figures: dict[str, Any] = {
         "first_touched_bytes": total,
-        "faults": placing.num_rows,
+        "placing_faults": placing.num_rows,
         "huge_bytes": pc.sum(huge.column("bytes")).as_py() or 0,
         "placed_in_system_calls_bytes": pc.sum(in_kernel.column("bytes")).as_py() or 0,
         "placed_without_event_bytes": placed_bytes,
@@ -86,10 +86,10 @@ def first_touch(capture: Capture) -> Result:
     if jit:
         notes.append(
             f"{jit} placing faults come from just-in-time code without names; make the run-time write them "
-            "(node --perf-basic-prof, java -XX:+DumpPerfMapAtExit, python -X perf)."
+            "(node --perf-basic-prof, java -XX:+UnlockDiagnosticVMOptions -XX:+DumpPerfMapAtExit, python3.12 -X perf)."
         )
-    if capture.quality.dropped_records and placed.num_rows:
-        notes.append("Records were lost, so some pages listed as placed by the kernel may have been touched by the program.")
+    if not capture.quality.exact and placed.num_rows:
+        notes.append("Records are missing, so some pages listed as placed by the kernel may have been touched by the program.")
     return Result(
         "first_touch",
         figures,
@@ -106,6 +106,11 @@ def first_touch(capture: Capture) -> Result:
     )
 
 
+def _module_name(path: str | None) -> str:
+    name = (path or "?").rpartition("/")[2]
+    return name if name.startswith("[") else f"[{name}]"
+
+
 def _stacks(capture: Capture, placing: pa.Table) -> pa.Table:
     """Sampled call stacks, each with the faults and bytes it stands for."""
     import pyarrow as pa
@@ -120,19 +125,19 @@ def _stacks(capture: Capture, placing: pa.Table) -> pa.Table:
     sites = capture.replay.code_sites
     functions = sites.column("function").to_pylist()
     modules = sites.column("module").to_pylist()
+    merged: dict[tuple[str, ...], list[int]] = {}  # two stacks may differ in addresses and not in names
+    for stack, *numbers in zip(
+        *(sums.column(n).to_pylist() for n in ("stack", "estimated_bytes_sum", "estimated_faults_sum", "bytes_count")),
+        strict=True,
+    ):
+        names = tuple(functions[code] or _module_name(modules[code]) for code in frames.get(stack, []))
+        entry = merged.setdefault(names, [0, 0, 0])
+        merged[names] = [a + b for a, b in zip(entry, numbers, strict=True)]
     rows = [
-        {
-            "frames": [functions[code] or f"[{(modules[code] or '?').rpartition('/')[2]}]" for code in frames.get(stack, [])],
-            "estimated_bytes": size,
-            "estimated_faults": faults,
-            "samples": samples,
-        }
-        for stack, size, faults, samples in zip(
-            *(sums.column(n).to_pylist() for n in ("stack", "estimated_bytes_sum", "estimated_faults_sum", "bytes_count")),
-            strict=True,
-        )
+        {"frames": list(names), "estimated_bytes": size, "estimated_faults": faults, "samples": samples}
+        for names, (size, faults, samples) in merged.items()
     ]
-    rows.sort(key=lambda row: -int(row["estimated_bytes"]))
+    rows.sort(key=lambda row: -int(str(row["estimated_bytes"])))
     schema = pa.schema(
         [
             ("frames", pa.list_(pa.string())),

@@ -170,7 +170,7 @@ class Capture:
                 f"The recording did not finish: records reach {(last - first) / 1e9:.2f} s after the first one, "
                 "and what came later is missing."
             )
-        if damage["torn_tail_bytes"] and not (truncated and damage["torn_tail_bytes"] == 0):
+        if damage["torn_tail_bytes"]:
             truncated = True
             notes.append(f"The last {damage['torn_tail_bytes']} bytes are an unfinished chunk and were left out.")
         if damage["bad_header_bytes"]:
@@ -186,9 +186,16 @@ class Capture:
             notes.append(
                 f"{dropped} records were lost while recording (see table losses); counts are lower bounds."
             )
+        newer = sum(
+            chunk.header["record_count"]
+            for chunk in self._chunks
+            if (layout := layout_of_kind(chunk.header["kind"])) and chunk.header["record_version"] != layout.version
+        )
+        if newer:
+            notes.append(f"{newer} records have a layout that this build does not read and were skipped; update memlens.")
         quality = self.meta.get("quality", {})
         notes.extend(str(note) for note in quality.get("notes", ()))
-        return Quality(exact=not dropped and not truncated, dropped_records=dropped, truncated=truncated, notes=tuple(notes))
+        return Quality(exact=not dropped and not truncated and not newer, dropped_records=dropped, truncated=truncated, notes=tuple(notes))
 
     def ring_losses(self) -> int:
         """Records that found a perf ring full."""

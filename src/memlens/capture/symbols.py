@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int, str], None]
 
 SITE_COLUMNS = (
-    "id", "module", "offset", "process", "function", "file", "line", "column", "inlined_into",
+    "id", "module", "file_offset", "process", "function", "file", "line", "column", "inlined_into",
     "kind", "bytes", "class", "stride_bytes", "loop", "quality",
 )  # fmt: skip
 
@@ -36,7 +36,7 @@ def site_schema() -> pa.Schema:
         [
             ("id", pa.uint32()),
             ("module", pa.string()),
-            ("offset", pa.uint64()),
+            ("file_offset", pa.uint64()),
             ("process", pa.uint32()),
             ("function", pa.string()),
             ("file", pa.string()),
@@ -113,7 +113,7 @@ def name_codes(
     columns = (codes[name].tolist() for name in ("path", "process", "address", "time_ns", "executable"))
     for index, (path, process, address, time_ns, executable) in enumerate(zip(*columns, strict=True)):
         row: dict[str, Any] = dict.fromkeys(SITE_COLUMNS)
-        row.update(id=index, module=paths.get(path, ""), offset=address, process=process, line=0, column=0, inlined_into=[])
+        row.update(id=index, module=paths.get(path, ""), file_offset=address, process=process, line=0, column=0, inlined_into=[])
         rows.append(row)
         if path:
             by_path[path].append(index)
@@ -131,7 +131,7 @@ def name_codes(
             continue
         module = _core.ModuleSymbols(text, build_id=(build_ids or {}).get(text, ""))
         quality = module.quality if not module.status else "none"
-        resolved = module.resolve([rows[index]["offset"] for index in indices])
+        resolved = module.resolve([rows[index]["file_offset"] for index in indices])
         for index, frames in zip(indices, resolved, strict=True):
             row = rows[index]
             row["quality"] = quality
@@ -157,7 +157,7 @@ def sites_of_codes(capture: Capture, codes: dict[str, Any]) -> pa.Table:
     strings = capture.strings()
     if table is not None and table.num_rows == len(codes["path"]):
         modules = table.column("module").to_pylist()
-        offsets = table.column("offset").to_pylist()
+        offsets = table.column("file_offset").to_pylist()
         same = all(
             offset == address and (not path or strings.get(path, "") == module)
             for offset, address, path, module in zip(

@@ -8,6 +8,7 @@ everything up to its last flush.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -143,6 +144,12 @@ class CaptureWriter:
             os.replace(partial, self.path / f"{name}.parquet")
         except OSError:
             partial.unlink(missing_ok=True)
+
+    def update_meta(self, **meta: Any) -> None:
+        """Writes what is known by now, for a reader that comes after a crash."""
+        self.meta.update(meta)
+        with contextlib.suppress(OSError):
+            write_json_atomically(self.path / META_FILE, self.meta)
 
     def finish(self, **meta: Any) -> None:
         """Closes the record file and marks the capture complete."""

@@ -47,6 +47,8 @@ def main(arguments: list[str]) -> int:
                     write_table(table, options.format, file)
                 os.replace(partial, directory / f"{name}.{options.format}")
             sys.stdout.write(f"{directory / name}.{options.format}  {table.num_rows} rows\n")
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise OutputError(f"cannot write to {directory}: {os_reason(error)}", hint="give another directory with -o") from error
     example = f"duckdb -c \"SELECT * FROM '{directory}/{names[0]}.{options.format}' LIMIT 5\""

@@ -41,7 +41,13 @@ def run_query(capture: Any, sql: str) -> Any:
         table = relation.to_arrow_table() if hasattr(relation, "to_arrow_table") else relation.fetch_arrow_table()
     except duckdb.Error as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
-        hint = next((line.strip() for line in lines[1:] if "Did you mean" in line or "Candidate" in line), None)
+        hint = next((line.strip() for line in lines[1:] if "Candidate" in line), None)
+        unknown = re.search(r"Table with name (\w+) does not exist", lines[0])
+        if unknown:
+            import difflib
+
+            close = difflib.get_close_matches(unknown[1], capture.table_names(), n=1)
+            hint = f"did you mean {close[0]}?" if close else None
         raise QueryError(
             f"the query does not run: {lines[0]}",
             hint=hint or "memlens query CAPTURE --tables lists tables and columns",
@@ -87,14 +93,15 @@ def _type_name(kind: Any) -> str:
 def _show(table: Any) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     shown = Table(box=None, header_style="bold", pad_edge=False)
     for field in table.schema:
         numeric = str(field.type).startswith(("int", "uint", "float", "double", "decimal"))
-        shown.add_column(field.name, justify="right" if numeric else "left", overflow="fold")
+        shown.add_column(Text(field.name), justify="right" if numeric else "left", overflow="fold")
     limit = 1000
     for row in table.slice(0, limit).to_pylist():
-        shown.add_row(*("" if value is None else str(value) for value in row.values()))
+        shown.add_row(*(Text("" if value is None else str(value)) for value in row.values()))
     # A pipe gets the whole width of the content: nothing is cut for a reader that is a program.
     console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False)
     console.print(shown)

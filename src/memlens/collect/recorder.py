@@ -228,6 +228,10 @@ class Recorder:
             self.writer.meta["cgroup"] = cgroup
         self._write_clock_pairs()
         self._write_affinity(pid)
+        self.writer.update_meta(
+            session=self.session.facts(),
+            quality={"notes": [], "stack": self.options.stacks if "faults" in self.collectors else "none"},
+        )
 
     def _tick(self) -> None:
         if not self._recording:

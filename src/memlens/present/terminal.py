@@ -54,10 +54,28 @@ def resampled(times: list[float], values: list[float], end: float, *, width: int
     return columns
 
 
+class _WithoutTrailingBlanks:
+    """rich pads tables to their width: what goes into a file or pipe should not."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        return self._file.write("\n".join(line.rstrip() for line in text.split("\n")))
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def isatty(self) -> bool:
+        return False
+
+
 def _console(file: IO[str]) -> Console:
     from rich.console import Console
 
-    return Console(file=file, highlight=False, width=None if file.isatty() else 110, emoji=False)
+    if file.isatty():
+        return Console(file=file, highlight=False, emoji=False)
+    return Console(file=_WithoutTrailingBlanks(file), highlight=False, width=110, emoji=False)  # type: ignore[arg-type]
 
 
 def _bar(share: float, width: int = 12) -> str:
@@ -71,7 +89,7 @@ def _where(row: dict[str, Any]) -> str:
     if row.get("file"):
         return f"{function}  {os.path.basename(row['file'])}:{row['line']}"
     module = os.path.basename(row.get("module") or "") or "?"
-    return f"{function}  [{module}]"
+    return f"{function}  {module if module.startswith('[') else f'[{module}]'}"
 
 
 def show(report: Report, *, file: IO[str], rows: int = 10, brief: bool = False) -> None:
@@ -83,7 +101,8 @@ def show(report: Report, *, file: IO[str], rows: int = 10, brief: bool = False) 
     meta = report.meta
     machine = meta.get("machine", {})
     ended = exit_in_words(meta.get("wait_status")) if meta.get("state") == "complete" else "recording did not finish"
-    console.print(f"\n[bold]{escape(report.title)}[/]  {meta.get('wall_s', 0.0):.2f} s, {ended}", overflow="ellipsis", no_wrap=True)
+    duration = meta.get("wall_s") or (report.results["capacity"].figures["duration_s"] if "capacity" in report.results else 0.0)
+    console.print(f"\n[bold]{escape(report.title)}[/]  {duration:.2f} s, {ended}", overflow="ellipsis", no_wrap=True)
     if not brief:
         console.print(
             f"[dim]{escape(str(machine.get('cpu', '?')))}, {machine.get('cpus', '?')} CPUs, "
@@ -112,10 +131,10 @@ def _capacity(console: Console, report: Report) -> None:
     columns = resampled(
         table.column("time_s").to_pylist(), table.column("rss_bytes").to_pylist(), figures["duration_s"]
     )
-    peak = max(figures["peak_rss_bytes"], figures["kernel_peak_rss_bytes"] or 0)
     console.print(
-        f"\n[bold]Memory[/]  peak {human_bytes(peak)}, most of the time {human_bytes(figures['steady_rss_bytes'])}"
-        + (f", PSS peak {human_bytes(figures['peak_pss_bytes'])}" if figures["peak_pss_bytes"] else "")
+        f"\n[bold]Memory[/]  peak {human_bytes(figures['peak_rss_bytes'])}, "
+        f"most of the time {human_bytes(figures['steady_rss_bytes'])}"
+        + (f", PSS at least {human_bytes(figures['peak_pss_bytes'])}" if figures["peak_pss_bytes"] else "")
         + (f", huge pages {human_bytes(figures['peak_anon_huge_bytes'])}" if figures["peak_anon_huge_bytes"] else "")
         + (f", {figures['limit_kind']} limit {human_bytes(figures['limit_bytes'])}" if figures["limit_kind"] == "cgroup" else "")
     )
@@ -147,7 +166,7 @@ def _first_touch(console: Console, report: Report, rows: int) -> None:
     figures = result.figures
     total = figures["first_touched_bytes"]
     console.print(
-        f"\n[bold]First touch[/]  {human_bytes(total)} placed by {figures['faults']:,} faults"
+        f"\n[bold]First touch[/]  {human_bytes(total)} placed by {figures['placing_faults']:,} faults"
         + (f", {human_bytes(figures['huge_bytes'])} in huge pages" if figures["huge_bytes"] else "")
         + (f", {human_bytes(figures['placed_in_system_calls_bytes'])} inside system calls" if figures["placed_in_system_calls_bytes"] else "")
         + (f"; {human_bytes(figures['placed_without_event_bytes'])} more placed by the kernel without an event" if figures["placed_without_event_bytes"] else "")
@@ -262,9 +281,9 @@ def show_diff(
     if functions:
         console.print("\n[bold]First-touched bytes by function[/]")
         for row in functions:
-            sign = "+" if row["change_bytes"] > 0 else ""
+            change = ("+" if row["change_bytes"] > 0 else "") + human_bytes(row["change_bytes"])
             console.print(
-                f"  {sign}{human_bytes(row['change_bytes']):>10}  {escape(row['function'])}  "
+                f"  {change:>11}  {escape(row['function'])}  "
                 f"({human_bytes(row['before_bytes'])} → {human_bytes(row['after_bytes'])})"
             )
     for finding in new_findings:

@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from ...capture.reader import Capture
 
 BUSY_SHARE = 0.1
-"""A thread is busy when it used this share of its process's CPU time."""
+BUSY_NS = 200_000_000
+"""A thread is busy when it used this share of its process's CPU time, and at least 0.2 s."""
 
 
 def busy_threads(capture: Capture, process: int) -> list[int]:
@@ -21,7 +22,7 @@ def busy_threads(capture: Capture, process: int) -> list[int]:
     for thread, value in zip(rows["thread"][mine].tolist(), rows["value"][mine].tolist(), strict=True):
         used[thread] = max(used.get(thread, 0), value)
     total = sum(used.values())
-    return [thread for thread, value in used.items() if value >= BUSY_SHARE * total > 0]
+    return [thread for thread, value in used.items() if value >= max(BUSY_SHARE * total, BUSY_NS)]
 
 
 def cpu_seconds(capture: Capture) -> tuple[float, float]:

@@ -16,8 +16,11 @@ MAX_TIME_SHARE = 0.35
 MIN_AFTER_SHARE = 0.1
 """The program must run on below the peak: memory that only grows to the end is no peak."""
 EVIDENCE = """
-SELECT round((time_ns - (SELECT min(time_ns) FROM timeline)) / 1e9, 1) AS second, sum(value) AS rss_bytes
-FROM timeline WHERE metric = 'rss_bytes' GROUP BY time_ns, second ORDER BY rss_bytes DESC LIMIT 10
+WITH readings AS (
+  SELECT process, time_ns // 100000000 AS slot, max(value) AS rss_bytes
+  FROM timeline WHERE metric = 'rss_bytes' GROUP BY ALL)
+SELECT (slot - (SELECT min(slot) FROM readings)) / 10.0 AS second, sum(rss_bytes) AS rss_bytes
+FROM readings GROUP BY slot ORDER BY rss_bytes DESC LIMIT 10
 """.strip()
 
 
@@ -27,7 +30,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
 
     capacity = results["capacity"]
-    peak, steady = capacity.figures["peak_rss_bytes"], capacity.figures["steady_rss_bytes"]
+    peak, steady = capacity.figures["peak_reading_bytes"] or 0, capacity.figures["steady_rss_bytes"] or 0
     if steady <= 0 or peak < MIN_RATIO * steady or peak - steady < MIN_EXCESS_BYTES:
         return []
     over_time = capacity.tables["over_time"]

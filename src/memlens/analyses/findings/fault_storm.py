@@ -63,7 +63,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     return [
         Finding(
             name=DESCRIPTOR.name,
-            severity="high" if share > 0.4 else "medium",
+            severity="high" if share > 0.4 and system_s > 0.5 else "medium",
             claim=(
                 f"{placements:,} page faults, {rate:,.0f} for each second of CPU time, while {share:.0%} of the CPU time is "
                 f"the kernel's: {what}. Most come from {where}."

@@ -38,7 +38,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
             )
 
     kernel_peak = figures["kernel_peak_rss_bytes"] or 0
-    peak = max(figures["peak_rss_bytes"], kernel_peak)
+    peak = max(figures["peak_rss_bytes"] or 0, kernel_peak)
     if figures["limit_kind"] == "cgroup":
         used = max(peak, figures["peak_cgroup_bytes"] or 0)
         add(
