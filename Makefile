@@ -31,7 +31,8 @@ $(VENV)/.stamp-venv: pyproject.toml
 
 $(VENV)/.stamp-build: $(VENV)/.stamp-venv $(NATIVE_SOURCES)
 	@echo "building memlens"
-	@$(BIN)/pip install -q --disable-pip-version-check --no-build-isolation -e . $(PIP_FLAGS)
+	@$(BIN)/pip install -q --disable-pip-version-check --no-build-isolation -e .
+	@cp $$(find $(VENV)/lib -name '_core.pyi' -o -name '_sampling.pyi') src/memlens/  # generated, for mypy and editors
 	@touch $@
 
 $(VENV)/.stamp-test: $(VENV)/.stamp-build

@@ -68,17 +68,11 @@ WORKLOADS = (
         "--padded --threads 2 --iterations 2000",
         "--padded --iterations 1",
     ),
-    Workload(
-        "first touch", "first_touch", "--mode parallel --mib 128 --iterations 400", "--mib 1 --iterations 1"
-    ),
-    Workload(
-        "fault storm", "fault_storm", "--mib 16 --threads 2 --iterations 120", "--mib 1 --iterations 2", False
-    ),
+    Workload("first touch", "first_touch", "--mode parallel --mib 128 --iterations 400", "--mib 1 --iterations 1"),
+    Workload("fault storm", "fault_storm", "--mib 16 --threads 2 --iterations 120", "--mib 1 --iterations 2", False),
     Workload("200 processes", "fork_tree", "--width 199 --depth 1 --pages 256", "--width 3 --depth 1", False),
 )
-FAULT_COST = Workload(
-    "fault cost", "fault_cost", "--pages 65536 --iterations 8", "--pages 512 --iterations 1", False
-)
+FAULT_COST = Workload("fault cost", "fault_cost", "--pages 65536 --iterations 8", "--pages 512 --iterations 1", False)
 
 
 class BenchmarkError(Exception):
@@ -155,9 +149,7 @@ def judge(measurements: list[Measurement]) -> list[Verdict]:
     mean = geometric_mean(list(ratios.values()))
     deviation = controls[loosest] - 1
     return [
-        Verdict(
-            f"geometric mean at most {MAXIMUM_MEAN_RATIO:.2f}", f"{mean:.3f}", mean <= MAXIMUM_MEAN_RATIO
-        ),
+        Verdict(f"geometric mean at most {MAXIMUM_MEAN_RATIO:.2f}", f"{mean:.3f}", mean <= MAXIMUM_MEAN_RATIO),
         Verdict(
             f"no workload above {MAXIMUM_RATIO:.2f}",
             f"{ratios[worst]:.3f} ({worst})",
@@ -249,9 +241,7 @@ def measure(session: Session, workload: Workload, *, n_runs: int) -> Measurement
             run, output = run_once(session, workload, variant)
             expected_output = output if expected_output is None else expected_output
             if output != expected_output:
-                raise BenchmarkError(
-                    f"{workload.name}: {variant} changed the output of the program: {output!r}"
-                )
+                raise BenchmarkError(f"{workload.name}: {variant} changed the output of the program: {output!r}")
             if round_number >= 0:
                 runs[variant].append(run)
     measurement = Measurement(workload, runs)
@@ -271,9 +261,7 @@ def prepare(build: Path) -> None:
         subprocess.run(["cmake", "--build", str(build), "--parallel"], check=True, stdout=subprocess.DEVNULL)
         compiler = shlex.split(os.environ.get("CC", "cc"))
         source = REPOSITORY / "benchmarks" / "runtime_of.c"
-        subprocess.run(
-            [*compiler, "-O2", "-Wall", "-Wextra", "-o", str(build / "runtime_of"), str(source)], check=True
-        )
+        subprocess.run([*compiler, "-O2", "-Wall", "-Wextra", "-o", str(build / "runtime_of"), str(source)], check=True)
     except FileNotFoundError as error:
         raise BenchmarkError(f"{error.filename} is missing: a C compiler and CMake are needed") from error
     except subprocess.CalledProcessError as error:
@@ -300,9 +288,7 @@ def describe_machine(session: Session) -> dict[str, str]:
         "memory": f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB",
         "kernel": platform.release(),
         "transparent huge pages": chosen,
-        "memlens": (version.stdout.strip().splitlines() or ["unknown"])[0]
-        if version.returncode == 0
-        else "unknown",
+        "memlens": (version.stdout.strip().splitlines() or ["unknown"])[0] if version.returncode == 0 else "unknown",
         "date": datetime.date.today().isoformat(),
     }
 
@@ -426,17 +412,11 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--build", type=Path, default=REPOSITORY / "build" / "workloads", help="where to build workloads"
     )
-    parser.add_argument(
-        "--output", type=Path, help="write the page there, e.g. docs/overhead.md (default: stdout)"
-    )
+    parser.add_argument("--output", type=Path, help="write the page there, e.g. docs/overhead.md (default: stdout)")
     parser.add_argument("--json", type=Path, help="write every run there")
-    parser.add_argument(
-        "--only", action="append", metavar="PROGRAM", help="only this program; may be repeated"
-    )
+    parser.add_argument("--only", action="append", metavar="PROGRAM", help="only this program; may be repeated")
     parser.add_argument("--no-perf", action="store_true", help="leave out the peer")
-    parser.add_argument(
-        "--smoke", action="store_true", help="tiny sizes, to test the benchmark itself; no verdicts"
-    )
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes, to test the benchmark itself; no verdicts")
     parser.add_argument("--check", action="store_true", help="exit 1 when a verdict fails")
     options = parser.parse_args(arguments)
     if options.runs < 1:
@@ -489,9 +469,7 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         print(page, end="")
     if options.json:
-        options.json.write_text(
-            to_json(machine, measured, verdicts, n_runs=options.runs, smoke=options.smoke)
-        )
+        options.json.write_text(to_json(machine, measured, verdicts, n_runs=options.runs, smoke=options.smoke))
     for verdict in verdicts:
         say(f"{'holds' if verdict.holds else 'FAILS'}: {verdict.claim}: {verdict.measured}")
     return 1 if options.check and not all(verdict.holds for verdict in verdicts) else 0

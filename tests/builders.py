@@ -44,16 +44,22 @@ class CaptureBuilder:
         return self.add("mapping", process, time_ns=time_ns, address=page * PAGE, bytes=pages * PAGE, path=self.string(path),
                         inode=inode, shared=int(shared), protection=protection, file_offset=offset)  # fmt: skip
 
-    def event(self, time_ns: int, operation: str, *, process: int = 1, parent: int = 0, thread: int = 100, name: str = "") -> CaptureBuilder:
+    def event(
+        self, time_ns: int, operation: str, *, process: int = 1, parent: int = 0, thread: int = 100, name: str = ""
+    ) -> CaptureBuilder:
         return self.add("process_event", process, time_ns=time_ns, pid=process + 1000, thread=thread, parent_process=parent,
                         operation=enum_value("process_operation", operation), name=self.string(name) if name else 0,
                         status=-1)  # fmt: skip
 
-    def look(self, begin_ns: int, end_ns: int, page: int, pages: int, *, process: int = 1, flags: int = 0) -> CaptureBuilder:
+    def look(
+        self, begin_ns: int, end_ns: int, page: int, pages: int, *, process: int = 1, flags: int = 0
+    ) -> CaptureBuilder:
         return self.add("residency", process, begin_ns=begin_ns, end_ns=end_ns, address=page * PAGE, bytes=pages * PAGE,
                         flags=flags, scan_us=0)  # fmt: skip
 
-    def reading(self, time_ns: int, metric: str, value: int, *, process: int = 1, thread: int = 0, node: int = -1) -> CaptureBuilder:
+    def reading(
+        self, time_ns: int, metric: str, value: int, *, process: int = 1, thread: int = 0, node: int = -1
+    ) -> CaptureBuilder:
         return self.add("timeline", process, time_ns=time_ns, metric=enum_value("metric", metric), value=value,
                         thread=thread, node=node)  # fmt: skip
 

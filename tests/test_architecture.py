@@ -67,7 +67,12 @@ def test_python_parts_import_only_what_the_rule_allows() -> None:
 
 def test_only_bindings_know_python_and_native_parts_do_not_include_each_other() -> None:
     owners: dict[str, str] = {}
-    files = [p for folder in ("format", "native") for p in (ROOT / folder).rglob("*") if p.suffix in (".h", ".c", ".cpp", ".def")]
+    files = [
+        p
+        for folder in ("format", "native")
+        for p in (ROOT / folder).rglob("*")
+        if p.suffix in (".h", ".c", ".cpp", ".def")
+    ]
 
     def part_of(path: Path) -> str:
         parts = path.relative_to(ROOT).parts

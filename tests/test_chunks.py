@@ -243,7 +243,12 @@ def test_follow_gives_chunks_as_they_come_and_ends_with_the_recording(tmp_path: 
 
 
 def test_batches_give_names_for_enums_and_strings(tmp_path: Path) -> None:
-    capture = CaptureBuilder().event(5, "exec", name="prog").mapping(6, 1, 2, path="/lib/x.so", inode=7).open(tmp_path / "c.memlens")
+    capture = (
+        CaptureBuilder()
+        .event(5, "exec", name="prog")
+        .mapping(6, 1, 2, path="/lib/x.so", inode=7)
+        .open(tmp_path / "c.memlens")
+    )
     (events,) = capture.batches("process_event")
     assert events.column("operation").to_pylist() == ["exec"]
     assert events.column("name").to_pylist() == ["prog"]
@@ -252,12 +257,16 @@ def test_batches_give_names_for_enums_and_strings(tmp_path: Path) -> None:
     assert "metric" in capture.table("timeline").column_names
 
 
-@pytest.mark.parametrize("version", sorted((Path(__file__).parent / "captures").glob("*.memlens")), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "version", sorted((Path(__file__).parent / "captures").glob("*.memlens")), ids=lambda p: p.name
+)
 def test_captures_of_every_format_version_stay_readable(version: Path) -> None:
     capture = memlens.open(version)
     expected = json.loads((version.parent / f"{version.stem}.expected.json").read_text())
     assert capture.kinds() == expected["kinds"]
     classes = capture.table("faults").group_by("class").aggregate([("time_ns", "count")])
-    got = dict(zip(map(str, classes.column("class").to_pylist()), classes.column("time_ns_count").to_pylist(), strict=True))
+    got = dict(
+        zip(map(str, classes.column("class").to_pylist()), classes.column("time_ns_count").to_pylist(), strict=True)
+    )
     assert got == expected["classes"]
     assert [row["name"] for row in capture.table("processes").to_pylist()] == expected["processes"]

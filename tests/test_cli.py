@@ -87,8 +87,12 @@ MISTAKES: list[tuple[list[str], int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "status", "words"), MISTAKES, ids=lambda v: " ".join(v) if isinstance(v, list) else "")
-def test_a_mistake_gets_one_sentence_a_remedy_and_a_status(tmp_path: Path, arguments: list[str], status: int, words: str) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"), MISTAKES, ids=lambda v: " ".join(v) if isinstance(v, list) else ""
+)
+def test_a_mistake_gets_one_sentence_a_remedy_and_a_status(
+    tmp_path: Path, arguments: list[str], status: int, words: str
+) -> None:
     done = run_memlens(*arguments, cwd=tmp_path)
     assert done.returncode == status, done.stderr
     assert words in done.stderr
@@ -154,7 +158,9 @@ def test_report_html_is_written_and_an_unwritable_place_is_told(small: Path, tmp
 
 
 def test_query_answers_and_explains_errors(small: Path) -> None:
-    rows = json.loads(run_memlens("query", small, "--json", "SELECT class, count(*) AS n FROM faults GROUP BY class").stdout)
+    rows = json.loads(
+        run_memlens("query", small, "--json", "SELECT class, count(*) AS n FROM faults GROUP BY class").stdout
+    )
     assert rows == [{"class": "first", "n": 50}]
     done = run_memlens("query", small, "SELECT nonsense FROM faults")
     assert done.returncode == 67 and "Traceback" not in done.stderr
@@ -211,7 +217,12 @@ def test_diff_thresholds(small: Path, tmp_path: Path, condition: str, fails: boo
 
 @pytest.mark.parametrize(
     ("condition", "words"),
-    [("peak", "no condition"), ("peek_rss_bytes > +5%", "peak_rss_bytes"), ("faults > 5%", "sign"), ("faults > +5 apples", "unit")],
+    [
+        ("peak", "no condition"),
+        ("peek_rss_bytes > +5%", "peak_rss_bytes"),
+        ("faults > 5%", "sign"),
+        ("faults > +5 apples", "unit"),
+    ],
 )
 def test_diff_explains_a_wrong_condition(small: Path, condition: str, words: str) -> None:
     done = run_memlens("diff", small, small, "--fail-if", condition)

@@ -113,11 +113,7 @@ def test_python_examples_run(recorded: Path, name: str) -> None:
     os.chdir(recorded)
     try:
         for line, code in blocks:
-            missing = [
-                name
-                for name in OPTIONAL
-                if f"import {name}" in code and importlib.util.find_spec(name) is None
-            ]
+            missing = [name for name in OPTIONAL if f"import {name}" in code and importlib.util.find_spec(name) is None]
             if not missing:
                 exec(compile("\n" * (line - 1) + code, str(page), "exec"), shared)
     finally:
@@ -131,9 +127,7 @@ def test_evidence_queries_of_findings_run(recorded: Path, name: str) -> None:
     from memlens.cli.query import run_query
 
     capture = memlens.open(recorded / "run.memlens")
-    queries = [
-        d.evidence_sql for d in registry.all_of("finding").values() if name in d.analyses and d.evidence_sql
-    ]
+    queries = [d.evidence_sql for d in registry.all_of("finding").values() if name in d.analyses and d.evidence_sql]
     assert queries
     for sql in queries:
         run_query(capture, sql)

@@ -64,7 +64,12 @@ def limited(tmp_path: Path, used: int, limit: int | None, *, machine: int = 1 <<
 
 @pytest.mark.parametrize(
     ("used", "limit", "severity"),
-    [(800 << 20, 1000 << 20, None), (860 << 20, 1000 << 20, "medium"), (980 << 20, 1000 << 20, "high"), (980 << 20, None, None)],
+    [
+        (800 << 20, 1000 << 20, None),
+        (860 << 20, 1000 << 20, "medium"),
+        (980 << 20, 1000 << 20, "high"),
+        (980 << 20, None, None),
+    ],
 )
 def test_near_limit_thresholds(tmp_path: Path, used: int, limit: int | None, severity: str | None) -> None:
     assert findings_of(limited(tmp_path, used, limit)).get("near_limit") == severity
@@ -84,7 +89,9 @@ def test_near_limit_in_a_real_cgroup(tmp_path: Path) -> None:
         with (group / ("memory.limit_in_bytes" if first else "memory.max")).open("r+") as file:
             file.write(str(120 << 20))
     except OSError as error:
-        pytest.skip(f"no cgroup with a memory controller can be made here ({error}): mount -t cgroup2 none /sys/fs/cgroup")
+        pytest.skip(
+            f"no cgroup with a memory controller can be made here ({error}): mount -t cgroup2 none /sys/fs/cgroup"
+        )
     try:
         for mib, expected in (("100", True), ("16", False)):
             output = tmp_path / f"{mib}.memlens"

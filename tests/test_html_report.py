@@ -129,9 +129,7 @@ def a_faults() -> Result:
             "major_faults": 0,
         },
         {
-            "by_class": pa.table(
-                {"class": ["first", "copy"], "faults": [90, 10], "new_bytes": [90 * 4096, 0]}
-            ),
+            "by_class": pa.table({"class": ["first", "copy"], "faults": [90, 10], "new_bytes": [90 * 4096, 0]}),
             "by_function": pa.table(
                 {"function": [TEMPLATE], "module": ["/opt/solver"], "class": ["first"], "faults": [90]}
             ),
@@ -181,9 +179,7 @@ def empty_results() -> dict[str, Result]:
                 "duration_s": 0.0,
             },
             {
-                "over_time": pa.table(
-                    {"time_s": pa.array([], pa.float64()), "rss_bytes": pa.array([], pa.int64())}
-                ),
+                "over_time": pa.table({"time_s": pa.array([], pa.float64()), "rss_bytes": pa.array([], pa.int64())}),
                 "by_process": pa.table({}),
             },
             Quality(exact=False),
@@ -226,9 +222,7 @@ class Outline(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.ids += [value or "" for name, value in attrs if name == "id"]
-        self.links += [
-            value or "" for name, value in attrs if name in ("href", "src", "xlink:href", "data", "action")
-        ]
+        self.links += [value or "" for name, value in attrs if name in ("href", "src", "xlink:href", "data", "action")]
         assert not any(name.startswith("on") for name, _ in attrs), f"event attribute on <{tag}>"
         if tag not in VOID:
             self.open.append(tag)
@@ -273,8 +267,7 @@ def test_page_refers_to_nothing_outside_itself() -> None:
 def test_findings_come_before_measurements() -> None:
     page = html.render(a_report())
     order = [
-        page.index(f'<section id="{name}"')
-        for name in ("findings", "quality", "figures", "capacity", "first-touch")
+        page.index(f'<section id="{name}"') for name in ("findings", "quality", "figures", "capacity", "first-touch")
     ]
     assert order == sorted(order)
 
@@ -401,10 +394,7 @@ def test_timeline_only_capture_says_why_the_rest_is_missing() -> None:
     page = html.render(a_report(meta=meta, results={"capacity": a_capacity()}))
     assert '<section id="first-touch"' not in page
     assert '<section id="faults"' not in page
-    assert (
-        "First touch and page faults not shown: the collector faults could not run: no permission &lt;1&gt;."
-        in page
-    )
+    assert "First touch and page faults not shown: the collector faults could not run: no permission &lt;1&gt;." in page
 
 
 def test_faults_only_capture_says_why_memory_is_missing() -> None:
@@ -430,9 +420,7 @@ def test_tables_with_rows_but_zero_totals_do_not_divide() -> None:
     results["faults"].figures["faults"] = 0
     results["capacity"].figures["peak_rss_bytes"] = 0
     zero = pa.table({"time_s": [0.0], "rss_bytes": [0]})
-    results["capacity"].tables.update(
-        over_time=zero, pss_over_time=pa.table({"time_s": [0.0], "pss_bytes": [0]})
-    )
+    results["capacity"].tables.update(over_time=zero, pss_over_time=pa.table({"time_s": [0.0], "pss_bytes": [0]}))
     results["capacity"].figures["duration_s"] = 0.0
     results["faults"].tables["over_time"] = pa.table({"time_s": [0.0], "first": [3]})
     Outline(html.render(a_report(results=results)))
@@ -443,9 +431,7 @@ def test_meta_without_any_field_renders() -> None:
 
 
 def test_result_without_a_view_of_its_own_is_shown_as_it_is() -> None:
-    other = Result(
-        "row_misses", {"missed_bytes": MIB}, {"by_row": pa.table({"row": ["<r>"], "count": [5]})}, Quality()
-    )
+    other = Result("row_misses", {"missed_bytes": MIB}, {"by_row": pa.table({"row": ["<r>"], "count": [5]})}, Quality())
     page = html.render(a_report(results={"row_misses": other}))
     assert '<section id="row-misses"><h2>Row misses</h2>' in page
     assert "&lt;r&gt;" in page
@@ -490,9 +476,7 @@ def test_icicle_of_recursion_deeper_than_the_page_is_cut_with_a_remark() -> None
 
 # ---- in a browser --------------------------------------------------------------------------------
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-needs_chromium = pytest.mark.skipif(
-    CHROMIUM is None, reason="no chromium; to run: sudo apt-get install chromium"
-)
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium; to run: sudo apt-get install chromium")
 
 
 def loaded(page: str, directory: Path) -> tuple[str, str]:
@@ -508,9 +492,7 @@ def loaded(page: str, directory: Path) -> tuple[str, str]:
         "--disable-background-networking",
     ]
     flags += ["--enable-logging=stderr", "--dump-dom", f"--user-data-dir={directory / 'profile'}"]
-    done = subprocess.run(
-        [CHROMIUM, *flags, file.as_uri()], capture_output=True, text=True, timeout=120, check=True
-    )
+    done = subprocess.run([CHROMIUM, *flags, file.as_uri()], capture_output=True, text=True, timeout=120, check=True)
     return done.stdout, done.stderr
 
 

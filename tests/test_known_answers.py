@@ -38,7 +38,10 @@ def test_first_touch_is_attributed_to_function_line_and_thread(
     pages = 64 * 256
     faults = capture.table("faults")
     mine = faults.filter(
-        pc.and_(pc.equal(faults.column("function"), "touch_words"), pc.equal(faults.column("line"), marked_line("first_touch.c")))
+        pc.and_(
+            pc.equal(faults.column("function"), "touch_words"),
+            pc.equal(faults.column("line"), marked_line("first_touch.c")),
+        )
     )
     first = mine.filter(pc.equal(mine.column("class").cast("string"), "first"))
     assert first.num_rows >= 0.99 * pages
@@ -51,7 +54,10 @@ def test_first_touch_is_attributed_to_function_line_and_thread(
 
 def test_the_kernels_own_count_is_the_oracle(record: Record, workload: Workload) -> None:
     capture = record(workload("first_touch"), "--mode", "serial", "--mib", "32", "--iterations", "1")
-    seen, kernel = capture.table("faults").num_rows, capture.meta["rusage"]["minor_faults"] + capture.meta["rusage"]["major_faults"]
+    seen, kernel = (
+        capture.table("faults").num_rows,
+        capture.meta["rusage"]["minor_faults"] + capture.meta["rusage"]["major_faults"],
+    )
     # The kernel also counts a handful during exec, before the program's first instruction.
     assert 0 <= kernel - seen <= 40
 
@@ -74,8 +80,12 @@ def placed_anonymous_pages(capture: memlens.Capture) -> int:
     events = faults.filter(pc.equal(faults.column("class").cast("string"), "placed"))
     events = events.filter(pc.equal(events.column("area").cast("string"), "anonymous"))
     runs = capture.table("placed")
-    runs = runs.filter(pc.and_(pc.equal(runs.column("area").cast("string"), "anonymous"), pc.invert(runs.column("moved"))))
-    return (pc.sum(events.column("new_bytes")).as_py() or 0) // PAGE + (pc.sum(runs.column("bytes")).as_py() or 0) // PAGE
+    runs = runs.filter(
+        pc.and_(pc.equal(runs.column("area").cast("string"), "anonymous"), pc.invert(runs.column("moved")))
+    )
+    return (pc.sum(events.column("new_bytes")).as_py() or 0) // PAGE + (
+        pc.sum(runs.column("bytes")).as_py() or 0
+    ) // PAGE
 
 
 @pytest.mark.parametrize("source", ["zero", "file", "pipe"])

@@ -187,9 +187,7 @@ def test_the_timeline_of_each_node_agrees_with_the_known_placement(captures: Cap
     file_bytes = max(row["value"] for row in readings if row["metric"] == "shared_bytes")
     for node, shares in SHARES.items():
         known = shares * SHARE * PAGE
-        assert 0.95 * known <= last[node] <= 1.05 * known + file_bytes, (
-            f"node {node}"
-        )  # libc may be on any node
+        assert 0.95 * known <= last[node] <= 1.05 * known + file_bytes, f"node {node}"  # libc may be on any node
     rss_bytes = max(row["value"] for row in readings if row["metric"] == "rss_bytes")
     assert sum(last.values()) == pytest.approx(rss_bytes, rel=0.05)
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,7 +52,9 @@ def test_the_summary_goes_to_standard_error_only(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL, signal.SIGTERM, signal.SIGABRT, signal.SIGPIPE])
 def test_death_by_signal_is_passed_on(tmp_path: Path, number: signal.Signals) -> None:
-    done = run_memlens("record", "-q", "-o", tmp_path / "c.memlens", "--", workload_path("signal_exit"), "--signal", str(int(number)))
+    done = run_memlens(
+        "record", "-q", "-o", tmp_path / "c.memlens", "--", workload_path("signal_exit"), "--signal", str(int(number))
+    )
     assert done.returncode == -number
     assert os.WTERMSIG(memlens.open(tmp_path / "c.memlens").meta["wait_status"]) == number
 
@@ -124,7 +125,9 @@ def test_interrupt_from_the_terminal_reaches_the_program_once(tmp_path: Path) ->
     script = "trap 'echo got' INT; echo ready; i=0; while [ $i -lt 15 ]; do sleep 0.1; i=$((i+1)); done; exit 4"
     pid, fd = pty.fork()
     if pid == 0:
-        os.execv(sys.executable, [*MEMLENS, "record", "-q", "-o", str(tmp_path / "c.memlens"), "--", "sh", "-c", script])
+        os.execv(
+            sys.executable, [*MEMLENS, "record", "-q", "-o", str(tmp_path / "c.memlens"), "--", "sh", "-c", script]
+        )
     output = b""
     while b"ready" not in output:
         output += os.read(fd, 1000)
@@ -177,7 +180,9 @@ def survivors_of(kill_recorder: bool, moments: list[float], tmp_path: Path) -> N
         if not kill_recorder or moment > 1.2:
             times = capture.table("fault_records").column("time_ns").to_numpy()
             newest = int(times.max()) if len(times) else 0
-            assert newest >= killed_ns - 1_000_000_000, f"records end {(killed_ns - newest) / 1e9:.2f} s before the kill"
+            assert newest >= killed_ns - 1_000_000_000, (
+                f"records end {(killed_ns - newest) / 1e9:.2f} s before the kill"
+            )
         assert capture.table("processes").num_rows >= 0
         memlens.analyses.report(capture) if capture.kinds().get("fault") else None
 
@@ -218,7 +223,8 @@ def test_a_full_disk_stops_the_capture_not_the_program(tmp_path: Path) -> None:
 
 def test_a_running_process_can_be_watched(tmp_path: Path) -> None:
     program = subprocess.Popen(
-        [str(workload_path("fault_storm")), "--mib", "1", "--iterations", "1000000", "--threads", "2"], stdout=subprocess.DEVNULL
+        [str(workload_path("fault_storm")), "--mib", "1", "--iterations", "1000000", "--threads", "2"],
+        stdout=subprocess.DEVNULL,
     )
     try:
         time.sleep(0.2)
@@ -237,7 +243,9 @@ def test_a_running_process_can_be_watched(tmp_path: Path) -> None:
 
 
 def test_duration_ends_the_recording_not_the_program(tmp_path: Path) -> None:
-    done = run_memlens("record", "-q", "-o", tmp_path / "c.memlens", "--duration", "0.3", "--", "sh", "-c", "sleep 1; exit 3")
+    done = run_memlens(
+        "record", "-q", "-o", tmp_path / "c.memlens", "--duration", "0.3", "--", "sh", "-c", "sleep 1; exit 3"
+    )
     assert done.returncode == 3
     capture = memlens.open(tmp_path / "c.memlens")
     assert "unrecorded" in " ".join(capture.quality.notes)

@@ -60,7 +60,9 @@ def test_file_pages_and_private_writes(tmp_path: Path) -> None:
 def test_shared_memory_is_first_for_one_process_only(tmp_path: Path) -> None:
     builder = start().mapping(4, 5000, 10, path="/dev/zero (deleted)", inode=77, shared=True)
     builder.fault(10, 5003)
-    builder.event(20, "fork", process=2, parent=1, thread=102).fault(30, 5003, process=2, thread=102).fault(31, 5004, process=2, thread=102)
+    builder.event(20, "fork", process=2, parent=1, thread=102).fault(30, 5003, process=2, thread=102).fault(
+        31, 5004, process=2, thread=102
+    )
     builder.fault(40, 5004)
     assert classes(builder, tmp_path / "c") == ["first", "file", "first", "file"]
 
@@ -127,7 +129,9 @@ def test_pages_at_an_address_that_nothing_mapped_were_moved(tmp_path: Path) -> N
 
 
 def test_inherited_pages_are_not_placed_in_the_child(tmp_path: Path) -> None:
-    builder = start().fault(10, 200).event(20, "fork", process=2, parent=1, thread=102).look(0, 50_000_000, 200, 1, process=2)
+    builder = (
+        start().fault(10, 200).event(20, "fork", process=2, parent=1, thread=102).look(0, 50_000_000, 200, 1, process=2)
+    )
     assert builder.open(tmp_path / "c").table("placed").num_rows == 0
 
 

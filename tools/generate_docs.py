@@ -8,7 +8,6 @@ and `<!-- end -->` in a file that people write. Running it twice changes nothing
     python tools/generate_docs.py            write what is stale
     python tools/generate_docs.py --check    write nothing; exit 1 and name what is stale
 """
-# ruff: noqa: E501 (sentences of the documentation stay whole)
 
 from __future__ import annotations
 
@@ -81,9 +80,7 @@ def help_of(command: str) -> str:
 def commands_page() -> str:
     from memlens.cli.main import COMMANDS
 
-    parts = [
-        "# Commands\n\nThe text of each command's `--help`. Exit statuses: [exit-status.md](exit-status.md).\n"
-    ]
+    parts = ["# Commands\n\nThe text of each command's `--help`. Exit statuses: [exit-status.md](exit-status.md).\n"]
     parts.append(f"\n## memlens\n\n```text\n{help_of('')}```\n")
     parts.extend(f"\n## memlens {name}\n\n```text\n{help_of(name)}```\n" for name in COMMANDS)
     return HEADER + "".join(parts)
@@ -112,10 +109,7 @@ def collector_rows() -> list[tuple[str, str, str, str]]:
     from memlens import registry
 
     found = sorted(registry.all_of("collector").values(), key=lambda d: not d.available)
-    return [
-        (code(d.name), "**now**" if d.available else "later", "; ".join(d.needs) or "–", d.question)
-        for d in found
-    ]
+    return [(code(d.name), "**now**" if d.available else "later", "; ".join(d.needs) or "–", d.question) for d in found]
 
 
 def collectors_table() -> str:
@@ -126,9 +120,7 @@ def collectors_table() -> str:
 
 
 def option_table(options: Iterable[Any]) -> str:
-    return markdown_table(
-        ["option", "default", "meaning"], ((code(o.name), code(o.default), o.help) for o in options)
-    )
+    return markdown_table(["option", "default", "meaning"], ((code(o.name), code(o.default), o.help) for o in options))
 
 
 def collectors_page() -> str:
@@ -295,7 +287,7 @@ TABLES: dict[str, tuple[str, dict[str, str]]] = {
         {
             "id": "joins `faults.code`",
             "module": "file of the code",
-            "offset": "offset in the file, or address for code made at run time",
+            "file_offset": "offset in the file, or address for code made at run time",
             "process": "process of code made at run time, else 0",
             "function": "function, demangled",
             "file": "source file",
@@ -416,9 +408,7 @@ def tables_page() -> str:
             rows.append((code(field.name), type_name(field.type), texts.get(field.name, "")))
         parts.append(f"\n## {name}\n\n{title}\n\n" + markdown_table(["column", "type", "meaning"], rows))
     if missing:
-        raise SystemExit(
-            f"tools/generate_docs.py: give these columns a meaning in TABLES: {', '.join(missing)}"
-        )
+        raise SystemExit(f"tools/generate_docs.py: give these columns a meaning in TABLES: {', '.join(missing)}")
     return "".join(parts)
 
 
@@ -442,9 +432,7 @@ def header_tables() -> str:
             shown = kind.removeprefix("uint").removesuffix("_t")
             rows.append((offset, f"u{shown}" + (f"[{count}]" if count else ""), code(name), text or ""))
             offset += size
-        parts.append(
-            f"### {title}: {offset} bytes\n\n" + markdown_table(["offset", "type", "field", "meaning"], rows)
-        )
+        parts.append(f"### {title}: {offset} bytes\n\n" + markdown_table(["offset", "type", "field", "meaning"], rows))
     return "\n".join(parts)
 
 
@@ -454,9 +442,7 @@ def record_tables() -> str:
     parts = []
     for name, layout in _core.record_layouts().items():
         text = layout["text"][:1].upper() + layout["text"][1:]
-        rows = [
-            (offset, C_TYPES[kind], code(field), meaning) for field, kind, offset, meaning in layout["fields"]
-        ]
+        rows = [(offset, C_TYPES[kind], code(field), meaning) for field, kind, offset, meaning in layout["fields"]]
         parts.append(
             f"### {name}: kind {layout['kind']}, version {layout['version']}, {layout['bytes']} bytes\n\n{text}.\n\n"
             + markdown_table(["offset", "type", "field", "meaning"], rows)
@@ -526,9 +512,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Writes the generated parts of the documentation.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 and name stale files")
     options = parser.parse_args()
-    stale = [
-        (path, text) for path, text in generate().items() if not path.exists() or path.read_text() != text
-    ]
+    stale = [(path, text) for path, text in generate().items() if not path.exists() or path.read_text() != text]
     for path, text in stale:
         name = path.relative_to(ROOT)
         if options.check:

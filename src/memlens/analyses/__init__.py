@@ -59,8 +59,5 @@ def report(capture: Capture) -> Report:
             hint="the program may have ended at once, or no collector could run: see memlens doctor",
         )
     command = capture.meta.get("command")
-    if command:
-        title = " ".join([os.path.basename(command[0]), *command[1:]])
-    else:
-        title = f"process {capture.meta.get('pid')}"
+    title = " ".join([os.path.basename(command[0]), *command[1:]]) if command else f"process {capture.meta.get('pid')}"
     return Report(title, capture.meta, results, check_findings(capture, results), capture.quality)

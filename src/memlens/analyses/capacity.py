@@ -35,7 +35,9 @@ def step_total(
     deltas = v - previous
     last_of_owner = np.concatenate((o[1:] != o[:-1], [True]))
     end_times, end_deltas = [], []
-    for owner, value, time in zip(o[last_of_owner].tolist(), v[last_of_owner].tolist(), t[last_of_owner].tolist(), strict=True):
+    for owner, value, time in zip(
+        o[last_of_owner].tolist(), v[last_of_owner].tolist(), t[last_of_owner].tolist(), strict=True
+    ):
         if owner in ends:
             end_times.append(max(ends[owner], time))
             end_deltas.append(-value)
@@ -107,7 +109,9 @@ def capacity(capture: Capture) -> Result:
     cgroup_limit = metric_rows(table, "cgroup_limit_bytes")["value"]
     cgroup = metric_rows(table, "cgroup_bytes")["value"]
     machine = capture.meta.get("machine", {})
-    limit, limit_kind = (int(cgroup_limit.min()), "cgroup") if len(cgroup_limit) else (int(machine.get("memory_bytes", 0)), "machine")
+    limit, limit_kind = (
+        (int(cgroup_limit.min()), "cgroup") if len(cgroup_limit) else (int(machine.get("memory_bytes", 0)), "machine")
+    )
 
     rusage = capture.meta.get("rusage", {})
     kernel_peak = rusage.get("peak_rss_bytes") or 0
@@ -148,7 +152,7 @@ def capacity(capture: Capture) -> Result:
     node_rows = []
     for node in np.unique(nodes["node"]).tolist():
         mine = nodes["node"] == node
-        node_times, node_total = step_total(nodes["time_ns"][mine], nodes["process"][mine], nodes["value"][mine], ends)
+        _, node_total = step_total(nodes["time_ns"][mine], nodes["process"][mine], nodes["value"][mine], ends)
         node_rows.append({"node": int(node), "peak_bytes": int(node_total.max()) if len(node_total) else 0})
     notes = []
     if readings == 0:

@@ -89,7 +89,8 @@ def faults(capture: Capture) -> Result:
         figures,
         {
             "by_class": pa.Table.from_pylist(
-                class_rows, schema=pa.schema([("class", pa.string()), ("faults", pa.int64()), ("new_bytes", pa.uint64())])
+                class_rows,
+                schema=pa.schema([("class", pa.string()), ("faults", pa.int64()), ("new_bytes", pa.uint64())]),
             ),
             "by_function": by_function,
             "over_time": pa.table(over_time),

@@ -35,7 +35,10 @@ def grouped(faults: pa.Table, keys: list[str]) -> pa.Table:
             plain = plain.set_column(plain.column_names.index(key), key, column.cast("string"))
     result = plain.group_by(keys).aggregate([("bytes", "sum"), ("bytes", "count"), ("thread", "count_distinct")])
     result = result.rename_columns(
-        [{"bytes_sum": "bytes", "bytes_count": "faults", "thread_count_distinct": "threads"}.get(n, n) for n in result.column_names]
+        [
+            {"bytes_sum": "bytes", "bytes_count": "faults", "thread_count_distinct": "threads"}.get(n, n)
+            for n in result.column_names
+        ]
     )
     return result.sort_by([("bytes", "descending")])
 
@@ -63,7 +66,12 @@ def first_touch(capture: Capture) -> Result:
     by_thread = grouped(placing, ["process", "thread"])
     by_thread = by_thread.drop_columns(["threads"]).append_column(
         "name",
-        [[names.get((p, t)) for p, t in zip(by_thread["process"].to_pylist(), by_thread["thread"].to_pylist(), strict=True)]],
+        [
+            [
+                names.get((p, t))
+                for p, t in zip(by_thread["process"].to_pylist(), by_thread["thread"].to_pylist(), strict=True)
+            ]
+        ],
     )
     in_kernel = placing.filter(placing.column("in_kernel"))
     inferred = pc.sum(placing.column("inferred")).as_py() or 0
@@ -81,7 +89,9 @@ def first_touch(capture: Capture) -> Result:
     }
     notes = []
     if inferred:
-        notes.append(f"{inferred} of {placing.num_rows} placing faults were classed without knowing what was mapped before.")
+        notes.append(
+            f"{inferred} of {placing.num_rows} placing faults were classed without knowing what was mapped before."
+        )
     jit = unnamed.filter(pc.equal(unnamed.column("module"), "[jit]")).num_rows
     if jit:
         notes.append(
@@ -89,7 +99,9 @@ def first_touch(capture: Capture) -> Result:
             "(node --perf-basic-prof, java -XX:+UnlockDiagnosticVMOptions -XX:+DumpPerfMapAtExit, python3.12 -X perf)."
         )
     if not capture.quality.exact and placed.num_rows:
-        notes.append("Records are missing, so some pages listed as placed by the kernel may have been touched by the program.")
+        notes.append(
+            "Records are missing, so some pages listed as placed by the kernel may have been touched by the program."
+        )
     return Result(
         "first_touch",
         figures,
@@ -120,7 +132,9 @@ def _stacks(capture: Capture, placing: pa.Table) -> pa.Table:
     weights = sampled.column("stack_weight").cast("uint64")
     sampled = sampled.append_column("estimated_bytes", pc.multiply(sampled.column("bytes"), weights))
     sampled = sampled.append_column("estimated_faults", weights)
-    sums = sampled.group_by(["stack"]).aggregate([("estimated_bytes", "sum"), ("estimated_faults", "sum"), ("bytes", "count")])
+    sums = sampled.group_by(["stack"]).aggregate(
+        [("estimated_bytes", "sum"), ("estimated_faults", "sum"), ("bytes", "count")]
+    )
     frames = capture.replay.stacks
     sites = capture.replay.code_sites
     functions = sites.column("function").to_pylist()

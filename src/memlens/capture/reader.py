@@ -183,19 +183,24 @@ class Capture:
             truncated = True
             notes.append(f"{damage['missing_chunks']} chunks are missing.")
         if dropped:
-            notes.append(
-                f"{dropped} records were lost while recording (see table losses); counts are lower bounds."
-            )
+            notes.append(f"{dropped} records were lost while recording (see table losses); counts are lower bounds.")
         newer = sum(
             chunk.header["record_count"]
             for chunk in self._chunks
             if (layout := layout_of_kind(chunk.header["kind"])) and chunk.header["record_version"] != layout.version
         )
         if newer:
-            notes.append(f"{newer} records have a layout that this build does not read and were skipped; update memlens.")
+            notes.append(
+                f"{newer} records have a layout that this build does not read and were skipped; update memlens."
+            )
         quality = self.meta.get("quality", {})
         notes.extend(str(note) for note in quality.get("notes", ()))
-        return Quality(exact=not dropped and not truncated and not newer, dropped_records=dropped, truncated=truncated, notes=tuple(notes))
+        return Quality(
+            exact=not dropped and not truncated and not newer,
+            dropped_records=dropped,
+            truncated=truncated,
+            notes=tuple(notes),
+        )
 
     def ring_losses(self) -> int:
         """Records that found a perf ring full."""
@@ -257,7 +262,9 @@ class Capture:
         for header, payload in self.payloads(name):
             yield self._to_batch(layout, header, payload, columns)
 
-    def _to_batch(self, layout: Layout, header: dict[str, int], payload: bytes, columns: list[str] | None) -> pa.RecordBatch:
+    def _to_batch(
+        self, layout: Layout, header: dict[str, int], payload: bytes, columns: list[str] | None
+    ) -> pa.RecordBatch:
         import numpy as np
         import pyarrow as pa
 
@@ -265,9 +272,7 @@ class Capture:
         if layout.has_tail:
             pairs = records_with_tails(layout, payload)
             tails = [tail for _, tail in pairs]
-            fixed = {
-                f.name: np.array([values[f.name] for values, _ in pairs], dtype=f.code) for f in layout.fields
-            }
+            fixed = {f.name: np.array([values[f.name] for values, _ in pairs], dtype=f.code) for f in layout.fields}
             count = len(pairs)
         else:
             usable = len(payload) - len(payload) % layout.record_bytes
@@ -368,7 +373,9 @@ class Capture:
         batches = list(self.batches(kind))
         if not batches:
             return self._to_batch_schema(layouts()[kind])
-        return pa.concat_tables([pa.Table.from_batches([b]) for b in batches], promote_options="permissive").unify_dictionaries()
+        return pa.concat_tables(
+            [pa.Table.from_batches([b]) for b in batches], promote_options="permissive"
+        ).unify_dictionaries()
 
     def _to_batch_schema(self, layout: Layout) -> pa.Table:
         import pyarrow as pa
@@ -401,9 +408,8 @@ def _named(values: Any, names: dict[int, str]) -> pa.Array:
     texts = [names.get(int(v), None if int(v) == 0 else str(int(v))) for v in distinct]
     indices = pa.array(inverse.astype(np.int32))
     if None in texts:
-        keep = [text for text in texts if text is not None]
-        mapping = np.array([keep.index(t) if t is not None else -1 for t in texts], dtype=np.int32)
+        named = [text for text in texts if text is not None]
+        mapping = np.array([named.index(t) if t is not None else -1 for t in texts], dtype=np.int32)
         mapped = mapping[inverse]
-        indices = pa.array(mapped, mask=mapped < 0)
-        texts = keep
+        return pa.DictionaryArray.from_arrays(pa.array(mapped, mask=mapped < 0), pa.array(named, type=pa.string()))
     return pa.DictionaryArray.from_arrays(indices, pa.array(texts, type=pa.string()))

@@ -90,7 +90,9 @@ class Replay:
             "stack_weight": columns["stack_weight"],
             "code": columns["code"],
         }
-        result = pa.table({name: value if isinstance(value, pa.Array) else pa.array(value) for name, value in table.items()})
+        result = pa.table(
+            {name: value if isinstance(value, pa.Array) else pa.array(value) for name, value in table.items()}
+        )
         for name in ("module", "function", "file", "line"):
             result = result.append_column(name, sites.column(name).combine_chunks().take(code))
         return result.append_column("node", self._nodes(columns))

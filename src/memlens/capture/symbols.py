@@ -80,7 +80,14 @@ def jit_names(capture: Capture) -> dict[int, JitNames]:
     for batch in capture.batches("jit_code"):
         for row in batch.to_pylist():
             entries[row["process"]].append(
-                (row["address"], row["address"] + row["bytes"], row["time_ns"], row["name"] or "", row["file"] or "", row["line"])
+                (
+                    row["address"],
+                    row["address"] + row["bytes"],
+                    row["time_ns"],
+                    row["name"] or "",
+                    row["file"] or "",
+                    row["line"],
+                )
             )
     return {process: JitNames(list_) for process, list_ in entries.items()}
 
@@ -113,7 +120,15 @@ def name_codes(
     columns = (codes[name].tolist() for name in ("path", "process", "address", "time_ns", "executable"))
     for index, (path, process, address, time_ns, executable) in enumerate(zip(*columns, strict=True)):
         row: dict[str, Any] = dict.fromkeys(SITE_COLUMNS)
-        row.update(id=index, module=paths.get(path, ""), file_offset=address, process=process, line=0, column=0, inlined_into=[])
+        row.update(
+            id=index,
+            module=paths.get(path, ""),
+            file_offset=address,
+            process=process,
+            line=0,
+            column=0,
+            inlined_into=[],
+        )
         rows.append(row)
         if path:
             by_path[path].append(index)
@@ -140,7 +155,8 @@ def name_codes(
             function, file, line, column, _ = frames[0]
             row.update(function=function or None, file=file or None, line=line, column=column)
             row["inlined_into"] = [
-                f"{outer[0]} ({os.path.basename(outer[1])}:{outer[2]})" if outer[1] else outer[0] for outer in frames[1:]
+                f"{outer[0]} ({os.path.basename(outer[1])}:{outer[2]})" if outer[1] else outer[0]
+                for outer in frames[1:]
             ]
     return rows
 

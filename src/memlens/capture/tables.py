@@ -105,7 +105,9 @@ def process_rows(capture: Capture) -> tuple[list[dict[str, Any]], list[dict[str,
             dict(process=number, pid=event["pid"], parent=0, name=None, program=None, begin_ns=now, end_ns=None,
                  execs=0, threads=0, status=None),
         )  # fmt: skip
-        thread = threads.setdefault((number, tid), dict(process=number, thread=tid, name=None, begin_ns=now, end_ns=None))
+        thread = threads.setdefault(
+            (number, tid), dict(process=number, thread=tid, name=None, begin_ns=now, end_ns=None)
+        )
         operation = event["operation"]
         if operation == "fork":
             process["parent"] = event["parent_process"]

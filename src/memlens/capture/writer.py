@@ -53,7 +53,9 @@ class CaptureWriter:
         """Every string written so far, as it was before redaction."""
         if path.exists() or path.is_symlink():
             if not force:
-                raise OutputError(f"{path} exists already", hint="give another name with -o, or replace it with --force")
+                raise OutputError(
+                    f"{path} exists already", hint="give another name with -o, or replace it with --force"
+                )
             if not (path / META_FILE).is_file():
                 raise OutputError(
                     f"{path} exists and is not a capture", hint="memlens replaces captures only; give another name"

@@ -42,7 +42,9 @@ def parse_condition(text: str, names: list[str]) -> dict[str, Any]:
         )
     percent = unit == "%"
     if percent and sign is None:
-        raise UsageError(f"--fail-if {text!r}: a percentage is a change and needs a sign", hint=f"'{name} {relation} +{number}%'")
+        raise UsageError(
+            f"--fail-if {text!r}: a percentage is a change and needs a sign", hint=f"'{name} {relation} +{number}%'"
+        )
     if not percent and unit.lower() not in UNITS:
         raise UsageError(f"--fail-if {text!r}: unknown unit {unit!r}", hint="units: KiB, MiB, GiB, k, M, G, %")
     try:
@@ -94,7 +96,7 @@ def compare(before: Any, after: Any) -> list[dict[str, Any]]:
         change = None if a is None or b is None else b - a
         ratio = change / a if change is not None and a else None
         rows.append({"figure": name, "before": a, "after": b, "change": change, "relative": ratio})
-    rows.sort(key=lambda row: -abs(row["relative"]) if row["relative"] is not None else 0.0)
+    rows.sort(key=lambda row: -abs(float(row["relative"])) if row["relative"] is not None else 0.0)
     return rows
 
 
@@ -113,7 +115,12 @@ def compare_functions(before: Any, after: Any) -> list[dict[str, Any]]:
 
     old, new = bytes_by_function(before), bytes_by_function(after)
     rows = [
-        {"function": name, "before_bytes": old.get(name, 0), "after_bytes": new.get(name, 0), "change_bytes": new.get(name, 0) - old.get(name, 0)}
+        {
+            "function": name,
+            "before_bytes": old.get(name, 0),
+            "after_bytes": new.get(name, 0),
+            "change_bytes": new.get(name, 0) - old.get(name, 0),
+        }
         for name in dict.fromkeys([*old, *new])
     ]
     return sorted((row for row in rows if row["change_bytes"]), key=lambda row: -abs(int(row["change_bytes"])))
@@ -123,7 +130,9 @@ def main(arguments: list[str]) -> int:
     parser = new_parser("diff", description="Tells what changed from one capture to another.", examples=EXAMPLES)
     parser.add_argument("before", help="capture to compare with")
     parser.add_argument("after", help="capture to judge")
-    parser.add_argument("--fail-if", action="append", default=[], metavar="CONDITION", help="exit with 1 when it holds; repeatable")
+    parser.add_argument(
+        "--fail-if", action="append", default=[], metavar="CONDITION", help="exit with 1 when it holds; repeatable"
+    )
     parser.add_argument("--json", action="store_true", help="machine-readable")
     options = parser.parse_intermixed_args(arguments)
     from .. import analyses
@@ -156,6 +165,8 @@ def main(arguments: list[str]) -> int:
     else:
         from ..present import terminal
 
-        terminal.show_diff(rows, functions[:10], new_findings, gone, broken, before.quality.joined(after.quality), file=sys.stdout)
+        terminal.show_diff(
+            rows, functions[:10], new_findings, gone, broken, before.quality.joined(after.quality), file=sys.stdout
+        )
         sys.stdout.write(f"next: memlens report {options.after}\n")
     return THRESHOLD_EXCEEDED if broken else 0

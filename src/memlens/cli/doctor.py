@@ -41,7 +41,9 @@ def gather() -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    parser = new_parser("doctor", description="Tells what this machine can measure with each collector.", examples=EXAMPLES)
+    parser = new_parser(
+        "doctor", description="Tells what this machine can measure with each collector.", examples=EXAMPLES
+    )
     parser.add_argument("--json", action="store_true", help="machine-readable")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a collector of this version cannot run")
     options = parser.parse_intermixed_args(arguments)

@@ -22,7 +22,9 @@ EXAMPLES = """\
 def main(arguments: list[str]) -> int:
     parser = new_parser("export", description="Writes a capture's tables as files.", examples=EXAMPLES)
     parser.add_argument("capture", help="capture directory")
-    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="directory to write to; - for standard output")
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="DIR", help="directory to write to; - for standard output"
+    )
     parser.add_argument("--format", choices=("csv", "json", "parquet"), default="csv", help="file format (csv)")
     parser.add_argument("--tables", metavar="A,B", help="only these tables (default: the commonly used ones)")
     options = parser.parse_intermixed_args(arguments)
@@ -50,7 +52,9 @@ def main(arguments: list[str]) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise OutputError(f"cannot write to {directory}: {os_reason(error)}", hint="give another directory with -o") from error
+        raise OutputError(
+            f"cannot write to {directory}: {os_reason(error)}", hint="give another directory with -o"
+        ) from error
     example = f"duckdb -c \"SELECT * FROM '{directory}/{names[0]}.{options.format}' LIMIT 5\""
     sys.stdout.write(f"next: {example}, or pandas.read_{options.format}(...)\n")
     return 0
@@ -68,7 +72,9 @@ def flat(table: Any) -> Any:
             text = pa.array([None if v is None else " ; ".join(map(str, v)) for v in column.to_pylist()], pa.string())
             table = table.set_column(index, field.name, text)
         elif pa.types.is_binary(field.type):
-            table = table.set_column(index, field.name, pa.array([v and v.hex() for v in column.to_pylist()], pa.string()))
+            table = table.set_column(
+                index, field.name, pa.array([v and v.hex() for v in column.to_pylist()], pa.string())
+            )
     return table
 
 

@@ -32,12 +32,16 @@ def parse(arguments: list[str]) -> tuple[object, list[str]]:
     parser.add_argument(
         "--collectors", metavar="A,B", help="use exactly these (faults, timeline); default: whatever works here"
     )
-    parser.add_argument("--rate", type=float, default=10.0, metavar="HZ", help="timeline readings a second, 1 to 1000 (10)")
+    parser.add_argument(
+        "--rate", type=float, default=10.0, metavar="HZ", help="timeline readings a second, 1 to 1000 (10)"
+    )
     parser.add_argument(
         "--stacks", choices=("fp", "dwarf", "none"), default="fp", help="call stacks of sampled faults (default: fp)"
     )
     parser.add_argument(
-        "--single", action="store_true", help="half the cost a fault; upgrades and repeated touches cannot be told apart"
+        "--single",
+        action="store_true",
+        help="half the cost a fault; upgrades and repeated touches cannot be told apart",
     )
     parser.add_argument("--redact", action="store_true", help="keep no paths, arguments or host name in the capture")
     parser.add_argument("-q", "--quiet", action="store_true", help="no summary")

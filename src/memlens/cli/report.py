@@ -41,14 +41,18 @@ def main(arguments: list[str]) -> int:
         try:
             Path(options.html).write_text(page)
         except OSError as error:
-            raise OutputError(f"cannot write {options.html}: {os_reason(error)}", hint="give another place to --html") from error
-        sys.stdout.write(f"wrote {options.html} ({len(page) >> 10} KiB)\nnext: open it in a browser: xdg-open {options.html}\n")
+            raise OutputError(
+                f"cannot write {options.html}: {os_reason(error)}", hint="give another place to --html"
+            ) from error
+        sys.stdout.write(
+            f"wrote {options.html} ({len(page) >> 10} KiB)\nnext: open it in a browser: xdg-open {options.html}\n"
+        )
         return 0
     from ..present import terminal
 
     terminal.show(report, file=sys.stdout, rows=max(1, options.rows))
     sys.stdout.write(
         f"next: memlens report {options.capture} --html page.html, "
-        f"or ask: memlens query {options.capture} \"SELECT class, count(*) FROM faults GROUP BY class\"\n"
+        f'or ask: memlens query {options.capture} "SELECT class, count(*) FROM faults GROUP BY class"\n'
     )
     return 0

@@ -44,7 +44,7 @@ def _capabilities() -> int:
 def gather() -> dict[str, Any]:
     """All facts that probes look at."""
     capabilities = _capabilities()
-    soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     devices = sorted(os.path.basename(path) for path in glob.glob("/sys/bus/event_source/devices/*"))
     clangs = sorted({os.path.basename(path) for path in glob.glob("/usr/bin/clang-[0-9]*") if path[-1].isdigit()})
     return {
@@ -55,12 +55,14 @@ def gather() -> dict[str, Any]:
         "root": os.geteuid() == 0,
         "has_perf_capability": bool(capabilities >> CAP_PERFMON & 1 or capabilities >> CAP_SYS_ADMIN & 1),
         "pmu_devices": devices,
-        "has_pmu": any(name in ("cpu", "cpu_core", "cpu_atom", "armv8_pmuv3_0") or name.startswith("armv8") for name in devices),
+        "has_pmu": any(
+            name in ("cpu", "cpu_core", "cpu_atom", "armv8_pmuv3_0") or name.startswith("armv8") for name in devices
+        ),
         "memory_sampling": [name for name in devices if name.startswith(("ibs_op", "arm_spe"))],
         "clang": clangs or ([shutil.which("clang")] if shutil.which("clang") else []),
         "qemu_user": shutil.which(f"qemu-{os.uname().machine}") or shutil.which(f"qemu-{os.uname().machine}-static"),
         "numa_nodes": len(glob.glob("/sys/devices/system/node/node[0-9]*")),
-        "swap": "0" != _swap_total(),
+        "swap": _swap_total() != "0",
         "in_container": os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv"),
     }
 
@@ -78,7 +80,10 @@ def why_no_perf_event(facts: dict[str, Any], error: int) -> tuple[str, str]:
     if error == errno.ENOSYS:
         return ("this kernel was built without perf events", "boot a kernel with CONFIG_PERF_EVENTS=y")
     if paranoid is None:
-        return ("this kernel has no perf events (no /proc/sys/kernel/perf_event_paranoid)", "boot a kernel with CONFIG_PERF_EVENTS=y")
+        return (
+            "this kernel has no perf events (no /proc/sys/kernel/perf_event_paranoid)",
+            "boot a kernel with CONFIG_PERF_EVENTS=y",
+        )
     if error in (errno.EACCES, errno.EPERM):
         if not facts["has_perf_capability"] and paranoid > 2:
             return (

@@ -121,9 +121,7 @@ def _write_unwound_stacks(capture: Capture, writer: CaptureWriter) -> int:
             split = 8 * dump["register_count"]
             addresses = unwinders[key].unwind(dump["register_mask"], tail[:split], dump["stack_pointer"], tail[split:])
             ips = b"".join(address.to_bytes(8, "little") for address in addresses)
-            records.append(
-                stacks.pack(ips, id=dump["id"], unwinder=enum_value("unwinder", "dwarf"), process=process)
-            )
+            records.append(stacks.pack(ips, id=dump["id"], unwinder=enum_value("unwinder", "dwarf"), process=process))
     for at in range(0, len(records), 4096):
         writer.records("stack", records[at : at + 4096])
     return len(records)
@@ -140,7 +138,9 @@ def _mapping_rows(payload: bytes) -> list[dict[str, Any]]:
     ]
 
 
-def _executable_at(rows: list[dict[str, Any]], time_ns: int, strings: dict[int, str]) -> tuple[tuple[int, int, int, str], ...]:
+def _executable_at(
+    rows: list[dict[str, Any]], time_ns: int, strings: dict[int, str]
+) -> tuple[tuple[int, int, int, str], ...]:
     live: dict[int, tuple[int, int, int, str]] = {}
     for row in rows:
         if row["time_ns"] > time_ns:

@@ -78,7 +78,9 @@ def find_program(name: str) -> str:
             if os.access(candidate, os.X_OK):
                 return candidate
     if found_file:
-        raise ProgramNotExecutable(f"{found_file} is not executable", hint=f"chmod +x {found_file}, or name its interpreter")
+        raise ProgramNotExecutable(
+            f"{found_file} is not executable", hint=f"chmod +x {found_file}, or name its interpreter"
+        )
     if "/" in name and os.path.isdir(name):
         raise ProgramNotExecutable(f"{name} is a directory")
     raise ProgramNotFound(f"there is no program {name!r}", hint="check the name, or give its path after --")
@@ -209,7 +211,11 @@ class Recorder:
             now = time.monotonic_ns()
             self.writer.records(
                 "pinning",
-                [Packer("pinning").pack(tail, time_ns=now, thread=pid, operation=enum_value("pinning_operation", "found"))],
+                [
+                    Packer("pinning").pack(
+                        tail, time_ns=now, thread=pid, operation=enum_value("pinning_operation", "found")
+                    )
+                ],
                 process=1,
                 begin_ns=now,
                 end_ns=now,
@@ -295,7 +301,11 @@ class Recorder:
             if ended:
                 return status, usage
             self._tick()
-            if self.options.duration_s is not None and time.monotonic() - begin > self.options.duration_s and self._recording:
+            if (
+                self.options.duration_s is not None
+                and time.monotonic() - begin > self.options.duration_s
+                and self._recording
+            ):
                 self._stop_recording()
                 self.notes.append(f"Recorded the first {self.options.duration_s:g} s; the program ran on unrecorded.")
 
@@ -338,7 +348,9 @@ class Recorder:
         if counts["throttled"]:
             notes.append(f"The kernel throttled perf events {counts['throttled']} times.")
         if self.slow.node_pages_skipped:
-            notes.append(f"The NUMA nodes of {self.slow.node_pages_skipped} pages were not asked: too many faults a second.")
+            notes.append(
+                f"The NUMA nodes of {self.slow.node_pages_skipped} pages were not asked: too many faults a second."
+            )
         failure = self.writer.failure
         if failure is not None:
             notes.append(

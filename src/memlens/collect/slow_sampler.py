@@ -142,7 +142,9 @@ class SlowSampler:
             self.node_pages_asked += asked
             self.node_pages_skipped = skipped
 
-    def _record(self, metric: int, value: int, now: int, last: int, cost: int, node: int = -1, thread: int = 0) -> bytes:
+    def _record(
+        self, metric: int, value: int, now: int, last: int, cost: int, node: int = -1, thread: int = 0
+    ) -> bytes:
         interval_us = min((now - last) // 1000, 0xFFFFFFFF) if last else 0
         return self._timeline.pack(
             time_ns=now, value=value, metric=metric, node=node, interval_us=interval_us,
@@ -153,7 +155,12 @@ class SlowSampler:
         begin = time.monotonic_ns()
         if begin < watched.rollup_due_ns or not self.rollup_budget.allows(now_ns=begin):
             return
-        names = {"Pss": "pss_bytes", "AnonHugePages": "anon_huge_bytes", "Anonymous": "anon_bytes", "Swap": "swap_bytes"}
+        names = {
+            "Pss": "pss_bytes",
+            "AnonHugePages": "anon_huge_bytes",
+            "Anonymous": "anon_bytes",
+            "Swap": "swap_bytes",
+        }
         values: dict[str, int] = {}
         try:
             with open(f"/proc/{watched.pid}/smaps_rollup") as file:
@@ -278,7 +285,9 @@ class SlowSampler:
                 lowest[metric] = min(lowest.get(metric, 1 << 62), int(text))
         self._cgroup_due_ns = now + MIN_INTERVAL_NS
         records = [
-            self._record(metric, value, now, self._last_cgroup_ns, 0) for metric, value in lowest.items() if value < 1 << 60
+            self._record(metric, value, now, self._last_cgroup_ns, 0)
+            for metric, value in lowest.items()
+            if value < 1 << 60
         ]
         self.writer.records("timeline", records, begin_ns=now, end_ns=now)
         self._last_cgroup_ns = now

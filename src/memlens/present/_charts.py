@@ -116,9 +116,7 @@ class Series:
 
 
 def _series_data(series: Sequence[Series]) -> str:
-    rows = [
-        {"name": one.name, "t": [round(t, 5) for t in one.times], "v": list(one.values)} for one in series
-    ]
+    rows = [{"name": one.name, "t": [round(t, 5) for t in one.times], "v": list(one.values)} for one in series]
     return esc(json.dumps(rows, separators=(",", ":")))
 
 
@@ -158,23 +156,17 @@ def _step_path(one: Series, end_s: float, top: float, *, closed: bool) -> str:
 
 
 # ---- charts ------------------------------------------------------------
-def step_chart(
-    rss: Series, pss: Series | None, *, end_s: float, limit_bytes: float | None, title: str
-) -> str:
+def step_chart(rss: Series, pss: Series | None, *, end_s: float, limit_bytes: float | None, title: str) -> str:
     """Bytes over time: RSS filled, PSS dotted, a limit dashed, the peak marked.
 
     The caller decides whether the limit belongs on the chart.
     """
     end_s = max([end_s, *rss.times, *(pss.times if pss else ()), 1e-9])
-    lines = [
-        Series(one.name, *thinned(one.times, one.values)) for one in (rss, pss) if one and len(one.times)
-    ]
+    lines = [Series(one.name, *thinned(one.times, one.values)) for one in (rss, pss) if one and len(one.times)]
     peak = max(rss.values, default=0)
     top = max([limit_bytes or 0.0, *(max(one.values) for one in lines)], default=0.0) * 1.16 or 1.0
     body = [_axes(end_s, top, byte_ticks(top), byte_label)]
-    body.append(
-        f'<svg width="100%" height="{PLOT_PX}" viewBox="0 0 1000 {PLOT_PX}" preserveAspectRatio="none">'
-    )
+    body.append(f'<svg width="100%" height="{PLOT_PX}" viewBox="0 0 1000 {PLOT_PX}" preserveAspectRatio="none">')
     for one, kind in zip(lines, ("rss", "pss") if len(rss.times) else ("pss",), strict=False):
         if kind == "rss":
             body.append(f'<path class="area" d="{_step_path(one, end_s, top, closed=True)}"/>')
@@ -329,9 +321,7 @@ def icicle(stacks: Sequence[tuple[Sequence[str], int, int]], *, title: str) -> t
         colour = "root" if depth == 0 else f"c{crc32(node.names[-1].encode('utf-8', 'replace')) % 3}"
         narrow = " narrow" if width < NARROW_PERCENT else ""
         place = f'x="{x:.4f}%" width="{width:.4f}%" y="{depth * FRAME_PX}" height="{FRAME_PX - 1}"'
-        about = (
-            f"{' → '.join(node.names)}: {human_bytes(node.weight)}, {width:.1f} %, {node.samples:,} samples"
-        )
+        about = f"{' → '.join(node.names)}: {human_bytes(node.weight)}, {width:.1f} %, {node.samples:,} samples"
         body.append(
             f'<g class="{colour}{narrow}" data-x="{x:.4f}" data-w="{width:.4f}"><title>{esc(about)}</title>'
             f'<rect {place}/><svg {place}><text x="4" y="13">{esc(_label(node))}</text></svg></g>'

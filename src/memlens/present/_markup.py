@@ -54,9 +54,7 @@ def value_text(name: str, value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         # Lists of whole numbers are identifiers; separators inside would read as more entries.
-        return (
-            ", ".join(str(one) if isinstance(one, int) else value_text(name, one) for one in value) or "none"
-        )
+        return ", ".join(str(one) if isinstance(one, int) else value_text(name, one) for one in value) or "none"
     if not isinstance(value, int | float):
         return str(value)
     if value != value or value in (float("inf"), float("-inf")):
@@ -222,11 +220,7 @@ def column(result: Result, table_name: str, column_name: str) -> list[Any]:
 
 
 def definitions(kind: str, entries: Iterable[tuple[str, str]]) -> str:
-    return (
-        f'<dl class="{kind}">'
-        + "".join(f"<div><dt>{dt}</dt><dd>{dd}</dd></div>" for dt, dd in entries)
-        + "</dl>"
-    )
+    return f'<dl class="{kind}">' + "".join(f"<div><dt>{dt}</dt><dd>{dd}</dd></div>" for dt, dd in entries) + "</dl>"
 
 
 # ---- legends ------------------------------------------------------------

@@ -48,9 +48,7 @@ LIMIT_ON_CHART_RATIO = 4
 def capacity_section(result: Result) -> str:
     figures = result.figures
     rss = Series("RSS", column(result, "over_time", "time_s"), column(result, "over_time", "rss_bytes"))
-    pss = Series(
-        "PSS", column(result, "pss_over_time", "time_s"), column(result, "pss_over_time", "pss_bytes")
-    )
+    pss = Series("PSS", column(result, "pss_over_time", "time_s"), column(result, "pss_over_time", "pss_bytes"))
     body = []
     if rss.times or pss.times:
         peak = max([0, *rss.values, *pss.values])
@@ -73,19 +71,13 @@ def capacity_section(result: Result) -> str:
         readings = counted(int(figures.get("readings") or len(rss.times)), "reading") + (
             f", one every {interval:.3g} s" if interval else ""
         )
-        far = (
-            f" The {kind}'s limit of {human_bytes(limit)} is far above and not drawn."
-            if limit and not near
-            else ""
-        )
+        far = f" The {kind}'s limit of {human_bytes(limit)} is far above and not drawn." if limit and not near else ""
         body.append(
             f'<figure><ul class="legend">{"".join(legend)}</ul>'
             f'<output class="readout">{esc(readings)}.{esc(far)}</output>{chart}</figure>'
         )
     else:
-        body.append(
-            '<p class="muted">There is no reading of RSS: the program ended before the first one.</p>'
-        )
+        body.append('<p class="muted">There is no reading of RSS: the program ended before the first one.</p>')
     nodes, total = top_rows(result, "by_node")
     if nodes:
         most = sum(row["peak_bytes"] for row in nodes)
@@ -228,17 +220,14 @@ def _placed_by_kernel(result: Result, meta: dict[str, Any]) -> str:
 def _between(low_ns: int | None, high_ns: int | None, begin_ns: int) -> str:
     """When a page became resident: after one look at the page tables and before the next."""
     high = "?" if high_ns is None else f"{(high_ns - begin_ns) / 1e9:.2f} s"
-    return (
-        f"before {high}" if not low_ns or low_ns <= begin_ns else f"{(low_ns - begin_ns) / 1e9:.2f} to {high}"
-    )
+    return f"before {high}" if not low_ns or low_ns <= begin_ns else f"{(low_ns - begin_ns) / 1e9:.2f} to {high}"
 
 
 def _stacks(result: Result, meta: dict[str, Any]) -> str:
     arrow = result.tables.get("stacks")
     rows = arrow.to_pylist() if arrow is not None and arrow.num_columns else []
     stacks = [
-        (row["frames"] or ["(no frames)"], int(row["estimated_bytes"] or 0), int(row["samples"] or 0))
-        for row in rows
+        (row["frames"] or ["(no frames)"], int(row["estimated_bytes"] or 0), int(row["samples"] or 0)) for row in rows
     ]
     svg, remarks = icicle(stacks, title="Call stacks of first touches")
     if not svg:
@@ -371,11 +360,7 @@ def other_section(result: Result) -> str:
     """A result that this page has no view of its own for: its figures and tables as they are."""
     name = result.name.replace("_", " ")
     body = (
-        [
-            definitions(
-                "tiles", ((esc(words(key)), titled(key, value)) for key, value in result.figures.items())
-            )
-        ]
+        [definitions("tiles", ((esc(words(key)), titled(key, value)) for key, value in result.figures.items()))]
         if result.figures
         else []
     )

@@ -45,9 +45,7 @@ def header(report: Report) -> str:
     meta = report.meta
     machine = meta.get("machine") or {}
     command = meta.get("command") or []
-    line = (
-        shlex.join(str(word) for word in command) if command else f"process {meta.get('pid', '?')} (attached)"
-    )
+    line = shlex.join(str(word) for word in command) if command else f"process {meta.get('pid', '?')} (attached)"
     nodes = len(machine.get("numa_nodes") or []) or 1
     computer = [str(machine.get("cpu") or "unknown CPU")]
     if machine.get("cpus"):
@@ -72,9 +70,7 @@ def header(report: Report) -> str:
         (
             "Collectors",
             esc(
-                ", ".join(
-                    _collector(name, options) for name, options in (meta.get("collectors") or {}).items()
-                )
+                ", ".join(_collector(name, options) for name, options in (meta.get("collectors") or {}).items())
                 or "none"
             ),
         ),
@@ -112,9 +108,7 @@ def _collector(name: str, options: Any) -> str:
         said.append(f"{options['rate_hz']:g} readings a second")
     if "stacks" in options:
         said.append(
-            "no call stacks"
-            if options["stacks"] == "none"
-            else f"call stacks by {unwinder(options['stacks'])}"
+            "no call stacks" if options["stacks"] == "none" else f"call stacks by {unwinder(options['stacks'])}"
         )
     if options.get("single"):
         said.append("one event a fault")
@@ -127,9 +121,7 @@ def findings_section(findings: Sequence[Finding]) -> str:
         body = "<p>None: no rule of this version found anything to change in this run.</p>"
     else:
         body = "".join(_finding(finding) for finding in findings)
-    return (
-        f'<section id="findings"><h2>Findings{f" ({len(findings)})" if findings else ""}</h2>{body}</section>'
-    )
+    return f'<section id="findings"><h2>Findings{f" ({len(findings)})" if findings else ""}</h2>{body}</section>'
 
 
 def _finding(finding: Finding) -> str:
@@ -229,9 +221,7 @@ def figures_section(report: Report) -> str:
 
     def tile(label: str, name: str, value: Any, remark: str = "") -> None:
         if value is not None:
-            tiles.append(
-                (esc(label), titled(name, value) + (f"<small>{esc(remark)}</small>" if remark else ""))
-            )
+            tiles.append((esc(label), titled(name, value) + (f"<small>{esc(remark)}</small>" if remark else "")))
 
     if capacity := report.results.get("capacity"):
         figures = capacity.figures
@@ -330,9 +320,7 @@ def render(report: Report) -> str:
     capacity, touch, faults = (results.get(name) for name in ("capacity", "first_touch", "faults"))
     figures = figures_section(report)
     body = [findings_section(report.findings), quality_section(report), figures]
-    links = [("findings", "Findings"), ("quality", "Quality")] + (
-        [("figures", "Key figures")] if figures else []
-    )
+    links = [("findings", "Findings"), ("quality", "Quality")] + ([("figures", "Key figures")] if figures else [])
     if capacity:
         body.append(capacity_section(capacity))
         links.append(("capacity", "Memory over time"))

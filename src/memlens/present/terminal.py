@@ -101,7 +101,9 @@ def show(report: Report, *, file: IO[str], rows: int = 10, brief: bool = False) 
     meta = report.meta
     machine = meta.get("machine", {})
     ended = exit_in_words(meta.get("wait_status")) if meta.get("state") == "complete" else "recording did not finish"
-    duration = meta.get("wall_s") or (report.results["capacity"].figures["duration_s"] if "capacity" in report.results else 0.0)
+    duration = meta.get("wall_s") or (
+        report.results["capacity"].figures["duration_s"] if "capacity" in report.results else 0.0
+    )
     console.print(f"\n[bold]{escape(report.title)}[/]  {duration:.2f} s, {ended}", overflow="ellipsis", no_wrap=True)
     if not brief:
         console.print(
@@ -136,7 +138,11 @@ def _capacity(console: Console, report: Report) -> None:
         f"most of the time {human_bytes(figures['steady_rss_bytes'])}"
         + (f", PSS at least {human_bytes(figures['peak_pss_bytes'])}" if figures["peak_pss_bytes"] else "")
         + (f", huge pages {human_bytes(figures['peak_anon_huge_bytes'])}" if figures["peak_anon_huge_bytes"] else "")
-        + (f", {figures['limit_kind']} limit {human_bytes(figures['limit_bytes'])}" if figures["limit_kind"] == "cgroup" else "")
+        + (
+            f", {figures['limit_kind']} limit {human_bytes(figures['limit_bytes'])}"
+            if figures["limit_kind"] == "cgroup"
+            else ""
+        )
     )
     if columns:
         console.print(f"  RSS {spark(columns)} {figures['duration_s']:.1f} s", style="green", no_wrap=True)
@@ -168,8 +174,16 @@ def _first_touch(console: Console, report: Report, rows: int) -> None:
     console.print(
         f"\n[bold]First touch[/]  {human_bytes(total)} placed by {figures['placing_faults']:,} faults"
         + (f", {human_bytes(figures['huge_bytes'])} in huge pages" if figures["huge_bytes"] else "")
-        + (f", {human_bytes(figures['placed_in_system_calls_bytes'])} inside system calls" if figures["placed_in_system_calls_bytes"] else "")
-        + (f"; {human_bytes(figures['placed_without_event_bytes'])} more placed by the kernel without an event" if figures["placed_without_event_bytes"] else "")
+        + (
+            f", {human_bytes(figures['placed_in_system_calls_bytes'])} inside system calls"
+            if figures["placed_in_system_calls_bytes"]
+            else ""
+        )
+        + (
+            f"; {human_bytes(figures['placed_without_event_bytes'])} more placed by the kernel without an event"
+            if figures["placed_without_event_bytes"]
+            else ""
+        )
     )
     lines = [
         (_where(row), row["bytes"], row["faults"], f"{row['threads']} threads" if row["threads"] > 1 else "")
@@ -179,7 +193,12 @@ def _first_touch(console: Console, report: Report, rows: int) -> None:
         _share_table(console, "where", lines, total)
     threads = result.tables["by_thread"].slice(0, rows).to_pylist()
     if result.tables["by_thread"].num_rows > 1:
-        _share_table(console, "thread", [(f"{row['thread']} {row['name'] or ''}", row["bytes"], row["faults"], "") for row in threads], total)
+        _share_table(
+            console,
+            "thread",
+            [(f"{row['thread']} {row['name'] or ''}", row["bytes"], row["faults"], "") for row in threads],
+            total,
+        )
     nodes = result.tables["by_node"].to_pylist()
     if len(nodes) > 1:
         _share_table(
@@ -192,7 +211,8 @@ def _faults(console: Console, report: Report) -> None:
     result = report.results["faults"]
     figures = result.figures
     classes = ", ".join(
-        f"{row['class']} {row['faults']:,}" for row in sorted(result.tables["by_class"].to_pylist(), key=lambda r: -r["faults"])
+        f"{row['class']} {row['faults']:,}"
+        for row in sorted(result.tables["by_class"].to_pylist(), key=lambda r: -r["faults"])
     )
     console.print(f"\n[bold]Faults[/]  {figures['faults']:,}: {classes or 'none'}")
     over_time = result.tables["over_time"]
@@ -211,7 +231,9 @@ def _processes(console: Console, report: Report, rows: int) -> None:
     table = result.tables["by_process"].to_pylist()
     console.print(f"\n[bold]Processes[/]  {len(table)}")
     for row in table[:rows]:
-        console.print(f"  {row['pid']:>8} {escape(row['name'][:24]):<24} peak {human_bytes(row['peak_rss_bytes'])}, {row['threads']} thread(s)")
+        console.print(
+            f"  {row['pid']:>8} {escape(row['name'][:24]):<24} peak {human_bytes(row['peak_rss_bytes'])}, {row['threads']} thread(s)"
+        )
     if len(table) > rows:
         console.print(f"  … and {len(table) - rows} more", style="dim")
 
@@ -249,7 +271,9 @@ def _quality(console: Console, quality: Quality, meta: dict[str, Any], *, brief:
         console.print(Padding(f"! {escape(note)}", (0, 0, 0, 2)), style="yellow")
     if not brief or "faults" not in collectors:
         for entry in meta.get("unsupported", []):
-            console.print(Padding(f"! {escape(entry['collector'])}: {escape(entry['reason'])}", (0, 0, 0, 2)), style="yellow")
+            console.print(
+                Padding(f"! {escape(entry['collector'])}: {escape(entry['reason'])}", (0, 0, 0, 2)), style="yellow"
+            )
             console.print(Padding(f"→ {escape(entry['remedy'])}", (0, 0, 0, 4)), style="cyan")
 
 
@@ -274,9 +298,19 @@ def show_diff(
     for row in figures:
         if not row["change"]:
             continue
-        change = "" if row["change"] is None else ("+" if row["change"] > 0 else "") + human_figure(row["figure"], row["change"])
+        change = (
+            ""
+            if row["change"] is None
+            else ("+" if row["change"] > 0 else "") + human_figure(row["figure"], row["change"])
+        )
         relative = "" if row["relative"] is None else f"{row['relative']:+.1%}"
-        table.add_row(row["figure"], human_figure(row["figure"], row["before"]), human_figure(row["figure"], row["after"]), change, relative)
+        table.add_row(
+            row["figure"],
+            human_figure(row["figure"], row["before"]),
+            human_figure(row["figure"], row["after"]),
+            change,
+            relative,
+        )
     console.print(table)
     if functions:
         console.print("\n[bold]First-touched bytes by function[/]")
@@ -293,7 +327,9 @@ def show_diff(
     for note in quality.notes:
         console.print(f"! {escape(note)}", style="yellow")
     for entry in broken:
-        console.print(f"[bold red]failed[/] {escape(entry['condition'])}: before {entry['before']}, after {entry['after']}")
+        console.print(
+            f"[bold red]failed[/] {escape(entry['condition'])}: before {entry['before']}, after {entry['after']}"
+        )
 
 
 DESCRIPTOR = PresenterDescriptor(

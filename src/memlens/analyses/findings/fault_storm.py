@@ -36,7 +36,9 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
         return []
     touches = results["first_touch"]
     placed = touches.figures["first_touched_bytes"]
-    peak = max(results["capacity"].figures["peak_rss_bytes"] or 0, results["capacity"].figures["kernel_peak_rss_bytes"] or 0, 1)
+    peak = max(
+        results["capacity"].figures["peak_rss_bytes"] or 0, results["capacity"].figures["kernel_peak_rss_bytes"] or 0, 1
+    )
     ratio = placed / peak
     line = touches.tables["by_line"].slice(0, 1).to_pylist()[0]
     where = f"{line['function'] or 'unnamed code'}" + (f" ({line['file']}:{line['line']})" if line["file"] else "")

@@ -44,7 +44,9 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
 
         faults = placing_faults(capture.table("faults"))
         faults = faults.filter(
-            pc.and_(pc.equal(faults.column("process"), process["process"]), pc.equal(faults.column("thread"), top["thread"]))
+            pc.and_(
+                pc.equal(faults.column("process"), process["process"]), pc.equal(faults.column("thread"), top["thread"])
+            )
         )
         line = grouped(faults, ["function", "file", "line"]).slice(0, 1).to_pylist()[0]
         where = f"{line['function'] or 'unnamed code'}" + (f" ({line['file']}:{line['line']})" if line["file"] else "")

@@ -13,6 +13,7 @@ def probe(facts: Mapping[str, Any]) -> Any:
 
     return Availability(False, "comes in a later version; this machine has what it will need")
 
+
 DESCRIPTOR = CollectorDescriptor(
     name="alloc",
     question="heap objects: who allocated what, when, how long it lives",

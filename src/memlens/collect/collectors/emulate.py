@@ -19,6 +19,7 @@ def probe(facts: Mapping[str, Any]) -> Any:
         (("it will need qemu-user, which is not installed", "sudo apt-get install qemu-user"),),
     )
 
+
 DESCRIPTOR = CollectorDescriptor(
     name="emulate",
     question="every access of an unmodified program, exactly, on any ISA",

@@ -32,11 +32,23 @@ def probe(facts: Mapping[str, Any]) -> Any:
             )
         )
     if facts["page_size_errno"]:
-        reasons.append(("this kernel does not tell page sizes: huge pages count as one page", "use Linux 5.11 or newer"))
+        reasons.append(
+            ("this kernel does not tell page sizes: huge pages count as one page", "use Linux 5.11 or newer")
+        )
     if facts["pagemap_errno"]:
-        reasons.append(("/proc/PID/pagemap cannot be read: pages placed by the kernel stay unseen", "mount /proc without restrictions"))
+        reasons.append(
+            (
+                "/proc/PID/pagemap cannot be read: pages placed by the kernel stay unseen",
+                "mount /proc without restrictions",
+            )
+        )
     if facts["numa_nodes"] > 1 and facts["move_pages_errno"]:
-        reasons.append(("move_pages is refused: NUMA nodes of pages stay unknown", "allow move_pages in the container's seccomp profile"))
+        reasons.append(
+            (
+                "move_pages is refused: NUMA nodes of pages stay unknown",
+                "allow move_pages in the container's seccomp profile",
+            )
+        )
     detail = "every page fault: page, thread, line, class"
     return Availability(True, detail, tuple(reasons))
 

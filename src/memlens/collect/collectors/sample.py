@@ -15,7 +15,12 @@ def probe(facts: Mapping[str, Any]) -> Any:
         return Availability(
             False,
             "comes in a later version",
-            (("no PMU: this is a virtual machine without one, or the kernel has no driver for it", "use bare metal or a guest with a virtual PMU"),),
+            (
+                (
+                    "no PMU: this is a virtual machine without one, or the kernel has no driver for it",
+                    "use bare metal or a guest with a virtual PMU",
+                ),
+            ),
         )
     if facts["hardware_event_errno"]:
         from ..facts import why_no_perf_event
@@ -24,6 +29,7 @@ def probe(facts: Mapping[str, Any]) -> Any:
             False, "comes in a later version", (why_no_perf_event(dict(facts), facts["hardware_event_errno"]),)
         )
     return Availability(False, f"comes in a later version; this machine has {', '.join(facts['pmu_devices'])}")
+
 
 DESCRIPTOR = CollectorDescriptor(
     name="sample",

@@ -19,6 +19,7 @@ def probe(facts: Mapping[str, Any]) -> Any:
         (("it will need LLVM, and no clang is installed", "sudo apt-get install clang llvm-dev"),),
     )
 
+
 DESCRIPTOR = CollectorDescriptor(
     name="trace",
     question="sampled sequences of accesses with static load classes",
