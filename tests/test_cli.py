@@ -114,7 +114,7 @@ def test_an_existing_capture_is_not_replaced_by_accident(tmp_path: Path, small: 
 
 
 def test_a_capture_without_measurements_says_so(tmp_path: Path) -> None:
-    path = CaptureBuilder().event(1, "exec").write(tmp_path / "c.memlens")
+    path = CaptureBuilder().add("clock_pair", 0, monotonic_ns=5).write(tmp_path / "c.memlens")
     done = run_memlens("report", path)
     assert done.returncode == 68 and "no measurements" in done.stderr
 

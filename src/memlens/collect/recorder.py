@@ -292,11 +292,10 @@ class Recorder:
         while True:
             early = time.monotonic() - begin < EARLY_S
             info = signal.sigtimedwait(signals, EARLY_TICK_S if early else TICK_S)
-            if info is not None and info.si_signo != signal.SIGCHLD:
-                # Typed at the terminal (SI_KERNEL): the program has it already. Sent to us alone: pass it on.
-                if info.si_code <= 0 and info.si_pid != pid:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, info.si_signo)
+            # Typed at the terminal (SI_KERNEL): the program has it already. Sent to us alone: pass it on.
+            if info is not None and info.si_signo != signal.SIGCHLD and info.si_code <= 0 and info.si_pid != pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, info.si_signo)
             ended, status, usage = os.wait4(pid, os.WNOHANG)
             if ended:
                 return status, usage
