@@ -167,7 +167,7 @@ def first_touch_section(result: Result, meta: dict[str, Any]) -> str:
             empty="No fault placed memory.",
         )
     lead = (
-        f"{titled('bytes', placed)} were placed by {counted(int(figures.get('faults') or 0), 'fault')}: "
+        f"{titled('bytes', placed)} were placed by {counted(int(figures.get('placing_faults') or 0), 'fault')}: "
         "a page counts where it was touched first, because that decides which NUMA node it lies on."
     )
     named = figures.get("named_share")

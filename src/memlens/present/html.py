@@ -225,7 +225,7 @@ def figures_section(report: Report) -> str:
 
     if capacity := report.results.get("capacity"):
         figures = capacity.figures
-        tile("Peak RSS", "bytes", figures.get("peak_rss_bytes"), "largest reading, all processes")
+        tile("Peak RSS", "bytes", figures.get("peak_rss_bytes"), "largest seen, all processes")
         tile("Peak RSS, kernel", "bytes", figures.get("kernel_peak_rss_bytes"), "largest single process")
         tile("Median RSS", "bytes", figures.get("steady_rss_bytes"), "held most of the time")
         tile("Peak PSS", "bytes", figures.get("peak_pss_bytes"), "shared pages divided")
