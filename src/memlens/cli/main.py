@@ -104,6 +104,9 @@ def print_error(error: MemlensError) -> None:
 
 def main() -> NoReturn:
     """Entry point of the `memlens` command."""
+    # Arrow imports pandas, where it is installed, only to ask whether an argument is a Series: a quarter
+    # of a second at each start. The command line never uses pandas, so it is not to be found.
+    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
     # A caller may have closed our streams; the descriptors opened here are not passed to the program.
     sys.stdout = sys.stdout or open(os.devnull, "w")
     sys.stderr = sys.stderr or open(os.devnull, "w")
