@@ -299,3 +299,22 @@ def test_timeline_rate_is_kept(tmp_path: Path) -> None:
     run_memlens("record", "-q", "--rate", "200", "-o", tmp_path / "c.memlens", "--", "sleep", "1")
     result = memlens.analyses.run("capacity", memlens.open(tmp_path / "c.memlens"))
     assert result.figures["readings"] > 100
+
+
+@pytest.mark.parametrize("broken", ["slow_sampler.SlowSampler.tick", "finish.write_side_tables", "recorder.Recorder._pump"])
+def test_a_bug_in_the_recorder_does_not_change_the_programs_status(tmp_path: Path, broken: str) -> None:
+    module, *names = broken.split(".")
+    target = ".".join([f"memlens.collect.{module}", *names[:-1]])
+    code = (
+        "import sys, importlib\n"
+        f"module = importlib.import_module('memlens.collect.{module}')\n"
+        f"holder = {'module' if len(names) == 1 else f'module.{names[0]}'}\n"
+        "def fail(*args, **options): raise RuntimeError('broken on purpose')\n"
+        f"setattr(holder, {names[-1]!r}, fail)\n"
+        f"sys.argv = ['memlens', 'record', '-q', '-o', {str(tmp_path / 'c.memlens')!r}, '--', 'sh', '-c', 'sleep 0.3; echo out; exit 6']\n"
+        "from memlens.cli.main import main\nmain()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (6, "out\n"), f"{target}: {done.stderr}"
+    assert "broken on purpose" in done.stderr
+    memlens.open(tmp_path / "c.memlens")

@@ -162,8 +162,8 @@ class Capture:
             for key, value in reader.damage.items():
                 damage[key] += value
         dropped = sum(chunk.header["dropped"] for chunk in self._chunks) + self.ring_losses()
-        truncated = not self.complete
-        if truncated:
+        truncated = not self.complete or bool(self.meta.get("quality", {}).get("incomplete"))
+        if not self.complete:
             last = max((chunk.header["end_ns"] for chunk in self._chunks), default=0)
             first = min((c.header["begin_ns"] for c in self._chunks if c.header["begin_ns"]), default=last)
             notes.append(

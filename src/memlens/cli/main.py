@@ -96,6 +96,15 @@ def run(arguments: list[str]) -> int:
     return status
 
 
+class _WithoutPandas:
+    """Arrow imports pandas, where it is installed, only to ask whether an argument is a Series: a quarter of a
+    second at each start. The command line never uses pandas, so it is not to be found."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("No module named 'pandas'", name="pandas")
+
+
 def print_error(error: MemlensError) -> None:
     sys.stderr.write(f"memlens: {error}\n")
     if error.hint:
@@ -104,9 +113,7 @@ def print_error(error: MemlensError) -> None:
 
 def main() -> NoReturn:
     """Entry point of the `memlens` command."""
-    # Arrow imports pandas, where it is installed, only to ask whether an argument is a Series: a quarter
-    # of a second at each start. The command line never uses pandas, so it is not to be found.
-    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _WithoutPandas())  # type: ignore[arg-type]
     # A caller may have closed our streams; the descriptors opened here are not passed to the program.
     sys.stdout = sys.stdout or open(os.devnull, "w")
     sys.stderr = sys.stderr or open(os.devnull, "w")

@@ -119,7 +119,14 @@ def main(arguments: list[str]) -> int:
             _summarise(output)
     except MemlensError as error:
         print_error(error)
+    except Exception as error:  # the program's status must still be passed on
+        sys.stderr.write(f"memlens: no summary because of a bug in memlens: {type(error).__name__}: {error}\n")
     finally:
+        if recorder.failure is not None:
+            sys.stderr.write(
+                f"memlens: recording failed because of a bug in memlens: {recorder.failure}\n"
+                "         the program itself ran to its end; please report this\n"
+            )
         failure = recorder.writer.failure
         if failure is not None:
             sys.stderr.write(

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -100,6 +101,7 @@ class Recorder:
         self.session: _sampling.Session
         self.slow: SlowSampler
         self._recording = True
+        self.failure: str | None = None
 
     # ---- what to use ------------------------------------------------------------------
     def _choose(self, facts: dict[str, Any]) -> list[str]:
@@ -242,16 +244,32 @@ class Recorder:
     def _tick(self) -> None:
         if not self._recording:
             return
-        self._pump()
-        self.slow.tick()
+        try:
+            self._pump()
+            self.slow.tick()
+        except Exception as error:  # whatever goes wrong here, the program runs on and its status is kept
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """A bug or a machine in trouble: stop recording, say so at the end."""
+        if os.environ.get("MEMLENS_DEBUG"):
+            traceback.print_exc()
+        self._recording = False
+        self.failure = f"{type(error).__name__}: {error}"
+        self.notes.append(f"Recording stopped early because of an error in memlens ({self.failure}).")
+        with contextlib.suppress(Exception):
+            self.session.stop()
 
     def _stop_recording(self) -> None:
         if not self._recording:
             return
+        try:
+            self.session.stop()
+            self._pump()
+            self._write_clock_pairs()
+        except Exception as error:
+            self._give_up(error)
         self._recording = False
-        self.session.stop()
-        self._pump()
-        self._write_clock_pairs()
 
     def run_command(self, command: list[str]) -> Outcome:
         find_program(command[0])
@@ -365,6 +383,7 @@ class Recorder:
 
         counts = dict(self.session.counts())
         processes = len(self.session.processes())
+        outcome = Outcome(self.options.output, status, wall_s, 0, processes, counts)
         notes = self._quality_notes(counts)
         self.writer.meta.update(
             end_ns=time.monotonic_ns(),
@@ -377,11 +396,22 @@ class Recorder:
                 "smaps_rollup_reads": self.slow.rollups,
                 "node_pages_asked": self.slow.node_pages_asked,
             },
-            quality={"notes": notes, "stack": self.options.stacks if "faults" in self.collectors else "none"},
+            quality={
+                "notes": notes,
+                "incomplete": self.writer.failure is not None or self.failure is not None,
+                "stack": self.options.stacks if "faults" in self.collectors else "none",
+            },
         )
-        write_side_tables(self.writer)
-        self.writer.finish()
-        return Outcome(self.options.output, status, wall_s, self.writer.record_bytes, processes, counts, notes)
+        try:
+            write_side_tables(self.writer)
+            self.writer.finish()
+        except Exception as error:
+            # The records are on disk; a reader makes the tables itself.
+            self._give_up(error)
+            self.writer.close_records()
+        outcome.record_bytes = self.writer.record_bytes
+        outcome.notes = notes
+        return outcome
 
 
 def _fault_counts(pid: int) -> tuple[int, int]:
