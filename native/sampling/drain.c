@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static uint8_t shift_of(uint64_t page_bytes) {
   return page_bytes == 0 ? 0 : (uint8_t)__builtin_ctzll(page_bytes);
@@ -49,8 +50,10 @@ static void ask_node_later(struct ml_session *session, const struct ml_process *
     session->questions = grown;
     session->question_capacity = capacity;
   }
-  const uint8_t shift =
-      fault->after_shift != 0 && fault->after_shift != ML_NOT_OBSERVED ? fault->after_shift : 12;
+  /* The base page that faulted, not the start of a huge page: the program may have given that part back. */
+  static unsigned base_shift;
+  if (base_shift == 0) base_shift = (unsigned)__builtin_ctzl((unsigned long)sysconf(_SC_PAGESIZE));
+  const uint8_t shift = (uint8_t)base_shift;
   session->questions[session->question_count++] = (struct ml_page_question){
       .process = process->info.process,
       .page_shift = shift,

@@ -189,7 +189,7 @@ void FaultClassifier::replay_fault(ClassifiedFault& fault) {
   const bool older_epoch = touched && history.epoch < process.epoch;
   const bool in_kernel = (record.flags & ML_ENUM_fault_flags_KERNEL_MODE) != 0;
   const bool is_shared_memory = fault.area == AreaKind::shared_memory;
-  const bool is_file = fault.area == AreaKind::file;
+  const bool is_file = fault.area == AreaKind::file || fault.area == AreaKind::special;  // [vdso]: the kernel's page
 
   if (record.flags & ML_ENUM_fault_flags_MAJOR) {
     fault.fault_class = FaultClass::major;

@@ -92,6 +92,12 @@ def first_touch(capture: Capture) -> Result:
         notes.append(
             f"{inferred} of {placing.num_rows} placing faults were classed without knowing what was mapped before."
         )
+    unknown = placing.column("node").null_count
+    if unknown:
+        notes.append(
+            f"The NUMA node of {unknown} of {placing.num_rows} placing faults is unknown: the page or its process was "
+            "gone before it could be asked."
+        )
     jit = unnamed.filter(pc.equal(unnamed.column("module"), "[jit]")).num_rows
     if jit:
         notes.append(

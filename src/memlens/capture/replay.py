@@ -110,14 +110,13 @@ class Replay:
         placements = self.capture.table("placements")
         if placements.num_rows == 0 or count == 0:
             return pa.nulls(count, type=pa.int32())
-        # A question keeps its fault's time and is asked at the start of the fault's span.
-        span = np.left_shift(np.uint64(1), columns["span_shift"].astype(np.uint64))
+        # A question keeps its fault's time and asks for the base page that faulted.
         faults = pa.table(
             {
                 "row": np.arange(count),
                 "process": columns["process"],
                 "time_ns": columns["time_ns"],
-                "address": columns["address"] & ~(span - np.uint64(1)),
+                "address": columns["address"] & ~np.uint64(self.page_bytes - 1),
             }
         )
         answers = placements.select(["process", "evidence_ns", "address", "node"]).rename_columns(

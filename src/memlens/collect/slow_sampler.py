@@ -74,7 +74,10 @@ class SlowSampler:
         self.nodes = nodes
         self.page_bytes = os.sysconf("SC_PAGE_SIZE")
         # A few looks at the start are worth more than the budget: short programs end soon.
+        # Each reading has its own budget: a slow one must not starve the others.
         self.rollup_budget = Budget(share=0.01, grace_ns=5_000_000, now_ns=now)
+        self.threads_budget = Budget(share=0.005, grace_ns=5_000_000, now_ns=now)
+        self.numa_budget = Budget(share=0.01, grace_ns=5_000_000, now_ns=now)
         self.look_budget = Budget(share=0.01, grace_ns=10_000_000, now_ns=now)
         self.watched: dict[int, _Watched] = {}
         self.looks = 0
@@ -155,6 +158,7 @@ class SlowSampler:
         begin = time.monotonic_ns()
         if begin < watched.rollup_due_ns or not self.rollup_budget.allows(now_ns=begin):
             return
+        cpu_begin = time.thread_time_ns()
         names = {
             "Pss": "pss_bytes",
             "AnonHugePages": "anon_huge_bytes",
@@ -172,7 +176,7 @@ class SlowSampler:
             watched.rollup_due_ns = begin + MIN_INTERVAL_NS
             return
         now = time.monotonic_ns()
-        cost = now - begin
+        cost = time.thread_time_ns() - cpu_begin  # of our own: waiting for a CPU costs nobody
         self.rollup_budget.spend(cost)
         watched.rollup_due_ns = now + max(MIN_INTERVAL_NS, 100 * cost)
         self.rollups += 1
@@ -191,16 +195,17 @@ class SlowSampler:
     def _threads(self, process: int, watched: _Watched) -> None:
         """CPU time of each thread of a process that has several: which of them really run."""
         begin = time.monotonic_ns()
-        if begin < watched.threads_due_ns or not self.rollup_budget.allows(now_ns=begin):
+        if begin < watched.threads_due_ns or not self.threads_budget.allows(now_ns=begin):
             return
+        cpu_begin = time.thread_time_ns()
         times: dict[int, int] = {}
         with contextlib.suppress(OSError, ValueError, IndexError):
             for name in os.listdir(f"/proc/{watched.pid}/task"):
                 with contextlib.suppress(OSError), open(f"/proc/{watched.pid}/task/{name}/schedstat") as file:
                     times[int(name)] = int(file.read().split()[0])
         now = time.monotonic_ns()
-        cost = now - begin
-        self.rollup_budget.spend(cost)
+        cost = time.thread_time_ns() - cpu_begin  # of our own: waiting for a CPU costs nobody
+        self.threads_budget.spend(cost)
         watched.threads_due_ns = now + max(2 * MIN_INTERVAL_NS, 100 * cost)
         if len(times) < 2:
             return
@@ -216,8 +221,9 @@ class SlowSampler:
 
     def _numa_maps(self, process: int, watched: _Watched) -> None:
         begin = time.monotonic_ns()
-        if begin < watched.numa_due_ns or not self.rollup_budget.allows(now_ns=begin):
+        if begin < watched.numa_due_ns or not self.numa_budget.allows(now_ns=begin):
             return
+        cpu_begin = time.thread_time_ns()
         per_node: dict[int, int] = {}
         try:
             with open(f"/proc/{watched.pid}/numa_maps") as file:
@@ -232,8 +238,8 @@ class SlowSampler:
             watched.numa_due_ns = begin + MIN_INTERVAL_NS
             return
         now = time.monotonic_ns()
-        cost = now - begin
-        self.rollup_budget.spend(cost)
+        cost = time.thread_time_ns() - cpu_begin  # of our own: waiting for a CPU costs nobody
+        self.numa_budget.spend(cost)
         watched.numa_due_ns = now + max(MIN_INTERVAL_NS, 100 * cost)
         metric = enum_value("metric", "node_bytes")
         self.writer.records(
@@ -249,6 +255,7 @@ class SlowSampler:
         begin = time.monotonic_ns()
         if begin < watched.look_due_ns or not self.look_budget.allows(now_ns=begin):
             return
+        cpu_begin = time.thread_time_ns()
         if watched.pages is None:
             watched.pages = _sampling.PageTable(watched.pid)
         try:
@@ -258,8 +265,9 @@ class SlowSampler:
             watched.look_due_ns = begin + MIN_INTERVAL_NS
             return
         now = time.monotonic_ns()
-        self.look_budget.spend(now - begin)
-        watched.look_due_ns = now + max(MIN_INTERVAL_NS, 50 * (now - begin))
+        cost = time.thread_time_ns() - cpu_begin
+        self.look_budget.spend(cost)
+        watched.look_due_ns = now + max(MIN_INTERVAL_NS, 50 * cost)
         self.looks += 1
         if records:
             layout_bytes = Packer("residency").layout.record_bytes
