@@ -301,7 +301,9 @@ def test_timeline_rate_is_kept(tmp_path: Path) -> None:
     assert result.figures["readings"] > 100
 
 
-@pytest.mark.parametrize("broken", ["slow_sampler.SlowSampler.tick", "finish.write_side_tables", "recorder.Recorder._pump"])
+@pytest.mark.parametrize(
+    "broken", ["slow_sampler.SlowSampler.tick", "finish.write_side_tables", "recorder.Recorder._pump"]
+)
 def test_a_bug_in_the_recorder_does_not_change_the_programs_status(tmp_path: Path, broken: str) -> None:
     module, *names = broken.split(".")
     target = ".".join([f"memlens.collect.{module}", *names[:-1]])

@@ -21,6 +21,7 @@ from .writer import META_FILE
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from .clocks import ClockMap
     from .replay import Replay
 
 SIDE_TABLES = ("processes", "threads", "modules", "sites", "objects", "regions", "pinning")
@@ -229,6 +230,12 @@ class Capture:
         if end:
             return int(end)
         return max((chunk.header["end_ns"] for chunk in self._chunks), default=0)
+
+    def clock(self, name: str) -> ClockMap:
+        """Converts readings of another clock (``tsc``, ``perf``, ``realtime``, …) to this capture's times."""
+        from .clocks import clock_map
+
+        return clock_map(self, name)
 
     # ---- records -----------------------------------------------------------------------
     def payloads(self, name: str) -> Iterator[tuple[dict[str, int], bytes]]:

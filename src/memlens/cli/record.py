@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ writes to standard error only, after the program has ended.
 """
 
 
-def parse(arguments: list[str]) -> tuple[object, list[str]]:
+def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """Options, and the command after `--` (or from the first word that is no option)."""
     parser = new_parser("record", description="Runs a program and records its memory.", examples=EXAMPLES)
     parser.usage = "memlens record [options] -- PROGRAM [arguments]\n       memlens record [options] --pid N"
@@ -99,23 +100,25 @@ def default_output(command: list[str], pid: int | None) -> Path:
 def main(arguments: list[str]) -> int:
     options, command = parse(arguments)
     from ..collect.recorder import Recorder, RecordOptions, exit_like
+    from .progress import spinning
 
-    output = Path(options.output) if options.output else default_output(command, options.pid)  # type: ignore[attr-defined]
+    output = Path(options.output) if options.output else default_output(command, options.pid)
     recorder = Recorder(
         RecordOptions(
             output=output,
-            collectors=options.collectors,  # type: ignore[attr-defined]
-            stacks=options.stacks,  # type: ignore[attr-defined]
-            single=options.single,  # type: ignore[attr-defined]
-            rate_hz=options.rate,  # type: ignore[attr-defined]
-            duration_s=options.duration,  # type: ignore[attr-defined]
-            force=options.force,  # type: ignore[attr-defined]
-            redact=options.redact,  # type: ignore[attr-defined]
-        )
+            collectors=options.collectors,
+            stacks=options.stacks,
+            single=options.single,
+            rate_hz=options.rate,
+            duration_s=options.duration,
+            force=options.force,
+            redact=options.redact,
+        ),
+        while_finishing=lambda: spinning("naming code and writing tables"),
     )
-    outcome = recorder.run_pid(options.pid) if options.pid is not None else recorder.run_command(command)  # type: ignore[attr-defined]
+    outcome = recorder.run_pid(options.pid) if options.pid is not None else recorder.run_command(command)
     try:
-        if not options.quiet:  # type: ignore[attr-defined]
+        if not options.quiet:
             _summarise(output)
     except MemlensError as error:
         print_error(error)
@@ -133,7 +136,7 @@ def main(arguments: list[str]) -> int:
                 f"memlens: the capture is incomplete: {failure.strerror} while writing {output}\n"
                 "         free some room or write elsewhere with -o; the program itself ran to its end\n"
             )
-        if not options.quiet:  # type: ignore[attr-defined]
+        if not options.quiet:
             sys.stderr.write(f"memlens: wrote {output}; next: memlens report {output} --html {output.stem}.html\n")
         if outcome.wait_status is not None:
             exit_like(outcome.wait_status)

@@ -14,6 +14,8 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -90,8 +92,14 @@ def find_program(name: str) -> str:
 class Recorder:
     """One recording. Use `record_command` or `record_pid`."""
 
-    def __init__(self, options: RecordOptions) -> None:
+    def __init__(
+        self,
+        options: RecordOptions,
+        *,
+        while_finishing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
         self.options = options
+        self._while_finishing = while_finishing
         self.notes: list[str] = []
         self.unsupported: list[dict[str, str]] = []
         facts = machine_facts.gather()
@@ -379,8 +387,6 @@ class Recorder:
         return notes
 
     def _finish(self, status: int | None, wall_s: float) -> Outcome:
-        from .finish import write_side_tables
-
         counts = dict(self.session.counts())
         processes = len(self.session.processes())
         outcome = Outcome(self.options.output, status, wall_s, 0, processes, counts)
@@ -403,7 +409,10 @@ class Recorder:
             },
         )
         try:
-            write_side_tables(self.writer)
+            from .finish import write_side_tables  # Arrow and NumPy come with it: not before the program has ended
+
+            with self._while_finishing():
+                write_side_tables(self.writer)
             self.writer.finish()
         except Exception as error:
             # The records are on disk; a reader makes the tables itself.
