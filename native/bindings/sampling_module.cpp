@@ -86,7 +86,9 @@ class Session {
     nb::list result;
     for (size_t i = 0; i < count; i++)
       result.append(nb::make_tuple(infos[i].process, infos[i].pid, infos[i].alive != 0, infos[i].mappings_changed,
-                                   infos[i].execs));
+                                   infos[i].execs,
+                                   static_cast<int64_t>(infos[i].kernel_faults) -
+                                       static_cast<int64_t>(infos[i].fault_events)));
     return result;
   }
 
@@ -245,7 +247,7 @@ NB_MODULE(_sampling, module) {
       .def("note_exit", &Session::note_exit, "pid"_a, "status"_a)
       .def("take", &Session::take)
       .def("string", &Session::string, "text"_a)
-      .def("processes", &Session::processes, "(process, pid, alive, mappings_changed, execs) of each process")
+      .def("processes", &Session::processes, "(process, pid, alive, mappings_changed, execs, faults without an event) of each process")
       .def("resolve_nodes", &Session::resolve_nodes, "budget_ns"_a, "pages asked and pages skipped so far")
       .def("facts", &Session::facts)
       .def("counts", &Session::counts);

@@ -113,6 +113,7 @@ static void take_fault(struct ml_session *session, struct ml_process *process, s
   pending->last_offset = buffer->bytes >= sizeof *fault ? buffer->bytes - sizeof *fault : 0;
   pending->last_address = fault->address;
   session->counts.faults++;
+  process->info.fault_events++;
   ask_node_later(session, process, fault);
 }
 

@@ -79,6 +79,8 @@ struct ml_process_info {
   int alive;
   uint64_t mappings_changed; /* data mappings seen so far: a reason to look at the page table */
   uint64_t execs;            /* changes of the address space */
+  uint64_t fault_events;     /* fault records made for it */
+  uint64_t kernel_faults;    /* the kernel's own count at the last timeline reading, 0 = none yet */
 };
 
 struct ml_session;

@@ -66,6 +66,7 @@ static void tick_process(struct ml_session *session, struct ml_process *process,
   const uint32_t interval_us =
       process->last_tick_ns ? (uint32_t)((now - process->last_tick_ns) / 1000) : 0;
   process->last_tick_ns = now;
+  process->info.kernel_faults = minor + major;
   const int64_t ns_per_tick = 1000000000 / ticks_per_second;
   add(session, process, now, interval_us, ML_ENUM_metric_RSS_BYTES, (int64_t)resident_pages * page_bytes, cost);
   add(session, process, now, interval_us, ML_ENUM_metric_SHARED_BYTES, (int64_t)shared_pages * page_bytes, 0);

@@ -7,6 +7,7 @@ capture finished here and one repaired by a reader are made by the same code.
 from __future__ import annotations
 
 import os
+import stat
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def _write_jit_code(capture: Capture, writer: CaptureWriter) -> int:
         records: list[bytes] = []
         sources: list[tuple[int, list[Any]]] = []
         perf_map = Path(f"/tmp/perf-{pids.get(number, 0)}.map")
-        if perf_map.is_file():
+        if _is_of_this_run(perf_map, writer):
             sources.append((0, _core.read_perf_map(str(perf_map))))
         sources.extend((1, _core.read_jitdump(path)) for path in sorted(dumps[number]) if os.path.isfile(path))
         for source, entries in sources:
@@ -97,6 +98,16 @@ def _write_jit_code(capture: Capture, writer: CaptureWriter) -> int:
             writer.records("jit_code", records, process=number)
             written += len(records)
     return written
+
+
+def _is_of_this_run(path: Path, writer: CaptureWriter) -> bool:
+    """Anybody can write to /tmp and pids are reused: take a map of our user or root, written since the program began."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    began_ns = writer.meta.get("started_unix_ns", 0) if writer.meta.get("command") else 0
+    return stat.S_ISREG(status.st_mode) and status.st_uid in (0, os.geteuid()) and status.st_mtime_ns >= int(began_ns)
 
 
 def _write_unwound_stacks(capture: Capture, writer: CaptureWriter) -> int:

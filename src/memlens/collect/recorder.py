@@ -31,7 +31,7 @@ from .slow_sampler import SlowSampler
 
 TICK_S = 0.1
 EARLY_TICK_S = 0.02
-EARLY_S = 1.0
+EARLY_S = 0.3
 PASSED_ON = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
     signal.SIGCONT, signal.SIGWINCH,

@@ -50,6 +50,7 @@ class _Watched:
         self.pid = pid
         self.execs = 0
         self.mappings_changed = 0
+        self.unexplained = 0
         self.rollup_due_ns = now_ns
         self.numa_due_ns = now_ns
         self.look_due_ns = now_ns
@@ -75,8 +76,8 @@ class SlowSampler:
         self.page_bytes = os.sysconf("SC_PAGE_SIZE")
         # A few looks at the start are worth more than the budget: short programs end soon.
         # Each reading has its own budget: a slow one must not starve the others.
-        self.rollup_budget = Budget(share=0.01, grace_ns=5_000_000, now_ns=now)
-        self.threads_budget = Budget(share=0.005, grace_ns=5_000_000, now_ns=now)
+        self.rollup_budget = Budget(share=0.005, grace_ns=5_000_000, now_ns=now)
+        self.threads_budget = Budget(share=0.002, grace_ns=5_000_000, now_ns=now)
         self.numa_budget = Budget(share=0.01, grace_ns=5_000_000, now_ns=now)
         self.look_budget = Budget(share=0.01, grace_ns=10_000_000, now_ns=now)
         self.watched: dict[int, _Watched] = {}
@@ -118,7 +119,7 @@ class SlowSampler:
 
     def tick(self) -> None:
         now = time.monotonic_ns()
-        for process, pid, alive, mappings_changed, execs in self.session.processes():
+        for process, pid, alive, mappings_changed, execs, unexplained in self.session.processes():
             watched = self.watched.get(process)
             if not alive:
                 self.watched.pop(process, None)
@@ -128,6 +129,8 @@ class SlowSampler:
             if execs != watched.execs:
                 watched.execs = execs
                 watched.pages = None
+            # The kernel counts faults that raise no event. Only where that count moved, a look can find anything.
+            worth_a_look = not self.timeline or unexplained > watched.unexplained or watched.pages is None
             if mappings_changed != watched.mappings_changed:  # perhaps MAP_POPULATE: look soon
                 watched.mappings_changed = mappings_changed
                 watched.look_due_ns = min(watched.look_due_ns, now)
@@ -136,8 +139,8 @@ class SlowSampler:
                 self._threads(process, watched)
                 if self.nodes > 1:
                     self._numa_maps(process, watched)
-            if self.pages:
-                self._look(process, watched)
+            if self.pages and worth_a_look and self._look(process, watched):
+                watched.unexplained = unexplained
         if self.timeline:
             self._cgroup(now)
         if self.pages and self.nodes > 1:
@@ -178,7 +181,7 @@ class SlowSampler:
         now = time.monotonic_ns()
         cost = time.thread_time_ns() - cpu_begin  # of our own: waiting for a CPU costs nobody
         self.rollup_budget.spend(cost)
-        watched.rollup_due_ns = now + max(MIN_INTERVAL_NS, 100 * cost)
+        watched.rollup_due_ns = now + max(MIN_INTERVAL_NS, 200 * cost)
         self.rollups += 1
         self.writer.records(
             "timeline",
@@ -251,10 +254,11 @@ class SlowSampler:
         )
         watched.last_numa_ns = now
 
-    def _look(self, process: int, watched: _Watched) -> None:
+    def _look(self, process: int, watched: _Watched) -> bool:
+        """Looks at the page table if it is due and affordable; returns whether it did."""
         begin = time.monotonic_ns()
         if begin < watched.look_due_ns or not self.look_budget.allows(now_ns=begin):
-            return
+            return False
         cpu_begin = time.thread_time_ns()
         if watched.pages is None:
             watched.pages = _sampling.PageTable(watched.pid)
@@ -263,7 +267,7 @@ class SlowSampler:
         except OSError:
             self.looks_failed += 1
             watched.look_due_ns = begin + MIN_INTERVAL_NS
-            return
+            return False
         now = time.monotonic_ns()
         cost = time.thread_time_ns() - cpu_begin
         self.look_budget.spend(cost)
@@ -279,6 +283,7 @@ class SlowSampler:
                 begin_ns=begin,
                 end_ns=now,
             )
+        return True
 
     def _cgroup(self, now: int) -> None:
         if now < self._cgroup_due_ns or not self._cgroup_files:
