@@ -77,7 +77,7 @@ class SlowSampler:
         # A few looks at the start are worth more than the budget: short programs end soon.
         # Each reading has its own budget: a slow one must not starve the others.
         self.rollup_budget = Budget(share=0.005, grace_ns=5_000_000, now_ns=now)
-        self.threads_budget = Budget(share=0.002, grace_ns=5_000_000, now_ns=now)
+        self.threads_budget = Budget(share=0.01, grace_ns=20_000_000, now_ns=now)
         self.numa_budget = Budget(share=0.01, grace_ns=5_000_000, now_ns=now)
         self.look_budget = Budget(share=0.01, grace_ns=10_000_000, now_ns=now)
         self.watched: dict[int, _Watched] = {}
