@@ -272,39 +272,49 @@ int ml_role_of(const struct ml_session *session, uint64_t id) {
   return -1;
 }
 
-/* Maps a ring, as large as wanted or else as large as is allowed. */
-static int map_ring(struct ml_session *session, struct ml_ring *ring, uint64_t *want) {
+static int map_ring(struct ml_ring *ring, uint64_t data_bytes) {
   const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-  void *base = MAP_FAILED;
-  for (; *want >= 4 * page; *want /= 2) {
-    base = mmap(NULL, page + *want, PROT_READ | PROT_WRITE, MAP_SHARED, ring->fd, 0);
-    if (base != MAP_FAILED || (errno != EPERM && errno != ENOMEM)) break;
-  }
-  if (base == MAP_FAILED) {
-    const int error = errno;
-    snprintf(session->failed_step, sizeof session->failed_step, "mapping the perf ring of CPU %u (%llu bytes)",
-             ring->cpu, (unsigned long long)*want);
-    return -error;
-  }
+  void *base = mmap(NULL, page + data_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, ring->fd, 0);
+  if (base == MAP_FAILED) return -errno;
   ring->meta = base;
   ring->data = (unsigned char *)base + page;
-  ring->data_bytes = *want;
-  ring->unwrapped = malloc(65536 + 8);
+  ring->data_bytes = data_bytes;
+  if (ring->unwrapped == NULL) ring->unwrapped = malloc(65536 + 8);
   return ring->unwrapped != NULL ? 0 : -ENOMEM;
 }
 
+static void unmap_rings(struct ml_session *session) {
+  const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  for (size_t r = 0; r < session->ring_count; r++) {
+    if (session->rings[r].meta != NULL) munmap(session->rings[r].meta, page + session->rings[r].data_bytes);
+    session->rings[r].meta = NULL;
+  }
+}
+
+/* Maps all rings with one size: as large as is useful, or else as large as the limit on locked
+ * memory allows for all of them (512 KiB a CPU for a user without privilege and with no limit of
+ * their own). Stack rings get a quarter, except with dumps of whole stacks. */
 int ml_map_rings(struct ml_session *session) {
-  uint64_t want = session->options.ring_bytes ? session->options.ring_bytes : UINT64_C(4) << 20;
+  const uint64_t smallest = 4 * (uint64_t)sysconf(_SC_PAGESIZE);
+  uint64_t want = session->options.ring_bytes;
+  if (want == 0) {
+    want = UINT64_C(4) << 20;
+    while (want > 256 << 10 && want * session->ring_count > 64 << 20) want /= 2;
+  }
   while (want & (want - 1)) want &= want - 1; /* a power of two */
-  uint64_t want_stacks = session->options.stack_mode == ML_STACKS_DWARF ? want : want / 4;
-  /* Stack rings first and small: an unprivileged user's 512 KiB a CPU must do for both. */
-  if (geteuid() != 0 && session->options.stack_mode == ML_STACKS_FP && want_stacks > 128 << 10) want_stacks = 128 << 10;
-  for (int stacks = 1; stacks >= 0; stacks--) {
-    for (size_t r = 0; r < session->ring_count; r++) {
-      if (session->rings[r].stacks != (stacks == 1)) continue;
-      const int status = map_ring(session, &session->rings[r], stacks ? &want_stacks : &want);
-      if (status != 0) return status;
+  for (;; want /= 2) {
+    int status = 0;
+    for (size_t r = 0; status == 0 && r < session->ring_count; r++) {
+      struct ml_ring *ring = &session->rings[r];
+      uint64_t bytes = ring->stacks && session->options.stack_mode != ML_STACKS_DWARF ? want / 4 : want;
+      status = map_ring(ring, bytes < smallest ? smallest : bytes);
+      if (status != 0)
+        snprintf(session->failed_step, sizeof session->failed_step, "mapping the perf ring of CPU %u (%llu bytes)",
+                 ring->cpu, (unsigned long long)bytes);
     }
+    if (status == 0) break;
+    unmap_rings(session);
+    if ((status != -EPERM && status != -ENOMEM) || want <= smallest) return status;
   }
   session->facts.ring_bytes = want;
   for (size_t i = 0; i < session->event_count; i++) {
@@ -344,11 +354,8 @@ void ml_read_event_losses(struct ml_session *session) {
 }
 
 void ml_close_events(struct ml_session *session) {
-  const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-  for (size_t r = 0; r < session->ring_count; r++) {
-    if (session->rings[r].meta != NULL) munmap(session->rings[r].meta, page + session->rings[r].data_bytes);
-    free(session->rings[r].unwrapped);
-  }
+  unmap_rings(session);
+  for (size_t r = 0; r < session->ring_count; r++) free(session->rings[r].unwrapped);
   for (size_t i = 0; i < session->event_count; i++) close(session->events[i].fd);
   free(session->rings);
   free(session->events);

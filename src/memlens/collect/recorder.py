@@ -370,6 +370,12 @@ class Recorder:
                 f"{counts['timeline_late_ticks']} of {counts['timeline_ticks']} timeline readings were late by more than "
                 "one interval (table timeline, column interval_us, has the true ones)."
             )
+        if counts["ring_lost"]:
+            ring_kib = self.session.facts()["ring_bytes"] >> 10
+            notes.append(
+                f"{counts['ring_lost']} kernel records found a perf ring of {ring_kib} KiB full. Allow larger ones "
+                "(sudo sysctl kernel.perf_event_mlock_kb=8192), or halve what is recorded with --single."
+            )
         if counts["throttled"]:
             notes.append(f"The kernel throttled perf events {counts['throttled']} times.")
         if self.slow.node_pages_skipped:
