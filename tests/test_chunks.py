@@ -270,3 +270,20 @@ def test_captures_of_every_format_version_stay_readable(version: Path) -> None:
     )
     assert got == expected["classes"]
     assert [row["name"] for row in capture.table("processes").to_pylist()] == expected["processes"]
+
+
+def test_side_tables_of_another_version_or_damaged_ones_are_made_anew(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    path = CaptureBuilder().event(1, "fork").event(2, "exec", name="p").fault(10, 200).write(tmp_path / "c.memlens")
+    parquet.write_table(pa.table({"strange": [1]}), path / "sites.parquet")
+    parquet.write_table(pa.table({"strange": [1]}), path / "processes.parquet")
+    capture = memlens.open(path)
+    assert capture.table("faults").num_rows == 1
+    assert capture.table("processes").column("name").to_pylist() == ["p"]
+    (path / "sites.parquet").write_bytes(b"not parquet")
+    (path / "threads.parquet").write_bytes(b"not parquet")
+    assert memlens.open(path).table("faults").num_rows == 1
+    with pytest.raises(CaptureError, match=r"threads\.parquet is damaged"):
+        memlens.open(path).table("threads")

@@ -391,6 +391,8 @@ class Capture:
         return pa.Table.from_batches([empty])
 
     def _side_table(self, name: str) -> pa.Table:
+        from .tables import derive_table, table_schema
+
         if self.complete:
             file = self.path / f"{name}.parquet"
             if file.exists():
@@ -398,10 +400,14 @@ class Capture:
                 import pyarrow.parquet as parquet
 
                 try:
-                    return parquet.read_table(file)
+                    table = parquet.read_table(file)
                 except (OSError, pa.ArrowException) as error:
-                    raise CaptureError(f"{file} is damaged: {error}") from error
-        from .tables import derive_table
+                    raise CaptureError(
+                        f"{file} is damaged: {str(error).splitlines()[0]}",
+                        hint="remove it: it is made anew from the records",
+                    ) from error
+                if set(table_schema(name).names) <= set(table.column_names):
+                    return table  # else it is another version's: make it anew
 
         return derive_table(self, name)
 

@@ -167,9 +167,21 @@ def site_table(rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=site_schema())
 
 
+def _stored_sites(capture: Capture) -> pa.Table | None:
+    """The side table, unless it is not there or another version's."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    try:
+        table = parquet.read_table(capture.path / "sites.parquet") if capture.complete else None
+    except (OSError, pa.ArrowException):
+        return None
+    return table if table is not None and set(site_schema().names) <= set(table.column_names) else None
+
+
 def sites_of_codes(capture: Capture, codes: dict[str, Any]) -> pa.Table:
     """Sites in the order of the replay's codes: from the side table, or named now."""
-    table = capture.table("sites") if capture.complete and (capture.path / "sites.parquet").exists() else None
+    table = _stored_sites(capture)
     strings = capture.strings()
     if table is not None and table.num_rows == len(codes["path"]):
         modules = table.column("module").to_pylist()

@@ -90,6 +90,13 @@ def _schemas() -> dict[str, pa.Schema]:
     }
 
 
+def table_schema(name: str) -> pa.Schema:
+    """The columns of a side table."""
+    from .symbols import site_schema
+
+    return site_schema() if name == "sites" else _schemas()[name]
+
+
 def process_rows(capture: Capture) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Processes and threads from process events."""
     events: list[dict[str, Any]] = []

@@ -63,7 +63,7 @@ def _show(state: dict[str, Any]) -> None:
 
     from ..capture import machine
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     described = machine.describe()
     console.print(
         f"{escape(described['cpu'])}, {described['cpus']} CPUs, {max(1, len(described['numa_nodes']))} NUMA node(s), "
