@@ -8,9 +8,9 @@ BUILD := build
 
 # What the package itself needs to build, and what the tests use on top.
 BUILD_PACKAGES := g++ cmake ninja-build pkg-config libdw-dev libzstd-dev python3 python3-venv python3-dev
-TEST_PACKAGES := binutils elfutils util-linux nodejs default-jdk-headless chromium|chromium-browser \
-  qemu-system-x86 qemu-system-common virtiofsd? seabios busybox-static cpio kmod
-BENCH_PACKAGES := linux-perf|linux-tools-generic
+TEST_PACKAGES := binutils elfutils util-linux nodejs default-jdk-headless chromium/chromium-browser \
+  qemu-system-x86 qemu-system-common virtiofsd~ seabios busybox-static cpio kmod
+BENCH_PACKAGES := linux-perf/linux-tools-generic
 
 NATIVE_SOURCES := $(shell find format native -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name '*.def') \
   CMakeLists.txt native/core/symbols/CMakeLists.txt pyproject.toml
