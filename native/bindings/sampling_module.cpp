@@ -85,7 +85,7 @@ class Session {
     }
     nb::list result;
     for (size_t i = 0; i < count; i++)
-      result.append(nb::make_tuple(infos[i].process, infos[i].pid, infos[i].alive != 0, infos[i].mappings_changed,
+      result.append(nb::make_tuple(infos[i].process, infos[i].pid, infos[i].mappings_changed,
                                    infos[i].execs,
                                    static_cast<int64_t>(infos[i].kernel_faults) -
                                        static_cast<int64_t>(infos[i].fault_events)));
@@ -131,6 +131,7 @@ class Session {
     result["timeline_ticks"] = counts.timeline_ticks;
     result["timeline_late_ticks"] = counts.timeline_late_ticks;
     result["drain_cpu_ns"] = counts.drain_cpu_ns;
+    result["processes"] = counts.processes;
     return result;
   }
 
@@ -247,7 +248,7 @@ NB_MODULE(_sampling, module) {
       .def("note_exit", &Session::note_exit, "pid"_a, "status"_a)
       .def("take", &Session::take)
       .def("string", &Session::string, "text"_a)
-      .def("processes", &Session::processes, "(process, pid, alive, mappings_changed, execs, faults without an event) of each process")
+      .def("processes", &Session::processes, "(process, pid, mappings_changed, execs, faults without an event) of each process that is alive")
       .def("resolve_nodes", &Session::resolve_nodes, "budget_ns"_a, "pages asked and pages skipped so far")
       .def("facts", &Session::facts)
       .def("counts", &Session::counts);

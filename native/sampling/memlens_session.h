@@ -58,6 +58,7 @@ struct ml_session_counts {
   uint64_t timeline_ticks;
   uint64_t timeline_late_ticks; /* more than one interval late */
   uint64_t drain_cpu_ns;     /* CPU time of the drain thread */
+  uint64_t processes;        /* seen so far */
 };
 
 /* A batch of records of one kind and process, owned by the taker. */
@@ -108,7 +109,7 @@ void ml_batches_free(struct ml_batch *batches);
 /* Interns a string into the session's table (for records the recorder makes itself). */
 uint32_t ml_session_string(struct ml_session *session, const char *text, size_t bytes);
 
-/* Copies up to `capacity` processes; returns how many there are. */
+/* Copies up to `capacity` processes that are alive; returns how many there are. */
 size_t ml_session_processes(struct ml_session *session, struct ml_process_info *into, size_t capacity);
 
 /* Asks the kernel for the NUMA nodes of pages that faulted since the last call,

@@ -77,6 +77,7 @@ void ml_session_get_facts(struct ml_session *session, struct ml_session_facts *f
 void ml_session_get_counts(struct ml_session *session, struct ml_session_counts *counts) {
   pthread_mutex_lock(&session->lock);
   *counts = session->counts;
+  counts->processes = session->process_count;
   pthread_mutex_unlock(&session->lock);
 }
 
@@ -242,8 +243,12 @@ void ml_session_note_exit(struct ml_session *session, pid_t pid, int status) {
 
 size_t ml_session_processes(struct ml_session *session, struct ml_process_info *into, size_t capacity) {
   pthread_mutex_lock(&session->lock);
-  const size_t count = session->process_count;
-  for (size_t i = 0; i < count && i < capacity; i++) into[i] = session->processes[i]->info;
+  size_t count = 0;
+  for (size_t i = 0; i < session->process_count; i++) {
+    if (!session->processes[i]->info.alive) continue;
+    if (count < capacity) into[count] = session->processes[i]->info;
+    count++;
+  }
   pthread_mutex_unlock(&session->lock);
   return count;
 }

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .clocks import ClockMap
     from .replay import Replay
 
+BATCH_BYTES = 4 << 20
+"""Small chunks are joined up to this: a tree of thousands of processes has thousands of them."""
 SIDE_TABLES = ("processes", "threads", "modules", "sites", "objects", "regions", "pinning")
 PLURALS = {
     "string": "strings",
@@ -260,33 +262,42 @@ class Capture:
         return self._strings
 
     def batches(self, name: str, *, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Streams one record kind as Arrow batches, a chunk each.
+        """Streams one record kind as Arrow batches, each of one or several chunks.
 
         Enumerated fields come as their names and string ids as text; ``process`` is
         always the first column.
         """
         layout = layouts()[name]
+        waiting: list[tuple[int, bytes]] = []
+        waiting_bytes = 0
         for header, payload in self.payloads(name):
-            yield self._to_batch(layout, header, payload, columns)
+            waiting.append((header["process"], payload))
+            waiting_bytes += len(payload)
+            if waiting_bytes >= BATCH_BYTES:
+                yield self._to_batch(layout, waiting, columns)
+                waiting, waiting_bytes = [], 0
+        if waiting:
+            yield self._to_batch(layout, waiting, columns)
 
-    def _to_batch(
-        self, layout: Layout, header: dict[str, int], payload: bytes, columns: list[str] | None
-    ) -> pa.RecordBatch:
+    def _to_batch(self, layout: Layout, chunks: list[tuple[int, bytes]], columns: list[str] | None) -> pa.RecordBatch:
+        """Chunks of one kind, each (process, payload), as one batch."""
         import numpy as np
         import pyarrow as pa
 
         tails: list[bytes] | None = None
         if layout.has_tail:
-            pairs = records_with_tails(layout, payload)
+            found = [(process, records_with_tails(layout, payload)) for process, payload in chunks]
+            pairs = [pair for _, records in found for pair in records]
+            counts = [len(records) for _, records in found]
             tails = [tail for _, tail in pairs]
             fixed = {f.name: np.array([values[f.name] for values, _ in pairs], dtype=f.code) for f in layout.fields}
-            count = len(pairs)
         else:
-            usable = len(payload) - len(payload) % layout.record_bytes
-            rows = np.frombuffer(payload[:usable], dtype=layout.dtype())
+            counts = [len(payload) // layout.record_bytes for _, payload in chunks]
+            whole = b"".join(p[: n * layout.record_bytes] for (_, p), n in zip(chunks, counts, strict=True))
+            rows = np.frombuffer(whole, dtype=layout.dtype())
             fixed = {f.name: rows[f.name] for f in layout.fields}
-            count = len(rows)
-        arrays: dict[str, Any] = {"process": pa.array(np.full(count, header["process"], dtype=np.uint32))}
+        numbers = np.repeat(np.array([process for process, _ in chunks], dtype=np.uint32), counts)
+        arrays: dict[str, Any] = {"process": pa.array(numbers)}
         for field in layout.fields:
             if field.name.startswith("reserved") or field.name == "tail_bytes":
                 continue
@@ -323,7 +334,7 @@ class Capture:
                 if chunk.header["kind"] == layout.kind and chunk.header["record_version"] == layout.version:
                     payload = chunk.payload()
                     if payload is not None:
-                        yield self._to_batch(layout, chunk.header, payload, None)
+                        yield self._to_batch(layout, [(chunk.header["process"], payload)], None)
             done = len(self._chunks)
             finished = self._read_meta()["state"] == "complete"
             if self.refresh():
@@ -387,7 +398,7 @@ class Capture:
     def _to_batch_schema(self, layout: Layout) -> pa.Table:
         import pyarrow as pa
 
-        empty = self._to_batch(layout, {"process": 0}, b"", None)
+        empty = self._to_batch(layout, [(0, b"")], None)
         return pa.Table.from_batches([empty])
 
     def _side_table(self, name: str) -> pa.Table:

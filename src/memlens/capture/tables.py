@@ -146,13 +146,25 @@ def process_rows(capture: Capture) -> tuple[list[dict[str, Any]], list[dict[str,
     return list(processes.values()), list(threads.values())
 
 
+def executable_mappings(capture: Capture) -> list[dict[str, Any]]:
+    """Mappings of code from files, in the order of recording."""
+    import pyarrow.compute as pc
+
+    rows: list[dict[str, Any]] = []
+    for batch in capture.batches("mapping", columns=["path", "protection", "inode", "device_major", "device_minor"]):
+        code = pc.and_(
+            pc.greater_equal(batch.column("protection"), 4),
+            pc.and_(pc.greater(batch.column("inode"), 0), pc.is_valid(batch.column("path"))),
+        )
+        rows.extend(batch.filter(code).to_pylist())
+    return rows
+
+
 def _programs(capture: Capture) -> dict[int, str]:
-    """The executable of each process: the file of its first executable mapping after the last exec."""
+    """The executable of each process: the file of its first executable mapping."""
     found: dict[int, str] = {}
-    for batch in capture.batches("mapping", columns=["time_ns", "path", "protection", "inode"]):
-        for row in batch.to_pylist():
-            if row["protection"] & 4 and row["inode"] and row["path"] and row["process"] not in found:
-                found[row["process"]] = row["path"]
+    for row in executable_mappings(capture):
+        found.setdefault(row["process"], row["path"])
     return found
 
 
@@ -163,27 +175,24 @@ def module_rows(capture: Capture, *, paths: dict[str, str] | None = None) -> lis
     """
     modules: dict[tuple[str, int], dict[str, Any]] = {}
     users: dict[tuple[str, int], set[int]] = {}
-    for batch in capture.batches("mapping"):
-        for row in batch.to_pylist():
-            if not (row["protection"] & 4 and row["inode"] and row["path"]):
-                continue
-            key = (row["path"], row["inode"])
-            users.setdefault(key, set()).add(row["process"])
-            if key in modules:
-                continue
-            real = (paths or {}).get(row["path"], row["path"])
-            build_id, status = "", ""
-            try:
-                if os.stat(real).st_ino != row["inode"]:
-                    status = "the file was replaced since it ran"
-                else:
-                    build_id = _core.read_build_id(real)
-            except OSError:
-                status = "the file is not there"
-            modules[key] = dict(
-                path=row["path"], inode=row["inode"], device_major=row["device_major"], device_minor=row["device_minor"],
-                build_id=build_id, processes=0, status=status,
-            )  # fmt: skip
+    for row in executable_mappings(capture):
+        key = (row["path"], row["inode"])
+        users.setdefault(key, set()).add(row["process"])
+        if key in modules:
+            continue
+        real = (paths or {}).get(row["path"], row["path"])
+        build_id, status = "", ""
+        try:
+            if os.stat(real).st_ino != row["inode"]:
+                status = "the file was replaced since it ran"
+            else:
+                build_id = _core.read_build_id(real)
+        except OSError:
+            status = "the file is not there"
+        modules[key] = dict(
+            path=row["path"], inode=row["inode"], device_major=row["device_major"], device_minor=row["device_minor"],
+            build_id=build_id, processes=0, status=status,
+        )  # fmt: skip
     for key, numbers in users.items():
         modules[key]["processes"] = len(numbers)
     return list(modules.values())

@@ -394,7 +394,7 @@ class Recorder:
 
     def _finish(self, status: int | None, wall_s: float) -> Outcome:
         counts = dict(self.session.counts())
-        processes = len(self.session.processes())
+        processes = counts["processes"]
         outcome = Outcome(self.options.output, status, wall_s, 0, processes, counts)
         notes = self._quality_notes(counts)
         self.writer.meta.update(

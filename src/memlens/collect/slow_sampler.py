@@ -119,11 +119,12 @@ class SlowSampler:
 
     def tick(self) -> None:
         now = time.monotonic_ns()
-        for process, pid, alive, mappings_changed, execs, unexplained in self.session.processes():
+        live = self.session.processes()
+        if len(live) != len(self.watched):
+            numbers = {entry[0] for entry in live}
+            self.watched = {number: watched for number, watched in self.watched.items() if number in numbers}
+        for process, pid, mappings_changed, execs, unexplained in live:
             watched = self.watched.get(process)
-            if not alive:
-                self.watched.pop(process, None)
-                continue
             if watched is None:
                 watched = self.watched[process] = _Watched(pid, now)
             if execs != watched.execs:
