@@ -8,7 +8,7 @@ BUILD := build
 
 # What the package itself needs to build, and what the tests use on top.
 BUILD_PACKAGES := g++ cmake ninja-build pkg-config libdw-dev libzstd-dev python3 python3-venv python3-dev
-TEST_PACKAGES := binutils elfutils util-linux nodejs default-jdk-headless chromium~ \
+TEST_PACKAGES := binutils elfutils clang llvm util-linux nodejs default-jdk-headless chromium~ \
   qemu-system-x86 qemu-system-common virtiofsd~ seabios busybox-static cpio kmod
 BENCH_PACKAGES := linux-perf/linux-tools-generic
 

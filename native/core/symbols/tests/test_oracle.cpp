@@ -53,6 +53,11 @@ TEST(every_address_agrees_with_addr2line) {
   }
   for (const char* flags : {"-O0 -gdwarf-4", "-O0 -gdwarf-5", "-O2 -gdwarf-4", "-O2 -gdwarf-5",
                             "-O2 -g -flto", "-O2 -g -ffunction-sections -Wl,--gc-sections"}) {
+    // Binutils loses inlined frames across link-time units: only with a third tool there is a judge.
+    if (std::string(flags).find("lto") != std::string::npos && oracle::arbiters().size() < 2) {
+      std::printf("skipped: %s needs llvm-addr2line: sudo apt-get install llvm\n", flags);
+      continue;
+    }
     compare_program(std::string("g++ -std=c++17 ") + flags);
     // Only LLVM's own tool reads all of clang's DWARF 5; without it there is no judge.
     if (tools::has_tool("clang++") && oracle::arbiters().size() > 1 &&
