@@ -177,6 +177,15 @@ enum ml_record_version {
   ML_ENUM(allocation_operation, MUNMAP, 9, "munmap")             \
   ML_ENUM(allocation_operation, MREMAP, 10, "mremap")            \
   ML_ENUM(allocation_operation, BRK, 11, "brk")                  \
+  ML_ENUM(allocation_flags, IN_REALLOC, 1, "in_realloc")         \
+  ML_ENUM(allocation_flags, ARRAY, 2, "array")                   \
+  ML_ENUM(tag_operation, TAG, 0, "tag")                          \
+  ML_ENUM(tag_operation, UNTAG, 1, "untag")                      \
+  ML_ENUM(tag_operation, OWN, 2, "own")                          \
+  ML_ENUM(runtime_flags, OTHER_MALLOC, 1, "other_malloc")        \
+  ML_ENUM(runtime_flags, STANDALONE, 2, "standalone")            \
+  ML_ENUM(runtime_flags, OTHER_PID_NAMESPACE, 4, "other_pid_namespace") \
+  ML_ENUM(runtime_flags, ENDED_IN_ORDER, 8, "ended_in_order")    \
   ML_ENUM(region_operation, BEGIN, 1, "begin")                   \
   ML_ENUM(region_operation, END, 2, "end")                       \
   ML_ENUM(region_operation, PHASE, 3, "phase")                   \
