@@ -15,6 +15,7 @@ PACKAGE = ROOT / "src" / "memlens"
 LEAVES = {"errors", "registry", "results", "version"}
 ALLOWED: dict[str, set[str]] = {
     # core ← bindings ← capture ← analyses ← present ← cli; collect beside capture
+    "annotations": set(),  # runs inside other people's programs: nothing of ours comes with it
     "errors": set(),
     "version": set(),
     "registry": set(),
@@ -24,12 +25,14 @@ ALLOWED: dict[str, set[str]] = {
     "analyses": {"capture", *LEAVES},
     "present": LEAVES,
     "cli": {"analyses", "capture", "collect", "present", *LEAVES},
-    "__init__": {"capture", "analyses", *LEAVES},
+    "__init__": {"annotations", "capture", "analyses", *LEAVES},
     "__main__": {"cli"},
 }
 NATIVE_ALLOWED: dict[str, set[str]] = {
     "format": set(),
+    "include": set(),  # copied into other people's programs
     "sampling": {"format"},
+    "runtime": {"format", "include"},
     "core": {"format"},
     "bindings": {"format", "sampling", "core"},
 }

@@ -82,13 +82,25 @@ PROBE = (
 )
 
 
+OUR_VARIABLES = ["ASAN_OPTIONS", "LD_PRELOAD", "MEMLENS_CHANNEL"]
+
+
 def test_the_program_sees_the_world_as_it_would_without_memlens(tmp_path: Path) -> None:
     probe = tmp_path / "probe.py"
     probe.write_text(PROBE)
     command = [sys.executable, str(probe)]
     native = subprocess.run(command, capture_output=True, text=True, check=True)
-    done = run_memlens("record", "-q", "-o", tmp_path / "c.memlens", "--", *command)
+    done = run_memlens("record", "-q", "--collectors", "faults,timeline", "-o", tmp_path / "c.memlens", "--", *command)
     assert done.stdout == native.stdout
+    # What the alloc collector changes: three variables, nothing else.
+    done = run_memlens("record", "-q", "-o", tmp_path / "d.memlens", "--", *command)
+    *lines, last = done.stdout.splitlines()
+    *native_lines, native_last = native.stdout.splitlines()
+    assert lines == native_lines
+    names, native_names = eval(last[last.index("[") :]), eval(native_last[native_last.index("[") :])
+    assert sorted(set(names) - set(native_names)) == OUR_VARIABLES
+    assert set(native_names) <= set(names)
+    assert last[: last.index("[")] == native_last[: native_last.index("[")]
 
 
 def test_standard_input_reaches_the_program(tmp_path: Path) -> None:

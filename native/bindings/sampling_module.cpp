@@ -30,6 +30,53 @@ struct Batch {
   nb::bytes payload;
 };
 
+class Channel {
+ public:
+  Channel(uint64_t sample_bytes, uint64_t large_bytes, bool alloc, bool annotations, uint32_t wait_ms, uint64_t ring_bytes,
+          uint32_t ring_count, uint32_t slot_max) {
+    const ml_channel_options options{.sample_bytes = sample_bytes,
+                                     .large_bytes = large_bytes,
+                                     .ring_bytes = ring_bytes,
+                                     .ring_count = ring_count,
+                                     .slot_max = slot_max,
+                                     .wait_ms = wait_ms,
+                                     .alloc = alloc,
+                                     .annotations = annotations};
+    channel_.reset(ml_channel_new(&options));
+    if (!channel_) raise_os_error(errno, "making the memory file for the program's records");
+  }
+  std::string value() const { return ml_channel_value(channel_.get()); }
+  ml_channel* get() const { return channel_.get(); }
+
+  nb::dict counts() {
+    ml_channel_counts counts{};
+    ml_channel_get_counts(channel_.get(), &counts);
+    nb::dict result;
+    result["processes"] = counts.processes;
+    result["refused"] = counts.refused;
+    result["records"] = counts.records;
+    result["dropped"] = counts.dropped;
+    result["damaged"] = counts.damaged;
+    result["holes"] = counts.holes;
+    result["nested"] = counts.nested;
+    result["untracked"] = counts.untracked;
+    result["waits"] = counts.waits;
+    result["waited_ns"] = counts.waited_ns;
+    result["stacks"] = counts.stacks;
+    result["cpu_ns"] = counts.cpu_ns;
+    return result;
+  }
+
+ private:
+  struct Free {
+    void operator()(ml_channel* channel) const {
+      nb::gil_scoped_release unlocked;
+      ml_channel_free(channel);
+    }
+  };
+  std::unique_ptr<ml_channel, Free> channel_;
+};
+
 class Session {
  public:
   Session(bool faults, bool fault_before, bool include_kernel, int stack_mode, uint32_t stack_dump_bytes,
@@ -45,6 +92,8 @@ class Session {
     session_.reset(ml_session_new(&options));
     if (!session_) throw std::bad_alloc();
   }
+
+  void use_channel(const Channel& channel) { ml_session_use_channel(session_.get(), channel.get()); }
 
   void attach(int pid, bool enable_on_exec) {
     const int status = ml_session_attach(session_.get(), pid, enable_on_exec);
@@ -147,11 +196,16 @@ class Session {
 
 class Child {
  public:
-  Child(const std::vector<std::string>& command, std::optional<std::string> directory) {
+  Child(const std::vector<std::string>& command, std::optional<std::string> directory,
+        const std::vector<std::string>& environment) {
     std::vector<char*> argv;
     for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
     argv.push_back(nullptr);
-    const int status = ml_child_spawn(&child_, argv.data(), directory ? directory->c_str() : nullptr);
+    std::vector<char*> variables;
+    for (const std::string& variable : environment) variables.push_back(const_cast<char*>(variable.c_str()));
+    variables.push_back(nullptr);
+    const int status =
+        ml_child_spawn(&child_, argv.data(), directory ? directory->c_str() : nullptr, variables.data());
     if (status != 0) raise_os_error(-status, "fork");
   }
   int pid() const { return child_.pid; }
@@ -238,10 +292,17 @@ NB_MODULE(_sampling, module) {
       .def_ro("begin_ns", &Batch::begin_ns)
       .def_ro("end_ns", &Batch::end_ns)
       .def_ro("payload", &Batch::payload);
+  nb::class_<Channel>(module, "Channel")
+      .def(nb::init<uint64_t, uint64_t, bool, bool, uint32_t, uint64_t, uint32_t, uint32_t>(), nb::kw_only(),
+           "sample_bytes"_a, "large_bytes"_a, "alloc"_a = true, "annotations"_a = true, "wait_ms"_a = 2000,
+           "ring_bytes"_a = 0, "ring_count"_a = 0, "slot_max"_a = 0)
+      .def_prop_ro("value", &Channel::value, "The environment variable that leads processes here.")
+      .def("counts", &Channel::counts);
   nb::class_<Session>(module, "Session")
       .def(nb::init<bool, bool, bool, int, uint32_t, uint64_t, uint64_t, double>(), nb::kw_only(), "faults"_a,
            "fault_before"_a = true, "include_kernel"_a = true, "stack_mode"_a = 1, "stack_dump_bytes"_a = 8192,
            "ring_bytes"_a = 0, "queue_bytes"_a = 0, "timeline_hz"_a = 10.0)
+      .def("use_channel", &Session::use_channel, "channel"_a, nb::keep_alive<1, 2>())
       .def("attach", &Session::attach, "pid"_a, nb::kw_only(), "enable_on_exec"_a)
       .def("start", &Session::start)
       .def("stop", &Session::stop)
@@ -253,8 +314,8 @@ NB_MODULE(_sampling, module) {
       .def("facts", &Session::facts)
       .def("counts", &Session::counts);
   nb::class_<Child>(module, "Child")
-      .def(nb::init<const std::vector<std::string>&, std::optional<std::string>>(), "command"_a,
-           "directory"_a = nb::none())
+      .def(nb::init<const std::vector<std::string>&, std::optional<std::string>, const std::vector<std::string>&>(),
+           "command"_a, "directory"_a = nb::none(), "environment"_a = std::vector<std::string>{})
       .def_prop_ro("pid", &Child::pid)
       .def("go", &Child::go, "Lets the child exec; returns 0 or the errno of exec.")
       .def("abandon", &Child::abandon);

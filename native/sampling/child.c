@@ -27,7 +27,8 @@ static int pipe_above_stdio(int ends[2]) {
   return 0;
 }
 
-int ml_child_spawn(struct ml_child *child, char *const argv[], const char *working_directory) {
+int ml_child_spawn(struct ml_child *child, char *const argv[], const char *working_directory,
+                   char *const environment[]) {
   int go[2] = {-1, -1}, failed[2] = {-1, -1};
   int status = pipe_above_stdio(go);
   if (status == 0) status = pipe_above_stdio(failed);
@@ -54,6 +55,7 @@ int ml_child_spawn(struct ml_child *child, char *const argv[], const char *worki
     signal(SIGXFSZ, SIG_DFL);
 #endif
     int error = 0;
+    for (size_t i = 0; environment != NULL && environment[i] != NULL; i++) putenv(environment[i]);
     if (working_directory != NULL && chdir(working_directory) != 0) error = errno;
     if (error == 0) {
       execvp(argv[0], argv);

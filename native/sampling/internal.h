@@ -58,6 +58,13 @@ enum ml_slot {
   ML_SLOT_STACK_DUMP,
   ML_SLOT_TIMELINE,
   ML_SLOT_PLACEMENT,
+  ML_SLOT_ALLOCATION,
+  ML_SLOT_REGION_EVENT,
+  ML_SLOT_TAG_EVENT,
+  ML_SLOT_PINNING,
+  ML_SLOT_THREAD_MEMORY,
+  ML_SLOT_TLS_MODULE,
+  ML_SLOT_RUNTIME_STATUS,
   ML_SLOT_COUNT
 };
 
@@ -146,6 +153,7 @@ struct ml_session {
   size_t question_count, question_capacity;
   uint64_t questions_skipped;
   bool ask_nodes;
+  struct ml_channel *channel; /* NULL: none; not owned */
 };
 
 /* perf_events.c */
@@ -178,6 +186,10 @@ void ml_buffer_append(struct ml_session *session, struct ml_process *process, en
 uint32_t ml_string_locked(struct ml_session *session, const char *text, size_t bytes);
 void ml_loss_add(struct ml_session *session, uint64_t begin_ns, uint64_t end_ns, uint64_t count, unsigned kind,
                  unsigned cause, uint32_t cpu);
+
+/* channel.c */
+int ml_channel_start(struct ml_channel *channel, struct ml_session *session);
+void ml_channel_stop(struct ml_channel *channel);
 
 /* timeline.c */
 void ml_timeline_tick(struct ml_session *session, uint64_t now_ns);

@@ -117,13 +117,44 @@ size_t ml_session_processes(struct ml_session *session, struct ml_process_info *
  * in `skipped` the pages given up because the queue was over its bound. */
 size_t ml_session_resolve_nodes(struct ml_session *session, uint64_t budget_ns, uint64_t *skipped);
 
+/* ---- the library inside the processes ---------------------------------------- */
+struct ml_channel_options {
+  uint64_t sample_bytes; /* mean distance of sampled small objects; 0 = record every object */
+  uint64_t large_bytes;  /* objects of this size and more are always recorded */
+  uint64_t ring_bytes;   /* a power of two; 0 = what fits the sampling */
+  uint32_t ring_count;   /* of a process, at most ML_CHANNEL_MAX_RINGS; 0 = one a CPU, within reason */
+  uint32_t slot_max;     /* processes at one time */
+  uint32_t wait_ms;      /* how long a thread waits for a recorder that does not come */
+  int alloc, annotations;
+};
+struct ml_channel_counts {
+  uint64_t processes;   /* that attached */
+  uint64_t refused;     /* that found no slot */
+  uint64_t records;     /* taken from the rings */
+  uint64_t dropped;     /* that found no room, as the processes counted */
+  uint64_t damaged;     /* rings given up because their content made no sense */
+  uint64_t holes;       /* records that a process was writing when it was killed */
+  uint64_t nested, untracked, waits, waited_ns, stacks;
+  uint64_t cpu_ns;      /* of the thread that empties the rings */
+};
+struct ml_channel;
+/* Makes the memory file. NULL with errno set on failure. */
+struct ml_channel *ml_channel_new(const struct ml_channel_options *options);
+void ml_channel_free(struct ml_channel *channel);
+/* The value of the environment variable ML_CHANNEL_VARIABLE that leads processes here. */
+const char *ml_channel_value(const struct ml_channel *channel);
+void ml_channel_get_counts(struct ml_channel *channel, struct ml_channel_counts *counts);
+/* The session empties it from now on; before ml_session_start. The channel must outlive the session's run. */
+void ml_session_use_channel(struct ml_session *session, struct ml_channel *channel);
+
 /* ---- a child that waits until it is watched -------------------------------- */
 struct ml_child {
   pid_t pid;
   int go_fd;     /* write one byte: exec now; close without: exit */
   int failed_fd; /* readable after go: 0 bytes = exec worked, else int errno */
 };
-int ml_child_spawn(struct ml_child *child, char *const argv[], const char *working_directory);
+/* `environment`: NAME=VALUE strings that the program gets besides ours, ended by NULL; may be NULL. */
+int ml_child_spawn(struct ml_child *child, char *const argv[], const char *working_directory, char *const environment[]);
 int ml_child_go(struct ml_child *child); /* 0, or the errno of execvp */
 void ml_child_abandon(struct ml_child *child);
 

@@ -209,6 +209,7 @@ int ml_session_start(struct ml_session *session) {
   const int error = pthread_create(&session->thread, NULL, drain_thread, session);
   pthread_sigmask(SIG_SETMASK, &old, NULL);
   session->thread_runs = error == 0;
+  if (error == 0 && session->channel != NULL) return ml_channel_start(session->channel, session);
   return -error;
 }
 
@@ -222,6 +223,7 @@ int ml_session_stop(struct ml_session *session) {
   pthread_join(session->thread, NULL);
   session->thread_runs = false;
   ml_drain_all(session);
+  if (session->channel != NULL) ml_channel_stop(session->channel); /* after: perf tells which processes there are */
   ml_read_event_losses(session);
   return 0;
 }

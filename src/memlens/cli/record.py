@@ -14,12 +14,27 @@ EXAMPLES = """\
   memlens record -- ./solver input.dat          writes solver.memlens, then a summary
   memlens record -o run1.memlens -q -- make -j  quiet, into a named capture
   memlens record --rate 100 -- ./short          100 readings of RSS a second
-  memlens record --stacks dwarf -- ./noframes   call stacks without frame pointers
+  memlens record --stacks dwarf -- ./noframes   call stacks of faults without frame pointers
+  memlens record --sample-bytes 0 -- ./leaky    every object, not a sample of the small ones
   memlens record --pid 4711 --duration 10       watch a running process for 10 s
 
 The program's standard streams, signals and exit status are untouched; memlens
 writes to standard error only, after the program has ended.
 """
+
+
+COLLECTORS = ("faults", "timeline", "alloc")
+
+
+def byte_count(text: str) -> int:
+    """4096, 512K, 2M, 1G."""
+    factors = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    digits = text.upper().removesuffix("B").removesuffix("I")
+    factor = factors.get(digits[-1:], 1)
+    digits = digits.rstrip("KMG") if factor > 1 else digits
+    if not digits.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes; write 4096, 512K, 2M or 1G")
+    return int(digits) * factor
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -31,7 +46,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--pid", type=int, metavar="N", help="watch a running process instead of starting one")
     parser.add_argument("--duration", type=float, metavar="S", help="stop recording after S seconds")
     parser.add_argument(
-        "--collectors", metavar="A,B", help="use exactly these (faults, timeline); default: whatever works here"
+        "--collectors", metavar="A,B", help=f"use exactly these ({', '.join(COLLECTORS)}); default: whatever works here"
     )
     parser.add_argument(
         "--rate", type=float, default=10.0, metavar="HZ", help="timeline readings a second, 1 to 1000 (10)"
@@ -43,6 +58,20 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         "--single",
         action="store_true",
         help="half the cost a fault; upgrades and repeated touches cannot be told apart",
+    )
+    parser.add_argument(
+        "--sample-bytes",
+        type=byte_count,
+        default="512K",
+        metavar="N",
+        help="record one small object in N allocated bytes (512K); 0: every object",
+    )
+    parser.add_argument(
+        "--large-bytes",
+        type=byte_count,
+        default="64K",
+        metavar="N",
+        help="always record objects of N bytes and more (64K)",
     )
     parser.add_argument("--redact", action="store_true", help="keep no paths, arguments or host name in the capture")
     parser.add_argument("-q", "--quiet", action="store_true", help="no summary")
@@ -60,17 +89,19 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         raise UsageError(f"--duration {options.duration:g} must be positive")
     if options.collectors is not None:
         names = [name for name in options.collectors.split(",") if name]
-        unknown = [name for name in names if name not in ("faults", "timeline")]
+        unknown = [name for name in names if name not in COLLECTORS]
         if unknown or not names:
             raise UsageError(
                 f"there is no collector {', '.join(unknown) or '(none named)'} in this version",
-                hint="collectors: faults, timeline; see memlens doctor",
+                hint=f"collectors: {', '.join(COLLECTORS)}; see memlens doctor",
             )
         options.collectors = tuple(dict.fromkeys(names))
     return options, command
 
 
-VALUE_OPTIONS = {"-o", "--output", "--pid", "--duration", "--collectors", "--rate", "--stacks"}
+VALUE_OPTIONS = {
+    "-o", "--output", "--pid", "--duration", "--collectors", "--rate", "--stacks", "--sample-bytes", "--large-bytes",
+}  # fmt: skip
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -110,6 +141,8 @@ def main(arguments: list[str]) -> int:
             stacks=options.stacks,
             single=options.single,
             rate_hz=options.rate,
+            sample_bytes=options.sample_bytes,
+            large_bytes=options.large_bytes,
             duration_s=options.duration,
             force=options.force,
             redact=options.redact,

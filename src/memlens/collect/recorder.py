@@ -27,6 +27,7 @@ from ..capture.layouts import Packer, enum_value, layouts
 from ..capture.writer import CaptureWriter
 from ..errors import CollectorError, ProgramNotExecutable, ProgramNotFound, os_reason
 from . import facts as machine_facts
+from . import preload
 from .slow_sampler import SlowSampler
 
 TICK_S = 0.1
@@ -36,6 +37,10 @@ PASSED_ON = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
     signal.SIGCONT, signal.SIGWINCH,
 )  # fmt: skip
+DEFAULT_SAMPLE_BYTES = 512 << 10
+DEFAULT_LARGE_BYTES = 64 << 10
+WAIT_MS = {True: 5000, False: 200}
+"""How long a thread of the program waits for a recorder that makes no progress, when every object counts or not."""
 STACK_MODES = {"none": 0, "fp": 1, "dwarf": 2}
 
 
@@ -49,6 +54,10 @@ class RecordOptions:
     stacks: str = "fp"
     single: bool = False
     rate_hz: float = 10.0
+    sample_bytes: int = DEFAULT_SAMPLE_BYTES
+    """Mean distance of recorded small objects in allocated bytes; 0: every object."""
+    large_bytes: int = DEFAULT_LARGE_BYTES
+    """Objects of this size and more are always recorded."""
     duration_s: float | None = None
     force: bool = False
     redact: bool = False
@@ -108,15 +117,16 @@ class Recorder:
         self.writer: CaptureWriter
         self.session: _sampling.Session
         self.slow: SlowSampler
+        self.channel: _sampling.Channel | None = None
         self._recording = True
         self.failure: str | None = None
 
     # ---- what to use ------------------------------------------------------------------
     def _choose(self, facts: dict[str, Any]) -> list[str]:
-        from .collectors import faults, timeline
+        from .collectors import alloc, faults, timeline
 
         chosen = []
-        for descriptor in (faults.DESCRIPTOR, timeline.DESCRIPTOR):
+        for descriptor in (faults.DESCRIPTOR, timeline.DESCRIPTOR, alloc.DESCRIPTOR):
             asked = self.options.collectors is not None and descriptor.name in self.options.collectors
             if self.options.collectors is not None and not asked:
                 continue
@@ -132,13 +142,40 @@ class Recorder:
         return chosen
 
     def _new_session(self, *, faults: bool) -> _sampling.Session:
-        return _sampling.Session(
+        session = _sampling.Session(
             faults=faults,
             fault_before=not self.options.single,
             include_kernel=True,
             stack_mode=STACK_MODES[self.options.stacks] if faults else 0,
             timeline_hz=self.options.rate_hz if "timeline" in self.collectors else 0.0,
         )
+        if self.channel is not None:
+            session.use_channel(self.channel)
+        return session
+
+    def _open_channel(self, program: str) -> None:
+        """The memory that the program's processes write to; without it `alloc` is left out."""
+        reason = preload.why_not(program)
+        if reason is not None:
+            self._leave_out("alloc", *reason)
+        if "alloc" not in self.collectors:
+            return
+        try:
+            self.channel = _sampling.Channel(
+                sample_bytes=self.options.sample_bytes,
+                large_bytes=self.options.large_bytes,
+                wait_ms=WAIT_MS[self.options.sample_bytes == 0],
+            )
+        except OSError as error:
+            self._leave_out("alloc", f"{error.filename}: {os_reason(error)}", "free some memory, or raise the limit")
+
+    def _leave_out(self, name: str, reason: str, remedy: str) -> None:
+        if name not in self.collectors:
+            return
+        if self.options.collectors is not None and len(self.options.collectors) == 1:
+            raise CollectorError(f"collector {name} cannot run here: {reason}", hint=remedy)
+        self.unsupported.append({"collector": name, "reason": reason, "remedy": remedy})
+        self.collectors.remove(name)
 
     def _attach(self, pid: int, *, enable_on_exec: bool) -> None:
         faults = "faults" in self.collectors
@@ -163,6 +200,15 @@ class Recorder:
             self.session = self._new_session(faults=False)
             self.session.attach(pid, enable_on_exec=enable_on_exec)
 
+    def _settings(self, name: str) -> dict[str, Any]:
+        """What a reader must know of how a collector was used."""
+        options = self.options
+        if name == "faults":
+            return {"stacks": options.stacks, "single": options.single}
+        if name == "alloc":
+            return {"sample_bytes": options.sample_bytes, "large_bytes": options.large_bytes}
+        return {"rate_hz": options.rate_hz}
+
     def _open(self, command: list[str] | None, pid: int | None) -> None:
         now = time.time_ns()
         described = machine.describe()
@@ -179,12 +225,7 @@ class Recorder:
                 "started_unix_ns": now,
                 "begin_ns": time.monotonic_ns(),
                 "machine": described,
-                "collectors": {
-                    name: {"stacks": self.options.stacks, "single": self.options.single}
-                    if name == "faults"
-                    else {"rate_hz": self.options.rate_hz}
-                    for name in self.collectors
-                },
+                "collectors": {name: self._settings(name) for name in self.collectors},
                 "unsupported": self.unsupported,
                 "redacted": self.options.redact,
             },
@@ -280,9 +321,15 @@ class Recorder:
         self._recording = False
 
     def run_command(self, command: list[str]) -> Outcome:
-        find_program(command[0])
+        self._open_channel(find_program(command[0]))
         self._open(command, None)
-        child = _sampling.Child(command)
+        with contextlib.ExitStack() as while_running:
+            environment: list[str] = []
+            if self.channel is not None:
+                environment = while_running.enter_context(preload.preloading(self.channel.value))
+            return self._run(_sampling.Child(command, environment=environment), command)
+
+    def _run(self, child: _sampling.Child, command: list[str]) -> Outcome:
         signals = {signal.SIGCHLD, *PASSED_ON}
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         self._attach(child.pid, enable_on_exec=True)
@@ -316,8 +363,8 @@ class Recorder:
 
     def _wait_for(self, pid: int, begin: float, signals: set[signal.Signals]) -> tuple[int, Any]:
         while True:
-            early = time.monotonic() - begin < EARLY_S
-            info = signal.sigtimedwait(signals, EARLY_TICK_S if early else TICK_S)
+            busy = time.monotonic() - begin < EARLY_S or (self.channel is not None and self.options.sample_bytes == 0)
+            info = signal.sigtimedwait(signals, EARLY_TICK_S if busy else TICK_S)
             # Typed at the terminal (SI_KERNEL): the program has it already. Sent to us alone: pass it on.
             if info is not None and info.si_signo != signal.SIGCHLD and info.si_code <= 0 and info.si_pid != pid:
                 with contextlib.suppress(ProcessLookupError):
@@ -337,6 +384,11 @@ class Recorder:
     def run_pid(self, pid: int) -> Outcome:
         if not os.path.isdir(f"/proc/{pid}"):
             raise CollectorError(f"there is no process {pid}", hint="look it up: pgrep -a NAME")
+        self._leave_out(
+            "alloc",
+            "the library that sees allocations is loaded when a program starts; this one runs already",
+            "start the program with memlens record",
+        )
         self._open(None, pid)
         signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
@@ -382,6 +434,8 @@ class Recorder:
             notes.append(
                 f"The NUMA nodes of {self.slow.node_pages_skipped} pages were not asked: too many faults a second."
             )
+        if self.channel is not None:
+            notes.extend(_channel_notes(self.channel.counts()))
         failure = self.writer.failure
         if failure is not None:
             notes.append(
@@ -402,6 +456,7 @@ class Recorder:
             wall_s=wall_s,
             wait_status=status,
             session={**self.session.facts(), **counts},
+            **({"channel": self.channel.counts()} if self.channel is not None else {}),
             slow={
                 "page_table_looks": self.slow.looks,
                 "page_table_looks_failed": self.slow.looks_failed,
@@ -427,6 +482,38 @@ class Recorder:
         outcome.record_bytes = self.writer.record_bytes
         outcome.notes = notes
         return outcome
+
+
+def _channel_notes(counts: dict[str, int]) -> list[str]:
+    """What the library inside the processes could not do."""
+    notes = []
+    if counts["dropped"]:
+        notes.append(
+            f"{counts['dropped']} records of allocations and annotations found no room in the program's rings: objects may "
+            "seem to live on, or be missing."
+        )
+    if counts["damaged"] or counts["holes"]:
+        notes.append(
+            f"{counts['holes']} records were cut off when a process was killed, {counts['damaged']} processes overwrote our "
+            "memory and were given up."
+        )
+    if counts["refused"]:
+        notes.append(
+            f"{counts['refused']} processes ran without recorded allocations: more ran at one time than there was room for."
+        )
+    if counts["untracked"]:
+        notes.append(f"{counts['untracked']} objects seem to live to the end: too many sampled ones lived at one time.")
+    if counts["nested"]:
+        notes.append(
+            f"{counts['nested']} calls of malloc and free were left out: they came from a signal handler that had interrupted "
+            "the recording of another."
+        )
+    if counts["waited_ns"] > 100_000_000:
+        notes.append(
+            f"The program waited {counts['waited_ns'] / 1e9:.1f} s for the recorder to take its records "
+            "(sample instead of recording every object)."
+        )
+    return notes
 
 
 def _fault_counts(pid: int) -> tuple[int, int]:

@@ -1,0 +1,80 @@
+/* The channel between the library inside a profiled process (native/runtime) and the recorder
+ * (native/sampling): one memory file that the recorder makes, with rings that processes write and
+ * the recorder empties. Not part of a capture: both sides come from one build, and a version that
+ * differs is refused.
+ *
+ * Layout: a header page, then `slot_max` slots of `slot_stride` bytes. A process claims a free slot,
+ * which has one page of state and `ring_count` rings. A thread writes to one of its process's rings;
+ * when there are more threads than rings they share, so a ring takes several writers and has one
+ * reader. Only slots below `slots_published` have memory behind them (fallocate): touching one can
+ * never raise SIGBUS.
+ *
+ * A ring record is `struct ml_ring_record`, then one record of records.def as a capture has it
+ * (ids are the process's own; the recorder gives them the capture's). To write: move `head` by
+ * compare-and-swap, fill in, then store `commit` with release order. The recorder reads commit words
+ * in order, stops at a zero, and zeroes what it has taken before it moves `tail`. */
+#ifndef MEMLENS_CHANNEL_H
+#define MEMLENS_CHANNEL_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#define ML_CHANNEL_MAGIC UINT64_C(0x4c454e4e4148434d) /* "MCHANNEL" in memory order */
+#define ML_CHANNEL_VERSION 1
+#define ML_CHANNEL_HEADER_BYTES 4096
+#define ML_CHANNEL_SLOT_HEADER_BYTES 4096
+#define ML_CHANNEL_MAX_RINGS 16
+#define ML_RING_COMMITTED UINT32_C(0x80000000)
+#define ML_RING_MAX_RECORD 4096 /* with its header */
+
+enum ml_channel_flags { ML_CHANNEL_ALLOC = 1, ML_CHANNEL_ANNOTATIONS = 2 };
+enum ml_claim { ML_CLAIM_FREE = 0, ML_CLAIM_TAKEN = 1, ML_CLAIM_LEAVING = 2 };
+
+struct ml_channel_header {
+  uint64_t magic;
+  uint32_t version;
+  uint32_t recorder_pid;
+  uint64_t token[2]; /* random: proves that a path leads to this channel */
+  uint64_t file_bytes;
+  uint64_t slot_stride;
+  uint64_t ring_bytes; /* a power of two */
+  uint32_t slot_max;
+  uint32_t ring_count; /* of a slot */
+  uint64_t sample_bytes; /* 0 = record every object */
+  uint64_t large_bytes;
+  uint32_t flags;   /* enum ml_channel_flags */
+  uint32_t wait_ms; /* how long a writer waits for a reader that makes no progress */
+  uint64_t recorder_pid_namespace;
+  _Atomic uint32_t slots_published;
+  _Atomic uint32_t closed;  /* 1: nobody reads any more */
+  _Atomic uint32_t wake;    /* futex: a writer wants the recorder to come */
+  _Atomic uint32_t refused; /* processes that found no slot */
+};
+
+struct ml_channel_ring {
+  _Alignas(64) _Atomic uint64_t head;
+  _Alignas(64) _Atomic uint64_t tail;
+};
+
+struct ml_channel_slot {
+  _Atomic uint32_t state; /* enum ml_claim */
+  uint32_t pid; /* in the process's own PID namespace */
+  uint64_t pid_namespace;
+  uint64_t claimed_ns;
+  _Atomic uint64_t records, dropped, nested, untracked, waits, waited_ns, stacks;
+  uint64_t own_bytes;
+  _Atomic uint32_t flags; /* enum runtime_flags of memlens_format.h */
+  uint32_t reserved;
+  struct ml_channel_ring rings[ML_CHANNEL_MAX_RINGS];
+};
+
+struct ml_ring_record {
+  _Atomic uint32_t commit; /* bytes of header and record, padded to 8, with ML_RING_COMMITTED; 0 = not there yet */
+  uint16_t kind;           /* enum ml_kind, 0 = padding to the end of the ring */
+  uint16_t reserved;
+};
+
+/* The recorder names the channel in this variable: TOKEN0:TOKEN1:PATH, the tokens in hexadecimal. */
+#define ML_CHANNEL_VARIABLE "MEMLENS_CHANNEL"
+
+#endif

@@ -1,0 +1,393 @@
+/* Attaching to the recorder's channel, and writing records into it. */
+#include "runtime.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+__thread struct ml_thread ml_self;
+struct ml_runtime ml_runtime;
+
+#define SLOT_WAIT_MS 200 /* a child waits this long for a slot before it runs unrecorded */
+
+uint64_t ml_now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* The system calls themselves: the library's own mmap and friends are hooked. */
+static void *map_memory(size_t bytes, int protection, int flags, int fd, uint64_t offset) {
+  const long result = syscall(SYS_mmap, NULL, bytes, protection, flags, fd, offset);
+  return result == -1 ? NULL : (void *)result;
+}
+
+void *ml_map_private(size_t bytes, bool wipe_on_fork) {
+  void *memory = map_memory(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == NULL) return NULL;
+  syscall(SYS_madvise, memory, bytes, MADV_DONTDUMP);
+  syscall(SYS_madvise, memory, bytes, MADV_NOHUGEPAGE);
+  if (wipe_on_fork && syscall(SYS_madvise, memory, bytes, MADV_WIPEONFORK) != 0) {
+    syscall(SYS_munmap, memory, bytes);
+    return NULL; /* Linux before 4.14: without it a forked child would write into its parent's rings */
+  }
+  ml_remember_own(memory, bytes);
+  return memory;
+}
+
+/* Readable memory, asked from the kernel without a descriptor: rt_sigprocmask with an invalid `how`
+ * copies the set first (EFAULT), then refuses (EINVAL). */
+bool ml_readable(uint64_t address, size_t bytes) {
+  const uint64_t first = address & ~UINT64_C(7), last = (address + bytes - 1) & ~UINT64_C(7);
+  const int saved = errno;
+  bool readable = true;
+  for (uint64_t at = first; readable; at = last) {
+    syscall(SYS_rt_sigprocmask, -1, (const void *)(uintptr_t)at, NULL, (size_t)8);
+    readable = errno != EFAULT;
+    if (at == last) break;
+  }
+  errno = saved;
+  return readable;
+}
+
+static uint64_t pid_namespace(void) {
+  struct stat status;
+  return stat("/proc/self/ns/pid", &status) == 0 ? (uint64_t)status.st_ino : 0;
+}
+
+/* ---- mapping the channel ------------------------------------------------------------------ */
+struct mapping_request {
+  const char *path;
+  uint64_t token[2];
+  uint64_t slot_offset; /* 0: header, and everything if that is allowed */
+  uint64_t slot_bytes;
+  void *header, *slot;
+  bool whole;
+};
+
+/* True when an address-space limit could make room that we take missing elsewhere. */
+static bool address_space_is_limited(void) {
+  struct rlimit limit;
+  return getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY;
+}
+
+static void map_file(struct mapping_request *request, int fd) {
+  struct stat status;
+  if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size < ML_CHANNEL_HEADER_BYTES) return;
+  if (request->slot_offset != 0) {
+    request->slot = map_memory(request->slot_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, request->slot_offset);
+    return;
+  }
+  struct ml_channel_header *header =
+      map_memory(ML_CHANNEL_HEADER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (header == NULL) return;
+  const bool ours = header->magic == ML_CHANNEL_MAGIC && header->version == ML_CHANNEL_VERSION &&
+                    header->token[0] == request->token[0] && header->token[1] == request->token[1] &&
+                    (uint64_t)status.st_size >= header->file_bytes;
+  if (ours && !address_space_is_limited()) {
+    void *whole = map_memory(header->file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (whole != NULL) {
+      syscall(SYS_madvise, whole, header->file_bytes, MADV_DONTDUMP);
+      syscall(SYS_munmap, header, ML_CHANNEL_HEADER_BYTES);
+      request->header = whole;
+      request->whole = true;
+      return;
+    }
+  }
+  if (ours) request->header = header;
+  else syscall(SYS_munmap, header, ML_CHANNEL_HEADER_BYTES);
+}
+
+#if defined(__x86_64__) || defined(__aarch64__)
+/* Runs in a child that shares our memory but has a descriptor table of its own. */
+static int map_in_child(void *argument) {
+  struct mapping_request *request = argument;
+  syscall(SYS_close, 0);
+  const int fd = (int)syscall(SYS_openat, AT_FDCWD, request->path, O_RDWR | O_CLOEXEC, 0);
+  if (fd >= 0) map_file(request, fd);
+  syscall(SYS_exit, 0);
+  return 0;
+}
+#endif
+
+static void map_channel(struct mapping_request *request) {
+  const int fd = (int)syscall(SYS_openat, AT_FDCWD, request->path, O_RDWR | O_CLOEXEC | O_NOCTTY, 0);
+  if (fd >= 0) {
+    map_file(request, fd);
+    syscall(SYS_close, fd);
+    return;
+  }
+#if defined(__x86_64__) || defined(__aarch64__)
+  /* No descriptor is left (RLIMIT_NOFILE). A short-lived child with our memory and its own table can
+   * free one; it has no exit signal, so the program's handlers and waits do not see it. */
+  if (errno != EMFILE) return;
+  static unsigned char stack[65536] __attribute__((aligned(16)));
+  const pid_t child = clone(map_in_child, stack + sizeof stack, CLONE_VM | CLONE_VFORK, request);
+  if (child > 0)
+    while (waitpid(child, NULL, __WCLONE) < 0 && errno == EINTR) {
+    }
+#endif
+}
+
+static bool parse_hex(const char **at, uint64_t *value, char end) {
+  *value = 0;
+  int digits = 0;
+  for (; **at != end; (*at)++, digits++) {
+    const char c = **at;
+    const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    if (digit < 0 || digits >= 16) return false;
+    *value = *value << 4 | (uint64_t)digit;
+  }
+  (*at)++;
+  return digits > 0;
+}
+
+static bool read_variable(void) {
+  const char *text = getenv(ML_CHANNEL_VARIABLE);
+  if (text == NULL || getauxval(AT_SECURE)) return false;
+  if (!parse_hex(&text, &ml_runtime.token[0], ':') || !parse_hex(&text, &ml_runtime.token[1], ':')) return false;
+  const size_t length = strlen(text);
+  if (length == 0 || length >= sizeof ml_runtime.path) return false;
+  memcpy(ml_runtime.path, text, length + 1);
+  return true;
+}
+
+/* ---- slots ----------------------------------------------------------------------------------- */
+static struct ml_channel_slot *slot_at(uint32_t index, bool *mapped_alone) {
+  const uint64_t offset = ML_CHANNEL_HEADER_BYTES + (uint64_t)index * ml_runtime.header->slot_stride;
+  if (ml_runtime.whole_mapped) return (void *)((unsigned char *)ml_runtime.header + offset);
+  struct mapping_request request = {
+      .path = ml_runtime.path, .slot_offset = offset, .slot_bytes = ml_runtime.header->slot_stride};
+  map_channel(&request);
+  *mapped_alone = true;
+  return request.slot;
+}
+
+static void wake_recorder(void) {
+  struct ml_channel_header *header = ml_runtime.header;
+  if (header == NULL || atomic_exchange_explicit(&header->wake, 1, memory_order_acq_rel) != 0) return;
+  syscall(SYS_futex, &header->wake, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+static void sleep_ns(uint64_t ns) {
+  const struct timespec pause = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+  syscall(SYS_nanosleep, &pause, NULL);
+}
+
+static bool claim_slot(void) {
+  struct ml_channel_header *header = ml_runtime.header;
+  /* The parent's slot, if this is a fork's child that cannot see all slots. */
+  if (!ml_runtime.whole_mapped && ml_runtime.slot != NULL) syscall(SYS_munmap, ml_runtime.slot, header->slot_stride);
+  ml_runtime.slot = NULL;
+  for (int waited_ms = 0; waited_ms <= SLOT_WAIT_MS; waited_ms++) {
+    if (atomic_load(&header->closed)) return false;
+    const uint32_t published = atomic_load_explicit(&header->slots_published, memory_order_acquire);
+    for (uint32_t i = 0; i < published && i < header->slot_max; i++) {
+      bool mapped_alone = false;
+      struct ml_channel_slot *slot = slot_at(i, &mapped_alone);
+      if (slot == NULL) return false; /* no descriptor, or the path leads elsewhere now (chroot, setns) */
+      uint32_t expected = ML_CLAIM_FREE;
+      if (atomic_load_explicit(&slot->state, memory_order_relaxed) == ML_CLAIM_FREE &&
+          atomic_compare_exchange_strong(&slot->state, &expected, ML_CLAIM_TAKEN)) {
+        slot->pid = (uint32_t)getpid();
+        slot->pid_namespace = pid_namespace();
+        atomic_store(&slot->flags, slot->pid_namespace != header->recorder_pid_namespace
+                                       ? (uint32_t)ML_ENUM_runtime_flags_OTHER_PID_NAMESPACE
+                                       : 0u);
+        ml_runtime.slot = slot;
+        ml_runtime.rings = (unsigned char *)slot + ML_CHANNEL_SLOT_HEADER_BYTES;
+        ml_runtime.ring_bytes = header->ring_bytes;
+        ml_runtime.ring_count = header->ring_count;
+        /* Last: the recorder takes a slot as valid once it has a time. */
+        __atomic_store_n(&slot->claimed_ns, ml_now_ns(), __ATOMIC_RELEASE);
+        return true;
+      }
+      if (mapped_alone) syscall(SYS_munmap, slot, header->slot_stride);
+    }
+    wake_recorder();
+    sleep_ns(1000000);
+  }
+  atomic_fetch_add(&header->refused, 1);
+  return false;
+}
+
+static bool attach_channel(void) {
+  if (ml_runtime.header == NULL) {
+    if (!read_variable()) return false;
+    struct mapping_request request = {.path = ml_runtime.path, .token = {ml_runtime.token[0], ml_runtime.token[1]}};
+    map_channel(&request);
+    if (request.header == NULL) return false;
+    ml_runtime.header = request.header;
+    ml_runtime.whole_mapped = request.whole;
+  }
+  struct ml_channel_header *header = ml_runtime.header;
+  if (atomic_load(&header->closed) || !claim_slot()) return false;
+  ml_runtime.sample_bytes = header->sample_bytes;
+  ml_runtime.large_bytes = header->large_bytes;
+  ml_runtime.wait_ms = header->wait_ms;
+  ml_runtime.flags = header->flags;
+  return true;
+}
+
+/* ---- attaching ------------------------------------------------------------------------------- */
+static bool attach(void) {
+  if (environ == NULL) return false; /* the C library is not initialised yet: ask again */
+  uint32_t expected = ML_DETACHED;
+  if (!atomic_compare_exchange_strong(&ml_runtime.guard->attachment, &expected, ML_ATTACHING))
+    return expected == ML_ATTACHED;
+  const int saved = errno;
+  const bool standalone_child = ml_runtime.standalone; /* a fork of a process that writes for itself */
+  bool attached = !standalone_child && attach_channel();
+  if (!attached) attached = ml_standalone_attach();
+  ml_runtime.generation++;
+  atomic_store(&ml_runtime.next_ring, 0);
+  ml_runtime.stuck_until_ns = 0;
+  atomic_store_explicit(&ml_runtime.guard->attachment, attached ? ML_ATTACHED : ML_OFF, memory_order_release);
+  if (attached) {
+    ml_thread_refresh();
+    if (ml_runtime.standalone) ml_standalone_begun();
+    ml_write_own_memory();
+  }
+  errno = saved;
+  return attached;
+}
+
+bool ml_attached(void) {
+  if (ML_UNLIKELY(ml_runtime.guard == NULL)) ml_runtime_start();
+  if (ml_runtime.guard == NULL) return false;
+  const uint32_t attachment = atomic_load_explicit(&ml_runtime.guard->attachment, memory_order_acquire);
+  if (ML_LIKELY(attachment == ML_ATTACHED)) {
+    if (ML_UNLIKELY(ml_self.generation != ml_runtime.generation)) ml_thread_refresh();
+    return true;
+  }
+  if (attachment != ML_DETACHED) return false;
+  return attach();
+}
+
+void ml_thread_refresh(void) {
+  ml_self.generation = ml_runtime.generation;
+  ml_self.tid = (uint32_t)syscall(SYS_gettid);
+  ml_self.ring = atomic_fetch_add(&ml_runtime.next_ring, 1) % (ml_runtime.ring_count ? ml_runtime.ring_count : 1);
+  ml_self.region_depth = 0;
+  if (ml_self.random == 0) ml_self.random = (ml_now_ns() * UINT64_C(0x9E3779B97F4A7C15) ^ ((uint64_t)ml_self.tid << 32)) | 1;
+  struct ml_ticket ticket = ml_reserve(ML_KIND_THREAD_MEMORY, sizeof(struct ml_thread_memory));
+  if (ticket.record != NULL) {
+    struct ml_thread_memory *record = ticket.record;
+    record->time_ns = ml_now_ns();
+    record->thread_pointer = (uint64_t)(uintptr_t)__builtin_thread_pointer();
+    record->stack_address = (uint64_t)(uintptr_t)__builtin_frame_address(0);
+    record->thread = ml_self.tid;
+    ml_commit(ticket);
+  }
+}
+
+void ml_note_missed(void) {
+  if (ml_recording() && ml_runtime.slot != NULL) atomic_fetch_add_explicit(&ml_runtime.slot->nested, 1, memory_order_relaxed);
+}
+
+/* ---- rings --------------------------------------------------------------------------------------- */
+/* A ring is full: waits for the reader. False: give up this record. */
+static bool wait_for_room(struct ml_channel_ring *ring, uint64_t seen_tail) {
+  if (ml_runtime.standalone) {
+    ml_standalone_room(ml_self.ring);
+    return atomic_load(&ring->tail) != seen_tail;
+  }
+  const uint64_t begin = ml_now_ns();
+  if (begin < ml_runtime.stuck_until_ns) return false;
+  atomic_fetch_add_explicit(&ml_runtime.slot->waits, 1, memory_order_relaxed);
+  const int saved = errno;
+  bool room = false;
+  for (;;) {
+    if (atomic_load(&ml_runtime.header->closed)) break;
+    wake_recorder();
+    sleep_ns(200000);
+    if (atomic_load_explicit(&ring->tail, memory_order_acquire) != seen_tail) {
+      room = true;
+      break;
+    }
+    const uint64_t waited = ml_now_ns() - begin;
+    const bool gone = waited > 20000000 && ml_runtime.slot->pid_namespace == ml_runtime.header->recorder_pid_namespace &&
+                      kill((pid_t)ml_runtime.header->recorder_pid, 0) != 0 && errno == ESRCH;
+    if (gone) {
+      atomic_store(&ml_runtime.header->closed, 1);
+      break;
+    }
+    if (waited > (uint64_t)ml_runtime.wait_ms * 1000000u) {
+      /* The reader hangs. Do not slow the program down again and again. */
+      ml_runtime.stuck_until_ns = ml_now_ns() + UINT64_C(1000000000);
+      break;
+    }
+  }
+  atomic_fetch_add_explicit(&ml_runtime.slot->waited_ns, ml_now_ns() - begin, memory_order_relaxed);
+  errno = saved;
+  return room;
+}
+
+struct ml_ticket ml_reserve(unsigned kind, size_t bytes) {
+  struct ml_ticket ticket = {0};
+  struct ml_channel_slot *slot = ml_runtime.slot;
+  const uint32_t number = ml_self.ring;
+  struct ml_channel_ring *ring = &slot->rings[number];
+  unsigned char *data = ml_runtime.rings + (uint64_t)number * ml_runtime.ring_bytes;
+  const uint64_t capacity = ml_runtime.ring_bytes;
+  const uint64_t need = (sizeof(struct ml_ring_record) + bytes + 7) & ~UINT64_C(7);
+  if (need > ML_RING_MAX_RECORD) goto dropped;
+  uint64_t head = atomic_load_explicit(&ring->head, memory_order_relaxed);
+  for (;;) {
+    const uint64_t tail = atomic_load_explicit(&ring->tail, memory_order_acquire);
+    const uint64_t offset = head & (capacity - 1);
+    const uint64_t padding = offset + need > capacity ? capacity - offset : 0;
+    const uint64_t used = head - tail;
+    if (ML_UNLIKELY(used + padding + need > capacity)) {
+      if (used <= capacity && !wait_for_room(ring, tail)) goto dropped;
+      head = atomic_load_explicit(&ring->head, memory_order_relaxed);
+      continue;
+    }
+    if (!atomic_compare_exchange_weak_explicit(&ring->head, &head, head + padding + need, memory_order_relaxed,
+                                               memory_order_relaxed))
+      continue;
+    if (padding != 0) {
+      struct ml_ring_record *filler = (void *)(data + offset);
+      filler->kind = 0;
+      atomic_store_explicit(&filler->commit, (uint32_t)padding | ML_RING_COMMITTED, memory_order_release);
+    }
+    if (ML_UNLIKELY(used < capacity / 2 && used + need >= capacity / 2)) wake_recorder();
+    ticket.header = (void *)(data + ((head + padding) & (capacity - 1)));
+    ticket.header->kind = (uint16_t)kind;
+    ticket.record = ticket.header + 1;
+    ticket.bytes = need;
+    return ticket;
+  }
+dropped:
+  atomic_fetch_add_explicit(&slot->dropped, 1, memory_order_relaxed);
+  return ticket;
+}
+
+void ml_commit(struct ml_ticket ticket) {
+  atomic_store_explicit(&ticket.header->commit, (uint32_t)ticket.bytes | ML_RING_COMMITTED, memory_order_release);
+}
+
+/* ---- start ------------------------------------------------------------------------------------------ */
+void ml_runtime_start(void) {
+  static _Atomic uint32_t started;
+  if (atomic_exchange(&started, 1) != 0) return;
+  const int saved = errno;
+  struct ml_fork_guard *guard = ml_map_private(4096, true);
+  ml_unwind_start();
+  ml_stacks_start();
+  ml_runtime.guard = guard;
+  errno = saved;
+}

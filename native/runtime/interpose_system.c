@@ -1,0 +1,250 @@
+/* Mappings, threads, pinning and policy, unloading of code, and leaving. Rare calls: all recorded. */
+#include "runtime.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define OPERATION(name) ML_ENUM_allocation_operation_##name
+
+/* The next definition of a function, looked up once. */
+static void *next(_Atomic(void *) *kept, const char *name) {
+  void *function = atomic_load_explicit(kept, memory_order_relaxed);
+  if (ML_LIKELY(function != NULL)) return function;
+  if (ml_self.resolving) return NULL;
+  ml_self.resolving = true;
+  ml_self.inside++;
+  const int saved = errno;
+  function = dlsym(RTLD_NEXT, name);
+  atomic_store(kept, function);
+  errno = saved;
+  ml_self.inside--;
+  ml_self.resolving = false;
+  return function;
+}
+#define NEXT(name)                         \
+  static _Atomic(void *) kept_##name;      \
+  void *found = next(&kept_##name, #name); \
+  __typeof__(&name) function;              \
+  __builtin_memcpy(&function, &found, sizeof function)
+
+static bool wanted(void) {
+  if (ml_self.inside != 0) return false;
+  ml_self.inside++;
+  const int saved = errno;
+  const bool recording = ml_attached() && (ml_runtime.flags & ML_CHANNEL_ALLOC) != 0;
+  errno = saved;
+  ml_self.inside--;
+  return recording;
+}
+
+/* ---- mappings ------------------------------------------------------------------------------------ */
+typedef void *(*mmap_type)(void *, size_t, int, int, int, off_t);
+
+static void *map(mmap_type function, void *hint, size_t bytes, int protection, int flags, int fd, off_t offset) {
+  const bool record = wanted();
+  void *address;
+  if (function != NULL) address = function(hint, bytes, protection, flags, fd, offset);
+  else address = (void *)syscall(SYS_mmap, hint, bytes, protection, flags, fd, offset);
+  if (record && address != MAP_FAILED)
+    ml_record_birth((struct ml_birth){.wanted = true}, address, bytes,
+                    (struct ml_what){.operation = OPERATION(MMAP),
+                                     .protection = (uint32_t)protection,
+                                     .map_flags = (uint64_t)(unsigned)flags});
+  return address;
+}
+
+ML_EXPORT void *mmap(void *hint, size_t bytes, int protection, int flags, int fd, off_t offset) {
+  NEXT(mmap);
+  return map(function, hint, bytes, protection, flags, fd, offset);
+}
+
+ML_EXPORT void *mmap64(void *hint, size_t bytes, int protection, int flags, int fd, off_t offset) {
+  NEXT(mmap64);
+  return map(function, hint, bytes, protection, flags, fd, offset);
+}
+
+ML_EXPORT int munmap(void *address, size_t bytes) {
+  NEXT(munmap);
+  const uint64_t before = wanted() ? ml_now_ns() : 0;
+  const int result = function != NULL ? function(address, bytes) : (int)syscall(SYS_munmap, address, bytes);
+  if (before != 0 && result == 0) ml_record_release(address, bytes, before, OPERATION(MUNMAP), 0);
+  return result;
+}
+
+ML_EXPORT void *mremap(void *old_address, size_t old_bytes, size_t bytes, int flags, ...) {
+  NEXT(mremap);
+  va_list arguments;
+  va_start(arguments, flags);
+  void *fixed = (flags & MREMAP_FIXED) != 0 ? va_arg(arguments, void *) : NULL;
+  va_end(arguments);
+  const uint64_t before = wanted() ? ml_now_ns() : 0;
+  void *address = function != NULL ? function(old_address, old_bytes, bytes, flags, fixed)
+                                   : (void *)syscall(SYS_mremap, old_address, old_bytes, bytes, flags, fixed);
+  if (before != 0 && address != MAP_FAILED)
+    ml_record_birth((struct ml_birth){.wanted = true}, address, bytes,
+                    (struct ml_what){.operation = OPERATION(MREMAP),
+                                     .old_address = (uint64_t)(uintptr_t)old_address,
+                                     .map_flags = (uint64_t)(unsigned)flags});
+  return address;
+}
+
+/* ---- pinning and policy --------------------------------------------------------------------------- */
+static void record_pinning(unsigned operation, uint32_t thread, const void *mask, size_t mask_bytes, uint64_t address,
+                           uint64_t bytes, unsigned policy, uint64_t flags, long result) {
+  if (!wanted()) return;
+  const int saved = errno;
+  ml_self.inside++;
+  if (mask == NULL) mask_bytes = 0;
+  if (mask_bytes > 1024) mask_bytes = 1024;
+  struct ml_ticket ticket = ml_reserve(ML_KIND_PINNING, sizeof(struct ml_pinning) + ((mask_bytes + 7) & ~(size_t)7));
+  if (ticket.record != NULL) {
+    struct ml_pinning *record = ticket.record;
+    *record = (struct ml_pinning){.time_ns = ml_now_ns(),
+                                  .address = address,
+                                  .bytes = bytes,
+                                  .thread = thread != 0 ? thread : ml_self.tid,
+                                  .tail_bytes = (uint32_t)mask_bytes,
+                                  .operation = (uint16_t)operation,
+                                  .policy = (uint16_t)policy,
+                                  .result = (int32_t)(result < 0 ? -saved : result),
+                                  .flags = flags};
+    if (mask_bytes != 0) memcpy(record + 1, mask, mask_bytes);
+    ml_commit(ticket);
+  }
+  ml_self.inside--;
+  errno = saved;
+}
+
+/* The words of a node mask of `max_node` bits, as the system calls count them. */
+static size_t node_mask_bytes(unsigned long max_node) {
+  return max_node == 0 ? 0 : (max_node + 8 * sizeof(long) - 1) / (8 * sizeof(long)) * sizeof(long);
+}
+
+ML_EXPORT int sched_setaffinity(pid_t pid, size_t bytes, const cpu_set_t *mask) {
+  NEXT(sched_setaffinity);
+  const int result = function != NULL ? function(pid, bytes, mask) : (int)syscall(SYS_sched_setaffinity, pid, bytes, mask);
+  if (result == 0 || errno != EFAULT)
+    record_pinning(ML_ENUM_pinning_operation_SCHED_SETAFFINITY, (uint32_t)pid, mask, bytes, 0, 0, 0, 0, result);
+  return result;
+}
+
+ML_EXPORT int pthread_setaffinity_np(pthread_t thread, size_t bytes, const cpu_set_t *mask) {
+  NEXT(pthread_setaffinity_np);
+  if (function == NULL) return ENOSYS;
+  const int error = function(thread, bytes, mask);
+  /* Only the thread itself knows its kernel id; the recorder finds the CPUs of others by polling. */
+  if (error == 0 && pthread_equal(thread, pthread_self()))
+    record_pinning(ML_ENUM_pinning_operation_SCHED_SETAFFINITY, 0, mask, bytes, 0, 0, 0, 0, 0);
+  return error;
+}
+
+ML_EXPORT long set_mempolicy(int mode, const unsigned long *mask, unsigned long max_node) {
+  NEXT(set_mempolicy);
+  const long result = function != NULL ? function(mode, mask, max_node) : syscall(SYS_set_mempolicy, mode, mask, max_node);
+  if (result == 0)
+    record_pinning(ML_ENUM_pinning_operation_SET_MEMPOLICY, 0, mask, node_mask_bytes(max_node), 0, 0,
+                   (unsigned)mode & 0xff, (unsigned)mode & ~0xffu, result);
+  return result;
+}
+
+ML_EXPORT long mbind(void *address, unsigned long bytes, int mode, const unsigned long *mask, unsigned long max_node,
+                     unsigned flags) {
+  NEXT(mbind);
+  const long result = function != NULL ? function(address, bytes, mode, mask, max_node, flags)
+                                       : syscall(SYS_mbind, address, bytes, mode, mask, max_node, flags);
+  if (result == 0)
+    record_pinning(ML_ENUM_pinning_operation_MBIND, 0, mask, node_mask_bytes(max_node), (uint64_t)(uintptr_t)address,
+                   bytes, (unsigned)mode & 0xff, flags, result);
+  return result;
+}
+
+ML_EXPORT long migrate_pages(int pid, unsigned long max_node, const unsigned long *from, const unsigned long *to) {
+  NEXT(migrate_pages);
+  const long result = function != NULL ? function(pid, max_node, from, to) : syscall(SYS_migrate_pages, pid, max_node, from, to);
+  if (result >= 0)
+    record_pinning(ML_ENUM_pinning_operation_MIGRATE_PAGES, (uint32_t)pid, to, node_mask_bytes(max_node), 0, 0, 0, 0, result);
+  return result;
+}
+
+ML_EXPORT long move_pages(int pid, unsigned long count, void **pages, const int *nodes, int *status, int flags) {
+  NEXT(move_pages);
+  const long result = function != NULL ? function(pid, count, pages, nodes, status, flags)
+                                       : syscall(SYS_move_pages, pid, count, pages, nodes, status, flags);
+  if (result >= 0 && nodes != NULL && count > 0) {
+    uint64_t mask = 0;
+    for (unsigned long i = 0; i < count && i < 65536; i++)
+      if (nodes[i] >= 0 && nodes[i] < 64) mask |= UINT64_C(1) << nodes[i];
+    record_pinning(ML_ENUM_pinning_operation_MOVE_PAGES, (uint32_t)pid, &mask, sizeof mask, (uint64_t)(uintptr_t)pages[0],
+                   count, 0, (uint64_t)(unsigned)flags, result);
+  }
+  return result;
+}
+
+/* ---- threads, unloading, leaving ------------------------------------------------------------------- */
+ML_EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument) {
+  NEXT(pthread_create);
+  if (function == NULL) return EAGAIN;
+  const int error = function(thread, attributes, start, argument);
+  if (error != 0) return error;
+  const pthread_t created = *thread;
+  if (wanted()) {
+    const int saved = errno;
+    ml_self.inside++;
+    struct ml_ticket ticket = ml_reserve(ML_KIND_THREAD_MEMORY, sizeof(struct ml_thread_memory));
+    if (ticket.record != NULL) {
+      *(struct ml_thread_memory *)ticket.record = (struct ml_thread_memory){
+          .time_ns = ml_now_ns(), .thread_pointer = (uint64_t)created, .creator = ml_self.tid};
+      ml_commit(ticket);
+    }
+    ml_self.inside--;
+    errno = saved;
+  }
+  return 0;
+}
+
+ML_EXPORT int dlclose(void *handle) {
+  NEXT(dlclose);
+  if (function == NULL) return -1;
+  const int result = function(handle);
+  ml_unwind_forget();
+  ml_stacks_forget();
+  return result;
+}
+
+/* Tells the recorder that the slot is free soon; it checks that the process is gone. */
+static void leave(void) {
+  if (!ml_recording() || ml_runtime.standalone || ml_runtime.slot == NULL) return;
+  if (ml_runtime.slot->pid != (uint32_t)getpid()) return; /* a vfork's child */
+  atomic_fetch_or(&ml_runtime.slot->flags, (uint32_t)ML_ENUM_runtime_flags_ENDED_IN_ORDER);
+  atomic_store(&ml_runtime.slot->state, ML_CLAIM_LEAVING);
+}
+
+ML_EXPORT void _exit(int status) {
+  NEXT(_exit);
+  leave();
+  ml_standalone_end();
+  if (function != NULL) function(status);
+  for (;;) syscall(SYS_exit_group, status);
+}
+ML_EXPORT void _Exit(int status) __attribute__((alias("_exit")));
+
+__attribute__((constructor)) static void load(void) {
+  ml_self.inside++;
+  ml_runtime_start();
+  ml_attached();
+  ml_self.inside--;
+}
+
+__attribute__((destructor)) static void unload(void) {
+  leave();
+  ml_standalone_end();
+}

@@ -1,0 +1,145 @@
+/* The library inside the profiled process. Shared by the files of native/runtime/ only.
+ *
+ * Rules: never exit, never throw, never print, no thread of our own, no allocation, no lock; every
+ * function that a hook can reach is async-signal-safe and keeps errno. */
+#ifndef MEMLENS_RUNTIME_H
+#define MEMLENS_RUNTIME_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE 1
+#endif
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "memlens_channel.h"
+#include "memlens_format.h"
+
+#define ML_LIKELY(condition) __builtin_expect(!!(condition), 1)
+#define ML_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
+#define ML_EXPORT __attribute__((visibility("default")))
+#define ML_MAX_DEPTH 64
+
+/* What a thread keeps. Plain memory in the static TLS block: valid from the thread's first
+ * instruction to its last, destructors included. */
+struct ml_thread {
+  int64_t countdown;      /* bytes until the next sample; below 0: look closer (a new thread starts at 0) */
+  uint64_t generation;    /* of the attachment that the fields below belong to */
+  uint64_t random;        /* state of the generator */
+  uint64_t safe_low, safe_high; /* stack memory known to be readable */
+  uint32_t tid;
+  uint32_t ring;
+  bool has_gap;           /* countdown was drawn */
+  bool resolving;         /* looking the real functions up */
+  uint16_t inside;        /* > 0: in our own code, calls from here are not the program's */
+  uint16_t operation;     /* set by operator new for the malloc below it */
+  uint8_t operation_flags;
+  uint16_t region_depth;
+  uint32_t regions[32];   /* names of the open regions */
+};
+extern __thread struct ml_thread ml_self __attribute__((tls_model("initial-exec"), visibility("hidden")));
+
+enum ml_attachment { ML_DETACHED = 0, ML_ATTACHING = 1, ML_ATTACHED = 2, ML_OFF = 3 };
+
+/* On a page of its own that a fork's child finds zeroed (MADV_WIPEONFORK), however it was forked:
+ * that is how a child learns that the rings are its parent's. */
+struct ml_fork_guard {
+  _Atomic uint32_t attachment; /* enum ml_attachment */
+};
+
+struct ml_runtime {
+  struct ml_fork_guard *guard;
+  struct ml_channel_header *header; /* NULL: no channel */
+  struct ml_channel_slot *slot;
+  unsigned char *rings;
+  bool whole_mapped; /* header and all slots are mapped: a child needs neither a path nor a descriptor */
+  bool standalone;
+  uint64_t generation;
+  uint64_t ring_bytes;
+  uint32_t ring_count;
+  _Atomic uint32_t next_ring;
+  uint64_t sample_bytes, large_bytes;
+  uint32_t wait_ms, flags;
+  uint64_t token[2];
+  char path[128];
+  uint64_t text_begin, text_end; /* our own code, left out of stacks */
+  uint64_t stuck_until_ns;       /* the reader made no progress: do not wait before this */
+  uint64_t stuck_tail;
+  _Atomic uint64_t break_address; /* as last recorded */
+};
+extern struct ml_runtime ml_runtime __attribute__((visibility("hidden")));
+
+/* channel.c */
+/* True when this process records; attaches first if need be. Call with ml_self.inside raised. */
+bool ml_attached(void);
+static inline bool ml_recording(void) {
+  return ML_LIKELY(ml_runtime.guard != NULL &&
+                   atomic_load_explicit(&ml_runtime.guard->attachment, memory_order_acquire) == ML_ATTACHED);
+}
+void ml_runtime_start(void); /* at load, or at the first call that comes before it */
+struct ml_ticket { struct ml_ring_record *header; void *record; size_t bytes; };
+/* Room for one record of `bytes`, zeroed; record == NULL when there is none (counted). */
+struct ml_ticket ml_reserve(unsigned kind, size_t bytes);
+void ml_commit(struct ml_ticket ticket);
+uint64_t ml_now_ns(void);
+void ml_thread_refresh(void); /* after ml_attached: fields of ml_self for this attachment */
+void ml_note_missed(void);    /* a call that was left out because inside > 0 */
+uint32_t ml_string(const char *text, size_t bytes);
+void *ml_map_private(size_t bytes, bool wipe_on_fork); /* NULL on failure */
+bool ml_readable(uint64_t address, size_t bytes);
+
+/* unwind.c */
+void ml_unwind_start(void);
+void ml_unwind_forget(void); /* code was unloaded */
+/* Return addresses of the callers outside this library, innermost first. */
+unsigned ml_unwind(uint64_t *ips, unsigned capacity, bool *truncated);
+
+/* stacks.c */
+void ml_stacks_start(void);
+void ml_stacks_forget(void);
+uint32_t ml_stack_here(void);
+
+/* objects.c */
+#define ML_NEVER (INT64_MAX / 2)
+extern size_t ml_large __attribute__((visibility("hidden"))); /* objects from this size are always recorded */
+/* The fast path of every allocation: false for most small objects. */
+static inline bool ml_look_closer(size_t bytes) {
+  return ML_UNLIKELY(bytes >= ml_large) || ML_UNLIKELY((ml_self.countdown -= (int64_t)bytes) < 0);
+}
+struct ml_birth { bool wanted; uint64_t weight_bytes; };
+/* After ml_look_closer said yes: is this object to be recorded? */
+struct ml_birth ml_choose(size_t bytes);
+struct ml_what { unsigned operation, flags; size_t alignment; uint64_t old_address; uint32_t protection; uint64_t map_flags; };
+void ml_record_birth(struct ml_birth birth, const void *address, size_t bytes, struct ml_what what);
+/* Before the real release. Takes the object out of the set; true: it was recorded, and a record is due. */
+bool ml_take_release(const void *address);
+void ml_record_release(const void *address, size_t bytes, uint64_t time_ns, unsigned operation, unsigned flags);
+
+/* sampled.c */
+#define ML_FILTER_BITS 16
+extern uint8_t *ml_filter __attribute__((visibility("hidden"))); /* never NULL */
+void ml_sampled_start(void);
+int64_t ml_next_gap(struct ml_thread *self);
+uint64_t ml_sample_weight(uint64_t bytes);
+void ml_sampled_add(const void *address);
+bool ml_sampled_remove(const void *address);
+static inline uint64_t ml_pointer_hash(const void *address) {
+  return ((uint64_t)(uintptr_t)address >> 4) * UINT64_C(0x9E3779B97F4A7C15);
+}
+static inline bool ml_maybe_sampled(const void *address) {
+  return ML_UNLIKELY(ml_filter[ml_pointer_hash(address) >> (64 - ML_FILTER_BITS)] != 0);
+}
+
+/* describe.c */
+void ml_remember_own(const void *address, size_t bytes);
+void ml_write_own_memory(void); /* our own memory, and where thread-local variables lie */
+void ml_write_maps(void);       /* mapping records of what is new in /proc/self/maps */
+
+/* standalone.c */
+bool ml_standalone_attach(void);
+void ml_standalone_begun(void); /* first records of the process */
+void ml_standalone_room(uint32_t ring); /* called when a ring is full: writes it out */
+void ml_standalone_end(void);
+
+#endif

@@ -1,0 +1,126 @@
+/* Poisson sampling of small objects, and the set of objects whose release must be recorded. */
+#include "runtime.h"
+
+#include <string.h>
+
+/* With sampling most calls of free are for objects that were not recorded. One load in a small table
+ * of counts tells so for nearly all; the exact table decides for the rest. When every object is
+ * recorded all counts are 1 and the exact table is not used; before the start all are 0. */
+#define FILTER_BYTES (1u << ML_FILTER_BITS)
+#define BUCKET_SLOTS 8 /* a cache line */
+#define BUCKET_BITS 17
+#define PROBES 16
+
+static uint8_t filter_memory[FILTER_BYTES] __attribute__((aligned(64)));
+uint8_t *ml_filter = filter_memory;
+static _Atomic uint64_t *table;
+
+void ml_sampled_start(void) {
+  if (ml_runtime.sample_bytes == 0) {
+    memset(filter_memory, 1, sizeof filter_memory);
+    return;
+  }
+  /* A fork's child goes on with its parent's set: it may release those objects too. */
+  if (table == NULL) table = ml_map_private((UINT64_C(1) << BUCKET_BITS) * BUCKET_SLOTS * sizeof *table, false);
+}
+
+static size_t bucket_of(uint64_t hash) { return (size_t)((hash >> 8) & ((UINT64_C(1) << BUCKET_BITS) - 1)); }
+
+void ml_sampled_add(const void *address) {
+  if (ml_runtime.sample_bytes == 0) return;
+  const uint64_t hash = ml_pointer_hash(address);
+  if (table != NULL) {
+    for (size_t probe = 0; probe < PROBES; probe++) {
+      _Atomic uint64_t *bucket = table + ((bucket_of(hash) + probe) & ((UINT64_C(1) << BUCKET_BITS) - 1)) * BUCKET_SLOTS;
+      for (unsigned slot = 0; slot < BUCKET_SLOTS; slot++) {
+        uint64_t seen = 0;
+        if (atomic_load_explicit(&bucket[slot], memory_order_relaxed) != 0 ||
+            !atomic_compare_exchange_strong(&bucket[slot], &seen, (uint64_t)(uintptr_t)address))
+          continue;
+        uint8_t *count = &ml_filter[hash >> (64 - ML_FILTER_BITS)];
+        uint8_t old = __atomic_load_n(count, __ATOMIC_RELAXED);
+        while (old < 255 && !__atomic_compare_exchange_n(count, &old, (uint8_t)(old + 1), true, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+        }
+        return;
+      }
+    }
+  }
+  if (ml_recording()) atomic_fetch_add_explicit(&ml_runtime.slot->untracked, 1, memory_order_relaxed);
+}
+
+bool ml_sampled_remove(const void *address) {
+  if (ml_runtime.sample_bytes == 0) return true;
+  if (table == NULL) return false;
+  const uint64_t hash = ml_pointer_hash(address);
+  for (size_t probe = 0; probe < PROBES; probe++) {
+    _Atomic uint64_t *bucket = table + ((bucket_of(hash) + probe) & ((UINT64_C(1) << BUCKET_BITS) - 1)) * BUCKET_SLOTS;
+    for (unsigned slot = 0; slot < BUCKET_SLOTS; slot++) {
+      uint64_t seen = (uint64_t)(uintptr_t)address;
+      if (atomic_load_explicit(&bucket[slot], memory_order_relaxed) != seen ||
+          !atomic_compare_exchange_strong(&bucket[slot], &seen, 0))
+        continue;
+      uint8_t *count = &ml_filter[hash >> (64 - ML_FILTER_BITS)];
+      uint8_t old = __atomic_load_n(count, __ATOMIC_RELAXED);
+      while (old != 255 && old != 0 && /* 255 has lost count: it stays */
+             !__atomic_compare_exchange_n(count, &old, (uint8_t)(old - 1), true, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+      }
+      return true;
+    }
+  }
+  return false;
+}
+
+/* ---- numbers without libm -------------------------------------------------------------------------- */
+/* Natural logarithm of x > 0; error below 1e-9, from the series of atanh. */
+static double natural_log(double x) {
+  uint64_t bits;
+  memcpy(&bits, &x, 8);
+  int exponent = (int)(bits >> 52 & 0x7ff) - 1023;
+  bits = (bits & UINT64_C(0xfffffffffffff)) | UINT64_C(0x3ff0000000000000);
+  double mantissa;
+  memcpy(&mantissa, &bits, 8);
+  if (mantissa > 1.4142135623730951) {
+    mantissa *= 0.5;
+    exponent++;
+  }
+  const double z = (mantissa - 1.0) / (mantissa + 1.0), square = z * z;
+  double sum = 0.0, power = z;
+  for (int k = 1; k < 20; k += 2, power *= square) sum += power / k;
+  return 2.0 * sum + exponent * 0.6931471805599453;
+}
+
+/* 1 - e^-x for x >= 0. */
+static double one_minus_exp(double x) {
+  if (x > 40.0) return 1.0;
+  double halvings = 1.0, small = x;
+  while (small > 0.01) {
+    small *= 0.5;
+    halvings *= 2.0;
+  }
+  double result = small * (1.0 - small / 2 * (1.0 - small / 3 * (1.0 - small / 4 * (1.0 - small / 5))));
+  for (; halvings > 1.0; halvings *= 0.5) result = result * (2.0 - result); /* 1 - (1 - r)^2 */
+  return result;
+}
+
+/* The distance to the next sample: exponential with mean sample_bytes, so that every byte is picked
+ * with the same chance whatever the sizes are. */
+int64_t ml_next_gap(struct ml_thread *self) {
+  if (ml_runtime.sample_bytes == 0) return -1; /* every call goes the slow way */
+  uint64_t x = self->random; /* xorshift64* */
+  x ^= x >> 12;
+  x ^= x << 25;
+  x ^= x >> 27;
+  self->random = x;
+  const uint64_t bits = (x * UINT64_C(0x2545F4914F6CDD1D)) >> 11;
+  const double uniform = ((double)bits + 1.0) / 9007199254740993.0; /* in (0, 1] */
+  const double gap = -natural_log(uniform) * (double)ml_runtime.sample_bytes;
+  return (int64_t)gap; /* an object is sampled when its bytes exceed what is left of the gap */
+}
+
+/* The bytes that a sampled object of this size stands for: its size over its chance to be picked. */
+uint64_t ml_sample_weight(uint64_t bytes) {
+  if (ml_runtime.sample_bytes == 0) return 0;
+  const double size = bytes == 0 ? 1.0 : (double)bytes;
+  const double chance = one_minus_exp(size / (double)ml_runtime.sample_bytes);
+  return (uint64_t)(size / chance + 0.5);
+}

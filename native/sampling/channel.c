@@ -1,0 +1,549 @@
+/* The recorder's side of the channel (format/memlens_channel.h): makes the memory file, keeps enough
+ * free slots in it, empties the rings, and turns the processes' own ids into the capture's.
+ *
+ * What comes out of a ring was written by somebody else's process, which may have overwritten it:
+ * every length is checked, and a ring that makes no sense is given up and counted. */
+#include "internal.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "memlens_channel.h"
+
+#define IDLE_NS 20000000             /* rings are emptied at least this often */
+#define CHECK_NS UINT64_C(200000000) /* and processes are looked after this often */
+#define PUBLISH_STEP 8
+#define WANTED_FREE 6
+
+/* A process's own ids → the capture's. */
+struct id_map {
+  struct { uint32_t from, to; } *entries;
+  size_t mask, count;
+};
+
+struct claim {
+  uint64_t claimed_ns; /* 0: not in use */
+  uint64_t start_ticks; /* of the process, against pid reuse */
+  uint64_t first_seen_ns, checked_ns, maps_ns;
+  pid_t pid;            /* in our namespace; 0: not found yet */
+  struct ml_process *process;
+  bool damaged, new_stacks;
+  uint64_t records;
+  struct id_map strings, stacks;
+};
+
+struct ml_channel {
+  struct ml_channel_options options;
+  struct ml_channel_header *header;
+  uint64_t stride, file_bytes, pid_namespace; /* our own copies: the header can be written by any target */
+  int fd;
+  char value[96];
+  struct claim *claims;
+  uint32_t published;
+  struct ml_session *session;
+  pthread_t thread;
+  bool thread_runs;
+  atomic_bool stop;
+  struct ml_channel_counts counts;
+  pthread_mutex_t counts_lock;
+};
+
+static uint64_t own_pid_namespace(void) {
+  struct stat status;
+  return stat("/proc/self/ns/pid", &status) == 0 ? (uint64_t)status.st_ino : 0;
+}
+
+static struct ml_channel_slot *slot_at(const struct ml_channel *channel, uint32_t index) {
+  return (void *)((unsigned char *)channel->header + ML_CHANNEL_HEADER_BYTES + index * channel->stride);
+}
+
+/* Puts memory behind more slots. A full system makes fewer slots, never a signal in a target. */
+static void publish(struct ml_channel *channel, uint32_t count) {
+  struct ml_channel_header *header = channel->header;
+  while (count-- > 0 && channel->published < channel->options.slot_max) {
+    const off_t offset = (off_t)(ML_CHANNEL_HEADER_BYTES + channel->published * channel->stride);
+    if (fallocate(channel->fd, 0, offset, (off_t)channel->stride) != 0) return;
+    channel->published++;
+    atomic_store_explicit(&header->slots_published, channel->published, memory_order_release);
+  }
+}
+
+struct ml_channel *ml_channel_new(const struct ml_channel_options *options) {
+  struct ml_channel *channel = calloc(1, sizeof *channel);
+  if (channel == NULL) return NULL;
+  channel->options = *options;
+  struct ml_channel_options *chosen = &channel->options;
+  const bool every = chosen->sample_bytes == 0 && chosen->alloc;
+  if (chosen->ring_count == 0) {
+    const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    chosen->ring_count = cpus < 4 ? 4 : cpus > ML_CHANNEL_MAX_RINGS ? ML_CHANNEL_MAX_RINGS : (uint32_t)cpus;
+  }
+  if (chosen->ring_count > ML_CHANNEL_MAX_RINGS) chosen->ring_count = ML_CHANNEL_MAX_RINGS;
+  if (chosen->ring_bytes == 0) chosen->ring_bytes = every ? UINT64_C(4) << 20 : UINT64_C(128) << 10;
+  if (chosen->slot_max == 0) chosen->slot_max = every ? 128 : 2048;
+  const uint64_t stride = ML_CHANNEL_SLOT_HEADER_BYTES + chosen->ring_count * chosen->ring_bytes;
+  const uint64_t bytes = ML_CHANNEL_HEADER_BYTES + stride * chosen->slot_max;
+  channel->fd = memfd_create("memlens", MFD_CLOEXEC);
+  channel->claims = calloc(chosen->slot_max, sizeof *channel->claims);
+  pthread_mutex_init(&channel->counts_lock, NULL);
+  void *memory = MAP_FAILED;
+  if (channel->fd >= 0 && channel->claims != NULL && ftruncate(channel->fd, (off_t)bytes) == 0 &&
+      fallocate(channel->fd, 0, 0, ML_CHANNEL_HEADER_BYTES) == 0)
+    memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, channel->fd, 0);
+  if (memory == MAP_FAILED) {
+    const int error = errno;
+    ml_channel_free(channel);
+    errno = error;
+    return NULL;
+  }
+  struct ml_channel_header *header = channel->header = memory;
+  channel->stride = stride;
+  channel->file_bytes = bytes;
+  channel->pid_namespace = own_pid_namespace();
+  header->magic = ML_CHANNEL_MAGIC;
+  header->version = ML_CHANNEL_VERSION;
+  header->recorder_pid = (uint32_t)getpid();
+  header->recorder_pid_namespace = channel->pid_namespace;
+  header->file_bytes = bytes;
+  header->slot_stride = stride;
+  header->ring_bytes = chosen->ring_bytes;
+  header->slot_max = chosen->slot_max;
+  header->ring_count = chosen->ring_count;
+  header->sample_bytes = chosen->sample_bytes;
+  header->large_bytes = chosen->large_bytes;
+  header->flags = (chosen->alloc ? ML_CHANNEL_ALLOC : 0) | (chosen->annotations ? ML_CHANNEL_ANNOTATIONS : 0);
+  header->wait_ms = chosen->wait_ms;
+  if (getrandom(header->token, sizeof header->token, 0) < 0) header->token[0] = ml_monotonic_ns();
+  publish(channel, PUBLISH_STEP);
+  snprintf(channel->value, sizeof channel->value, "%llx:%llx:/proc/%d/fd/%d", (unsigned long long)header->token[0],
+           (unsigned long long)header->token[1], (int)getpid(), channel->fd);
+  return channel;
+}
+
+static void forget_ids(struct id_map *map) {
+  free(map->entries);
+  memset(map, 0, sizeof *map);
+}
+
+void ml_channel_free(struct ml_channel *channel) {
+  if (channel == NULL) return;
+  ml_channel_stop(channel);
+  if (channel->header != NULL) {
+    atomic_store(&channel->header->closed, 1);
+    munmap(channel->header, channel->file_bytes);
+  }
+  if (channel->fd >= 0) close(channel->fd);
+  for (uint32_t i = 0; channel->claims != NULL && i < channel->options.slot_max; i++) {
+    forget_ids(&channel->claims[i].strings);
+    forget_ids(&channel->claims[i].stacks);
+  }
+  free(channel->claims);
+  pthread_mutex_destroy(&channel->counts_lock);
+  free(channel);
+}
+
+const char *ml_channel_value(const struct ml_channel *channel) { return channel->value; }
+
+void ml_channel_get_counts(struct ml_channel *channel, struct ml_channel_counts *counts) {
+  pthread_mutex_lock(&channel->counts_lock);
+  *counts = channel->counts;
+  counts->refused = atomic_load(&channel->header->refused);
+  pthread_mutex_unlock(&channel->counts_lock);
+}
+
+void ml_session_use_channel(struct ml_session *session, struct ml_channel *channel) { session->channel = channel; }
+
+/* ---- ids ------------------------------------------------------------------------------------------ */
+static uint32_t *id_entry(struct id_map *map, uint32_t from) {
+  if (2 * (map->count + 1) > map->mask) {
+    const size_t mask = map->mask != 0 ? 2 * map->mask + 1 : 255;
+    void *grown = calloc(mask + 1, sizeof *map->entries);
+    if (grown == NULL) return NULL;
+    struct id_map larger = {.entries = grown, .mask = mask, .count = map->count};
+    for (size_t i = 0; map->entries != NULL && i <= map->mask; i++) {
+      if (map->entries[i].from == 0) continue;
+      size_t at = (map->entries[i].from * 2654435761u) & mask;
+      while (larger.entries[at].from != 0) at = (at + 1) & mask;
+      larger.entries[at] = map->entries[i];
+    }
+    free(map->entries);
+    *map = larger;
+  }
+  size_t at = (from * 2654435761u) & map->mask;
+  while (map->entries[at].from != 0 && map->entries[at].from != from) at = (at + 1) & map->mask;
+  if (map->entries[at].from == 0) {
+    map->entries[at].from = from;
+    map->count++;
+  }
+  return &map->entries[at].to;
+}
+
+/* A stack may be used before its record comes, through another ring: it gets its number then. */
+static uint32_t stack_of(struct ml_session *session, struct claim *claim, uint32_t from) {
+  if (from == 0) return 0;
+  uint32_t *to = id_entry(&claim->stacks, from);
+  if (to == NULL) return 0;
+  if (*to == 0) *to = UINT32_MAX - session->next_dump_id++;
+  return *to;
+}
+
+static uint32_t string_of(struct claim *claim, uint32_t from) {
+  if (from == 0) return 0;
+  uint32_t *to = id_entry(&claim->strings, from);
+  return to != NULL ? *to : 0;
+}
+
+/* ---- records ---------------------------------------------------------------------------------------- */
+/* False: the content makes no sense. */
+static bool take_record(struct ml_channel *channel, struct claim *claim, unsigned kind, unsigned char *record,
+                        size_t bytes) {
+  struct ml_session *session = channel->session;
+  struct ml_process *process = claim->process;
+  uint64_t time_ns;
+  memcpy(&time_ns, record, 8);
+#define FIXED(type) \
+  if (bytes != sizeof(struct type)) return false
+  switch (kind) {
+    case ML_KIND_ALLOCATION: {
+      FIXED(ml_allocation);
+      struct ml_allocation *allocation = (void *)record;
+      allocation->stack = stack_of(session, claim, allocation->stack);
+      ml_buffer_append(session, process, ML_SLOT_ALLOCATION, record, bytes, time_ns);
+      return true;
+    }
+    case ML_KIND_STACK: {
+      struct ml_stack *stack = (void *)record;
+      if (bytes < sizeof *stack || stack->tail_bytes != bytes - sizeof *stack || stack->tail_bytes % 8 != 0) return false;
+      stack->id = stack_of(session, claim, stack->id);
+      stack->process = process->info.process;
+      void *into = ml_buffer_reserve(session, &session->stack_buffer, bytes, 0);
+      if (into != NULL) memcpy(into, record, bytes);
+      claim->new_stacks = true;
+      return true;
+    }
+    case ML_KIND_STRING: {
+      const struct ml_string *string = (void *)record;
+      if (bytes < sizeof *string || string->tail_bytes > bytes - sizeof *string) return false;
+      uint32_t *to = id_entry(&claim->strings, string->id);
+      if (to != NULL) *to = ml_string_locked(session, (const char *)(string + 1), string->tail_bytes);
+      return true;
+    }
+    case ML_KIND_REGION_EVENT: {
+      FIXED(ml_region_event);
+      struct ml_region_event *event = (void *)record;
+      event->region = string_of(claim, event->region);
+      event->parent = string_of(claim, event->parent);
+      ml_buffer_append(session, process, ML_SLOT_REGION_EVENT, record, bytes, time_ns);
+      return true;
+    }
+    case ML_KIND_TAG_EVENT: {
+      FIXED(ml_tag_event);
+      struct ml_tag_event *event = (void *)record;
+      event->name = string_of(claim, event->name);
+      ml_buffer_append(session, process, ML_SLOT_TAG_EVENT, record, bytes, time_ns);
+      return true;
+    }
+    case ML_KIND_PINNING: {
+      const struct ml_pinning *pinning = (void *)record;
+      if (bytes < sizeof *pinning || ((pinning->tail_bytes + 7u) & ~7u) != bytes - sizeof *pinning) return false;
+      ml_buffer_append(session, process, ML_SLOT_PINNING, record, bytes, time_ns);
+      return true;
+    }
+    case ML_KIND_THREAD_MEMORY:
+      FIXED(ml_thread_memory);
+      ml_buffer_append(session, process, ML_SLOT_THREAD_MEMORY, record, bytes, time_ns);
+      return true;
+    case ML_KIND_TLS_MODULE: {
+      FIXED(ml_tls_module);
+      struct ml_tls_module *module = (void *)record;
+      module->path = string_of(claim, module->path);
+      ml_buffer_append(session, process, ML_SLOT_TLS_MODULE, record, bytes, time_ns);
+      return true;
+    }
+    default: return false;
+  }
+#undef FIXED
+}
+
+/* Empties one ring. `dead`: nobody writes any more, so an unfinished record ends nothing. */
+static void drain_ring(struct ml_channel *channel, struct claim *claim, struct ml_channel_slot *slot, uint32_t number,
+                       bool dead) {
+  struct ml_channel_ring *ring = &slot->rings[number];
+  const uint64_t capacity = channel->options.ring_bytes;
+  unsigned char *data = (unsigned char *)slot + ML_CHANNEL_SLOT_HEADER_BYTES + number * capacity;
+  const uint64_t head = atomic_load_explicit(&ring->head, memory_order_acquire);
+  const uint64_t begin = atomic_load_explicit(&ring->tail, memory_order_relaxed);
+  uint64_t tail = begin, given_back = begin;
+  _Alignas(8) unsigned char copy[ML_RING_MAX_RECORD];
+  if (head == tail || claim->damaged) return;
+  if (head - tail > capacity || head % 8 != 0) {
+    claim->damaged = true;
+    return;
+  }
+  while (tail < head) {
+    const uint64_t offset = tail & (capacity - 1);
+    struct ml_ring_record *record = (void *)(data + offset);
+    const uint32_t commit = atomic_load_explicit(&record->commit, memory_order_acquire);
+    if ((commit & ML_RING_COMMITTED) == 0) {
+      if (!dead) break;
+      /* Cut off while it was being written: look for the next record that makes sense. */
+      tail += 8;
+      while (tail < head) {
+        const struct ml_ring_record *next = (void *)(data + (tail & (capacity - 1)));
+        const uint32_t length = atomic_load(&next->commit) & ~ML_RING_COMMITTED;
+        if ((atomic_load(&next->commit) & ML_RING_COMMITTED) != 0 && length >= 8 && length % 8 == 0 &&
+            length <= ML_RING_MAX_RECORD && next->kind < 64 && next->reserved == 0)
+          break;
+        tail += 8;
+      }
+      channel->counts.holes++;
+      continue;
+    }
+    const uint32_t length = commit & ~ML_RING_COMMITTED;
+    const unsigned kind = record->kind;
+    if (length < sizeof *record || length % 8 != 0 || length > head - tail || offset + length > capacity ||
+        (kind != 0 && length > ML_RING_MAX_RECORD)) {
+      claim->damaged = true;
+      break;
+    }
+    if (kind != 0) {
+      const size_t bytes = length - sizeof *record;
+      memcpy(copy, record + 1, bytes); /* the process could change it between check and use */
+      if (bytes < 8 || !take_record(channel, claim, kind, copy, bytes)) {
+        claim->damaged = true;
+        break;
+      }
+      claim->records++;
+      channel->counts.records++;
+    }
+    tail += length;
+    if (tail - given_back >= capacity / 8) { /* room early: a writer may be waiting */
+      for (uint64_t at = given_back; at < tail;) {
+        const uint64_t from = at & (capacity - 1);
+        const uint64_t run = tail - at < capacity - from ? tail - at : capacity - from;
+        memset(data + from, 0, run);
+        at += run;
+      }
+      atomic_store_explicit(&ring->tail, tail, memory_order_release);
+      given_back = tail;
+    }
+  }
+  for (uint64_t at = given_back; at < tail;) {
+    const uint64_t from = at & (capacity - 1);
+    const uint64_t run = tail - at < capacity - from ? tail - at : capacity - from;
+    memset(data + from, 0, run);
+    at += run;
+  }
+  atomic_store_explicit(&ring->tail, tail, memory_order_release);
+}
+
+/* ---- processes --------------------------------------------------------------------------------------- */
+/* False: gone, or a zombie. */
+static bool process_lives(pid_t pid, uint64_t *start_ticks) {
+  char path[64], text[1024];
+  snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return errno != ENOENT && errno != ESRCH; /* no descriptor to look with: suppose that it lives */
+  const ssize_t length = read(fd, text, sizeof text - 1);
+  close(fd);
+  if (length <= 0) return false;
+  text[length] = 0;
+  const char *at = strrchr(text, ')');
+  char state;
+  unsigned long long start;
+  if (at == NULL || sscanf(at + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+                           &state, &start) != 2)
+    return false;
+  const bool same = *start_ticks == 0 || *start_ticks == start;
+  *start_ticks = start;
+  return same && state != 'Z' && state != 'X';
+}
+
+/* Which of the processes that we know has this pid in its own namespace? */
+static pid_t find_in_namespace(struct ml_session *session, uint32_t inner_pid, uint64_t namespace) {
+  for (size_t i = session->process_count; i-- > 0;) {
+    const pid_t pid = session->processes[i]->info.pid;
+    char path[64], line[256];
+    struct stat status;
+    if (!session->processes[i]->info.alive) continue;
+    snprintf(path, sizeof path, "/proc/%d/ns/pid", (int)pid);
+    if (stat(path, &status) != 0 || (uint64_t)status.st_ino != namespace) continue;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL) continue;
+    bool found = false;
+    while (!found && fgets(line, sizeof line, file) != NULL)
+      if (strncmp(line, "NSpid:", 6) == 0) {
+        const char *last = strrchr(line, '\t');
+        found = last != NULL && (uint32_t)strtoul(last + 1, NULL, 10) == inner_pid;
+      }
+    fclose(file);
+    if (found) return pid;
+  }
+  return 0;
+}
+
+static void write_status(struct ml_channel *channel, const struct claim *claim, const struct ml_channel_slot *slot) {
+  const struct ml_runtime_status status = {.time_ns = ml_monotonic_ns(),
+                                           .sample_bytes = channel->options.sample_bytes,
+                                           .large_bytes = channel->options.large_bytes,
+                                           .records = claim->records,
+                                           .dropped = atomic_load(&slot->dropped),
+                                           .nested = atomic_load(&slot->nested),
+                                           .untracked = atomic_load(&slot->untracked),
+                                           .waits = atomic_load(&slot->waits),
+                                           .waited_ns = atomic_load(&slot->waited_ns),
+                                           .stacks = atomic_load(&slot->stacks),
+                                           .pid = slot->pid,
+                                           .flags = atomic_load(&slot->flags),
+                                           .own_bytes = slot->own_bytes};
+  ml_buffer_append(channel->session, claim->process, ML_SLOT_RUNTIME_STATUS, &status, sizeof status, status.time_ns);
+  channel->counts.dropped += status.dropped;
+  channel->counts.nested += status.nested;
+  channel->counts.untracked += status.untracked;
+  channel->counts.waits += status.waits;
+  channel->counts.waited_ns += status.waited_ns;
+  channel->counts.stacks += status.stacks;
+  if (claim->damaged) channel->counts.damaged++;
+}
+
+/* The process is gone: take what is left, then give the slot to the next. */
+static void end_claim(struct ml_channel *channel, struct claim *claim, struct ml_channel_slot *slot) {
+  if (claim->process != NULL) {
+    for (uint32_t ring = 0; ring < channel->options.ring_count; ring++) drain_ring(channel, claim, slot, ring, true);
+    write_status(channel, claim, slot);
+  }
+  for (uint32_t ring = 0; ring < channel->options.ring_count; ring++) {
+    const uint64_t capacity = channel->options.ring_bytes;
+    if (claim->damaged || atomic_load(&slot->rings[ring].head) != atomic_load(&slot->rings[ring].tail))
+      memset((unsigned char *)slot + ML_CHANNEL_SLOT_HEADER_BYTES + ring * capacity, 0, capacity);
+  }
+  forget_ids(&claim->strings);
+  forget_ids(&claim->stacks);
+  memset(claim, 0, sizeof *claim);
+  memset((unsigned char *)slot + sizeof slot->state, 0, ML_CHANNEL_SLOT_HEADER_BYTES - sizeof slot->state);
+  atomic_store_explicit(&slot->state, ML_CLAIM_FREE, memory_order_release);
+}
+
+/* Finds out whose the slot is. False: not known yet. */
+static bool begin_claim(struct ml_channel *channel, struct claim *claim, const struct ml_channel_slot *slot,
+                        uint64_t now_ns) {
+  struct ml_session *session = channel->session;
+  const uint64_t claimed_ns = __atomic_load_n(&slot->claimed_ns, __ATOMIC_ACQUIRE);
+  if (claimed_ns == 0) return false; /* being claimed */
+  if (claim->claimed_ns != claimed_ns) {
+    memset(claim, 0, sizeof *claim);
+    claim->claimed_ns = claimed_ns;
+    claim->first_seen_ns = now_ns;
+  }
+  if (claim->process != NULL) return true;
+  if (slot->pid_namespace == channel->pid_namespace || slot->pid_namespace == 0) {
+    claim->pid = (pid_t)slot->pid;
+  } else {
+    claim->pid = find_in_namespace(session, slot->pid, slot->pid_namespace);
+    if (claim->pid == 0 && now_ns - claim->first_seen_ns < UINT64_C(1000000000)) return false;
+  }
+  process_lives(claim->pid, &claim->start_ticks);
+  claim->process = ml_process_of(session, claim->pid != 0 ? claim->pid : (pid_t)slot->pid, claimed_ns);
+  if (claim->process == NULL) return false;
+  if (!session->options.faults) {
+    claim->maps_ns = now_ns;
+    ml_process_note_maps(session, claim->process);
+  }
+  channel->counts.processes++;
+  /* After an exec the process has a new slot, and nobody can reach its old one. */
+  for (uint32_t i = 0; i < channel->published; i++) {
+    struct claim *other = &channel->claims[i];
+    if (other != claim && other->process != NULL && other->pid == claim->pid && other->claimed_ns < claimed_ns)
+      end_claim(channel, other, slot_at(channel, i));
+  }
+  return true;
+}
+
+static void drain_channel(struct ml_channel *channel, bool last) {
+  struct ml_session *session = channel->session;
+  const uint64_t now = ml_monotonic_ns();
+  uint32_t free_slots = 0;
+  pthread_mutex_lock(&session->lock);
+  pthread_mutex_lock(&channel->counts_lock);
+  for (uint32_t i = 0; i < channel->published; i++) {
+    struct ml_channel_slot *slot = slot_at(channel, i);
+    struct claim *claim = &channel->claims[i];
+    const uint32_t state = atomic_load_explicit(&slot->state, memory_order_acquire);
+    if (state == ML_CLAIM_FREE) {
+      free_slots++;
+      continue;
+    }
+    if (!begin_claim(channel, claim, slot, now)) {
+      if (last && claim->claimed_ns != 0) end_claim(channel, claim, slot);
+      continue;
+    }
+    /* A recorder that falls behind leaves records in the ring: the writer waits, nothing is lost. */
+    if (last || session->queued_bytes < session->options.queue_bytes / 2)
+      for (uint32_t ring = 0; ring < channel->options.ring_count; ring++) drain_ring(channel, claim, slot, ring, false);
+    if (!session->options.faults && claim->new_stacks && now - claim->maps_ns > CHECK_NS) {
+      claim->new_stacks = false;
+      claim->maps_ns = now;
+      ml_process_note_maps(session, claim->process);
+    }
+    if (state == ML_CLAIM_LEAVING || last || now - claim->checked_ns > CHECK_NS) {
+      claim->checked_ns = now;
+      if (last || !process_lives(claim->pid, &claim->start_ticks)) {
+        end_claim(channel, claim, slot);
+        free_slots++;
+      }
+    }
+  }
+  pthread_mutex_unlock(&channel->counts_lock);
+  pthread_mutex_unlock(&session->lock);
+  if (!last && free_slots < WANTED_FREE) publish(channel, PUBLISH_STEP);
+}
+
+static void *channel_thread(void *argument) {
+  struct ml_channel *channel = argument;
+  while (!atomic_load(&channel->stop)) {
+    const struct timespec timeout = {.tv_nsec = IDLE_NS};
+    if (atomic_load(&channel->header->wake) == 0)
+      syscall(SYS_futex, &channel->header->wake, FUTEX_WAIT, 0, &timeout, NULL, 0);
+    atomic_store(&channel->header->wake, 0);
+    drain_channel(channel, false);
+  }
+  struct timespec cpu;
+  if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu) == 0)
+    channel->counts.cpu_ns = (uint64_t)cpu.tv_sec * 1000000000u + (uint64_t)cpu.tv_nsec;
+  return NULL;
+}
+
+int ml_channel_start(struct ml_channel *channel, struct ml_session *session) {
+  channel->session = session;
+  sigset_t all, old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  const int error = pthread_create(&channel->thread, NULL, channel_thread, channel);
+  pthread_sigmask(SIG_SETMASK, &old, NULL);
+  channel->thread_runs = error == 0;
+  return -error;
+}
+
+void ml_channel_stop(struct ml_channel *channel) {
+  if (!channel->thread_runs) return;
+  atomic_store(&channel->stop, true);
+  atomic_store(&channel->header->wake, 1);
+  syscall(SYS_futex, &channel->header->wake, FUTEX_WAKE, 1, NULL, NULL, 0);
+  pthread_join(channel->thread, NULL);
+  channel->thread_runs = false;
+  atomic_store(&channel->header->closed, 1); /* processes that outlive the recording write no more */
+  drain_channel(channel, true);
+}

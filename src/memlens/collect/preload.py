@@ -1,0 +1,97 @@
+"""The environment that makes a program and everything it starts load our library."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from .. import _sampling
+
+CHANNEL_VARIABLE = "MEMLENS_CHANNEL"
+PT_INTERP = 3
+
+
+def runtime_directory() -> Path:
+    """Where libmemlens.so and libmemlens.a are installed."""
+    return Path(_sampling.__file__).parent / "runtime"
+
+
+def include_directory() -> Path:
+    """Where memlens.h is installed."""
+    return Path(_sampling.__file__).parent / "include"
+
+
+def library() -> Path:
+    return runtime_directory() / "libmemlens.so"
+
+
+@contextlib.contextmanager
+def preloading(channel_value: str, surroundings: dict[str, str] | None = None) -> Iterator[list[str]]:
+    """``NAME=VALUE`` strings for the program's environment.
+
+    LD_PRELOAD takes no path with a blank or a colon: such an installation gets a link in
+    a directory of its own, for as long as the recording lasts.
+    """
+    environment = os.environ if surroundings is None else surroundings
+    with contextlib.ExitStack() as stack:
+        path = library()
+        if any(c in str(path) for c in " :"):
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="memlens-"))
+            os.chmod(directory, 0o755)  # programs of other users in the tree load it too
+            link = Path(directory) / "libmemlens.so"
+            link.symlink_to(path)
+            path = link
+        others = environment.get("LD_PRELOAD", "")
+        variables = [
+            f"LD_PRELOAD={path}:{others}" if others else f"LD_PRELOAD={path}",
+            f"{CHANNEL_VARIABLE}={channel_value}",
+        ]
+        # A program built with AddressSanitizer refuses to start when another library is loaded
+        # before its own, unless it is told that this is meant.
+        sanitizer = [option for option in environment.get("ASAN_OPTIONS", "").split(":") if option]
+        if not any(option.startswith("verify_asan_link_order") for option in sanitizer):
+            variables.append("ASAN_OPTIONS=" + ":".join([*sanitizer, "verify_asan_link_order=0"]))
+        yield variables
+
+
+def why_not(program: str) -> tuple[str, str] | None:
+    """(reason, remedy) when the loader will not put our library into this program, None when it will."""
+    if not library().is_file():
+        return "libmemlens.so is not installed beside memlens", "install memlens again"
+    name = os.path.basename(program)
+    try:
+        status = os.stat(program)
+        with open(program, "rb") as file:
+            head = file.read(64)
+            if head[:2] == b"#!":
+                return None  # its interpreter decides; what it starts is seen too
+            if head[:4] != b"\x7fELF":
+                return None
+            wide, little = head[4] == 2, head[5] == 1
+            if wide != (sys.maxsize > 2**32):
+                return f"{name} is a 32-bit program", "build it for 64 bits"
+            order: Literal["little", "big"] = "little" if little else "big"
+            machine = int.from_bytes(head[18:20], order)
+            with open("/proc/self/exe", "rb") as own:
+                if int.from_bytes(own.read(20)[18:20], sys.byteorder) != machine:
+                    return f"{name} is built for another kind of processor", "record it where it runs natively"
+            offset = int.from_bytes(head[32:40], order)
+            size, count = int.from_bytes(head[54:56], order), int.from_bytes(head[56:58], order)
+            file.seek(offset)
+            headers = file.read(size * count)
+    except OSError:
+        return None  # exec will say it
+    if not any(int.from_bytes(headers[at : at + 4], order) == PT_INTERP for at in range(0, len(headers), size or 1)):
+        return (
+            f"{name} is statically linked: there is no loader to ask for another library (Go programs are, and Rust for musl)",
+            "link it dynamically, or annotate it and link libmemlens.a for regions and tags",
+        )
+    if status.st_mode & (stat.S_ISUID | stat.S_ISGID) and os.geteuid() not in (0, status.st_uid):
+        return f"{name} is setuid: the loader ignores other libraries in it", "run it as its owner"
+    return None
