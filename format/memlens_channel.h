@@ -16,8 +16,16 @@
 #ifndef MEMLENS_CHANNEL_H
 #define MEMLENS_CHANNEL_H
 
-#include <stdatomic.h>
 #include <stdint.h>
+#ifdef __cplusplus
+#include <atomic>
+#define ML_ATOMIC(type) std::atomic<type>
+#define ML_ALIGNED(bytes) alignas(bytes)
+#else
+#include <stdatomic.h>
+#define ML_ATOMIC(type) _Atomic(type)
+#define ML_ALIGNED(bytes) _Alignas(bytes)
+#endif
 
 #define ML_CHANNEL_MAGIC UINT64_C(0x4c454e4e4148434d) /* "MCHANNEL" in memory order */
 #define ML_CHANNEL_VERSION 1
@@ -45,31 +53,31 @@ struct ml_channel_header {
   uint32_t flags;   /* enum ml_channel_flags */
   uint32_t wait_ms; /* how long a writer waits for a reader that makes no progress */
   uint64_t recorder_pid_namespace;
-  _Atomic uint32_t slots_published;
-  _Atomic uint32_t closed;  /* 1: nobody reads any more */
-  _Atomic uint32_t wake;    /* futex: a writer wants the recorder to come */
-  _Atomic uint32_t refused; /* processes that found no slot */
+  ML_ATOMIC(uint32_t) slots_published;
+  ML_ATOMIC(uint32_t) closed;  /* 1: nobody reads any more */
+  ML_ATOMIC(uint32_t) wake;    /* futex: a writer wants the recorder to come */
+  ML_ATOMIC(uint32_t) refused; /* processes that found no slot */
 };
 
 struct ml_channel_ring {
-  _Alignas(64) _Atomic uint64_t head;
-  _Alignas(64) _Atomic uint64_t tail;
+  ML_ALIGNED(64) ML_ATOMIC(uint64_t) head;
+  ML_ALIGNED(64) ML_ATOMIC(uint64_t) tail;
 };
 
 struct ml_channel_slot {
-  _Atomic uint32_t state; /* enum ml_claim */
+  ML_ATOMIC(uint32_t) state; /* enum ml_claim */
   uint32_t pid; /* in the process's own PID namespace */
   uint64_t pid_namespace;
   uint64_t claimed_ns;
-  _Atomic uint64_t records, dropped, nested, untracked, waits, waited_ns, stacks;
+  ML_ATOMIC(uint64_t) records, dropped, nested, untracked, waits, waited_ns, stacks;
   uint64_t own_bytes;
-  _Atomic uint32_t flags; /* enum runtime_flags of memlens_format.h */
+  ML_ATOMIC(uint32_t) flags; /* enum runtime_flags of memlens_format.h */
   uint32_t reserved;
   struct ml_channel_ring rings[ML_CHANNEL_MAX_RINGS];
 };
 
 struct ml_ring_record {
-  _Atomic uint32_t commit; /* bytes of header and record, padded to 8, with ML_RING_COMMITTED; 0 = not there yet */
+  ML_ATOMIC(uint32_t) commit; /* bytes of header and record, padded to 8, with ML_RING_COMMITTED; 0 = not there yet */
   uint16_t kind;           /* enum ml_kind, 0 = padding to the end of the ring */
   uint16_t reserved;
 };

@@ -15,6 +15,7 @@
 
 #include "capture/chunk_reader.h"
 #include "capture/chunk_writer.h"
+#include "capture/ring_file.h"
 #include "memlens_checksum.h"
 #include "replay/fault_classifier.h"
 #include "symbols/demangle.h"
@@ -396,6 +397,21 @@ NB_MODULE(_core, module) {
       .def(nb::init<int, const std::vector<std::tuple<uint64_t, uint64_t, uint64_t, std::string>>&>(), "machine"_a,
            "mappings"_a)
       .def("unwind", &Unwinder::unwind, "mask"_a, "registers"_a, "stack_pointer"_a, "stack"_a);
+  module.def(
+      "read_ring_file",
+      [](const std::string& path) {
+        nb::list result;
+        try {
+          for (const memlens::capture::RingRecords& records : memlens::capture::read_ring_file(path))
+            result.append(nb::make_tuple(records.kind, records.count,
+                                         nb::bytes(records.payload.data(), records.payload.size())));
+        } catch (const std::system_error& error) {
+          PyErr_SetObject(PyExc_OSError, nb::make_tuple(error.code().value(), std::string(error.what()), path).ptr());
+          throw nb::python_error();
+        }
+        return result;
+      },
+      "path"_a, "(kind, count, payload) of what a killed process left in its rings");
   module.def("read_build_id", &sym::read_build_id_hex, "path"_a);
   module.def("demangle", [](const std::string& name) { return sym::demangle(name); }, "name"_a);
   module.def("read_perf_map", [](const std::string& path) { return jit_entries(sym::JitSymbols::read_perf_map(path)); },

@@ -356,6 +356,7 @@ void ml_standalone_begun(void) {
     syscall(SYS_close, fd);
     if (got > 0) name[name[got - 1] == '\n' ? got - 1 : got] = 0;
   }
-  write_process_event(ML_ENUM_process_operation_ATTACH, name);
+  /* The first attachment of a program image is its start; a later one is a fork's child. */
+  write_process_event(ml_runtime.generation <= 1 ? ML_ENUM_process_operation_EXEC : ML_ENUM_process_operation_FORK, name);
   ml_write_maps();
 }

@@ -16,6 +16,7 @@ from .. import _core
 from ..errors import CaptureError, CaptureVersionError, NoDataError, os_reason
 from ..results import Quality
 from .layouts import Layout, enum_names, layout_of_kind, layouts, records_with_tails
+from .standalone import RUNTIME_WRITER, LeftRings, OwnIds
 from .writer import META_FILE
 
 if TYPE_CHECKING:
@@ -67,16 +68,23 @@ def open_capture(path: str | Path) -> Capture:
 
 
 class _Chunk:
-    __slots__ = ("header", "index", "reader")
+    """One chunk of a file; its ids are the capture's."""
 
-    def __init__(self, reader: Any, index: int) -> None:
+    __slots__ = ("header", "index", "own_ids", "reader")
+
+    def __init__(self, reader: Any, index: int, own_ids: OwnIds | None = None) -> None:
         self.reader = reader
         self.index = index
+        self.own_ids = own_ids
         self.header: dict[str, int] = reader.header(index)
+        if own_ids is not None:
+            self.header["process"] = own_ids.process
 
     def payload(self) -> bytes | None:
         payload: bytes | None = self.reader.payload(self.index)
-        return payload
+        if payload is None or self.own_ids is None:
+            return payload
+        return self.own_ids.to_capture(self.header["kind"], payload)
 
 
 class Capture:
@@ -87,6 +95,8 @@ class Capture:
         self.meta = self._read_meta()
         self._readers: dict[str, Any] = {}
         self._chunks: list[_Chunk] = []
+        self._own_ids: dict[str, OwnIds] = {}
+        self._own_processes: dict[str, int] = {}
         self._strings: dict[int, str] | None = None
         self._tables: dict[str, pa.Table] = {}
         self._replay: Replay | None = None
@@ -144,16 +154,45 @@ class Capture:
                     raise CaptureError(f"cannot read {file}: {os_reason(error)}") from error
                 self._readers[file.name] = reader
             known = reader.count
+            own_ids = self._own_ids_of(file, reader)
             if reader.refresh():
-                self._chunks.extend(_Chunk(reader, index) for index in range(known, reader.count))
+                self._chunks.extend(_Chunk(reader, index, own_ids) for index in range(known, reader.count))
                 added += reader.count - known
+        added += self._add_left_rings()
         if added:
             self._strings = None
             self._tables.clear()
             self._replay = None
         return added
 
+    def _own_ids_of(self, file: Path, reader: Any) -> OwnIds | None:
+        """Files that a process wrote itself count their strings, stacks and processes from 1, each for itself."""
+        if reader.file_header["writer"] != RUNTIME_WRITER:
+            return None
+        if file.stem not in self._own_ids:
+            # records-HOST-PID-TIME: a process has a file for each program that it executed.
+            process = self._own_processes.setdefault(file.stem.rpartition("-")[0], len(self._own_processes) + 1)
+            self._own_ids[file.stem] = OwnIds(process, len(self._own_ids) + 1)
+        return self._own_ids[file.stem]
+
+    def _add_left_rings(self) -> int:
+        """What a process that was killed had not written out."""
+        added = 0
+        for file in sorted(self.path.glob("rings-*.mlr")):
+            own_ids = self._own_ids.get(f"records-{file.stem.removeprefix('rings-')}")
+            if file.name in self._readers or own_ids is None:
+                continue
+            self._readers[file.name] = left = LeftRings(str(file))
+            self._chunks.extend(_Chunk(left, index, own_ids) for index in range(left.count))
+            added += left.count
+        return added
+
     # ---- facts -----------------------------------------------------------------------
+    @property
+    def standalone(self) -> bool:
+        """True when the processes wrote it themselves, without a recorder."""
+        return bool(self.meta["state"] == "standalone")
+
     @property
     def complete(self) -> bool:
         """True when the recorder finished in order."""
@@ -168,8 +207,12 @@ class Capture:
             for key, value in reader.damage.items():
                 damage[key] += value
         dropped = sum(chunk.header["dropped"] for chunk in self._chunks) + self.ring_losses()
-        truncated = not self.complete or bool(self.meta.get("quality", {}).get("incomplete"))
-        if not self.complete:
+        truncated = not (self.complete or self.standalone) or bool(self.meta.get("quality", {}).get("incomplete"))
+        if self.standalone:
+            killed = sum(name.endswith(".mlr") for name in self._readers)
+            if killed:
+                notes.append(f"{killed} processes still run or were killed: what they had in memory was read from their rings.")
+        elif not self.complete:
             last = max((chunk.header["end_ns"] for chunk in self._chunks), default=0)
             first = min((c.header["begin_ns"] for c in self._chunks if c.header["begin_ns"]), default=last)
             notes.append(
