@@ -374,6 +374,10 @@ NB_MODULE(_core, module) {
       .def("add_faults", [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_faults(p, view(b)); })
       .def("add_residency",
            [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_residency(p, view(b)); })
+      .def("add_allocations",
+           [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_allocations(p, view(b)); })
+      .def("add_tags", [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_tags(p, view(b)); })
+      .def_prop_ro("own_faults", &FaultClassifier::own_faults)
       .def("run",
            [](FaultClassifier& self) {
              nb::gil_scoped_release unlocked;

@@ -78,6 +78,52 @@ void FaultClassifier::add_residency(uint32_t process, std::span<const unsigned c
   each_record<ml_residency>(payload, [&](const auto& record) { looks_.emplace_back(process, record); });
 }
 
+void FaultClassifier::add_allocations(uint32_t process, std::span<const unsigned char> payload) {
+  each_record<ml_allocation>(payload, [&](const auto& record) {
+    if (record.stack == 0) return;
+    const auto [at, is_new] = stack_uses_.try_emplace(record.stack, StackUse{record.stack, process, record.time_ns});
+    if (!is_new && record.time_ns < at->second.time_ns) at->second.time_ns = record.time_ns;
+  });
+}
+
+void FaultClassifier::add_tags(uint32_t process, std::span<const unsigned char> payload) {
+  each_record<ml_tag_event>(payload, [&](const auto& record) {
+    if (record.operation == ML_ENUM_tag_operation_OWN)
+      own_[process].push_back({.begin = record.address & ~uint64_t{0xfff},  // whole pages: they hold nothing else
+                               .end = (record.address + record.bytes + 0xfff) & ~uint64_t{0xfff},
+                               .time_ns = record.time_ns});
+  });
+}
+
+// Our library writes where its memory is some moments after the program's start, and the addresses
+// mean that until the next exec.
+void FaultClassifier::bound_own_ranges() {
+  for (const auto& [number, event] : process_events_) {
+    if (event.operation != ML_ENUM_process_operation_EXEC) continue;
+    const auto found = own_.find(number);
+    if (found == own_.end()) continue;
+    for (OwnRange& range : found->second) {
+      if (event.time_ns <= range.time_ns) range.valid_from = std::max(range.valid_from, event.time_ns);
+      else range.valid_until = std::min(range.valid_until, event.time_ns);
+    }
+  }
+}
+
+bool FaultClassifier::is_own(uint32_t number, uint64_t address, uint64_t time_ns) const {
+  for (int generations = 0; number != 0 && generations < 64; generations++) {
+    const auto found = own_.find(number);
+    if (found != own_.end())
+      for (const OwnRange& range : found->second)
+        if (address >= range.begin && address < range.end && time_ns >= range.valid_from && time_ns < range.valid_until)
+          return true;
+    const auto process = processes_.find(number);
+    if (process == processes_.end() || process->second.fork_parent == 0) return false;
+    time_ns = process->second.fork_ns;
+    number = process->second.fork_parent;
+  }
+  return false;
+}
+
 AreaKind FaultClassifier::kind_of(const Area* area) const {
   if (area == nullptr) return AreaKind::unknown;
   const auto known = path_kinds_.find(area->path);
@@ -87,7 +133,8 @@ AreaKind FaultClassifier::kind_of(const Area* area) const {
   } else {
     const auto found = strings_.find(area->path);
     const std::string& name = found == strings_.end() ? std::string() : found->second;
-    if (name == "[heap]") kind = AreaKind::heap;
+    if (starts_with(name, "/memfd:memlens") || name.find("/libmemlens.so") != std::string::npos) kind = AreaKind::memlens;
+    else if (name == "[heap]") kind = AreaKind::heap;
     else if (starts_with(name, "[stack")) kind = AreaKind::stack;
     else if (starts_with(name, "/dev/zero") || starts_with(name, "/memfd:") || starts_with(name, "/dev/shm/") ||
              starts_with(name, "/SYSV") || starts_with(name, "/anon_hugepage"))
@@ -106,7 +153,7 @@ AreaKind FaultClassifier::kind_of(const Area* area) const {
 uint32_t FaultClassifier::code_of(const Process& process, uint32_t number, uint64_t ip, uint64_t time_ns) {
   Code code{.process = number, .address = ip, .time_ns = time_ns};
   const Area* area = process.space.find(ip);
-  if (area != nullptr && kind_of(area) == AreaKind::file) {
+  if (area != nullptr && (kind_of(area) == AreaKind::file || kind_of(area) == AreaKind::memlens)) {
     code.path = area->path;
     code.process = 0;
     code.inode = area->inode;
@@ -123,10 +170,15 @@ uint32_t FaultClassifier::code_of(const Process& process, uint32_t number, uint6
   return at->second;
 }
 
-void FaultClassifier::resolve_stack(const Process& process, uint32_t number, uint32_t stack, uint64_t time_ns) {
+void FaultClassifier::resolve_stack(const Process& process, uint32_t number, uint32_t stack, uint64_t time_ns,
+                                    bool last) {
   if (resolved_stacks_.count(stack) != 0) return;
   const auto raw = raw_stacks_.find(stack);
   if (raw == raw_stacks_.end()) return;
+  // Without perf the mappings are looked up some moments after the stack was taken.
+  if (!last)
+    for (uint64_t ip : raw->second)
+      if (process.space.find(ip) == nullptr) return;
   std::vector<uint32_t> frames;
   frames.reserve(raw->second.size());
   for (size_t depth = 0; depth < raw->second.size(); ++depth) {
@@ -150,6 +202,8 @@ void FaultClassifier::replay_process_event(uint32_t number, const ml_process_eve
       child.space = parent.space;
       child.pages = parent.pages;
       child.epoch = parent.epoch;
+      child.fork_parent = event.parent_process;
+      child.fork_ns = event.time_ns;
       processes_[number] = std::move(child);
       break;
     }
@@ -159,6 +213,7 @@ void FaultClassifier::replay_process_event(uint32_t number, const ml_process_eve
       process.pages.clear();
       process.epoch = 0;
       process.exec_ns = event.time_ns;
+      process.fork_parent = 0;
       break;
     }
     case ML_ENUM_process_operation_EXIT: {
@@ -174,7 +229,7 @@ void FaultClassifier::replay_fault(ClassifiedFault& fault) {
   const ml_fault& record = fault.record;
   Process& process = processes_[fault.process];
   const Area* area = process.space.find(record.address);
-  fault.area = kind_of(area);
+  fault.area = is_own(fault.process, record.address, record.time_ns) ? AreaKind::memlens : kind_of(area);
   fault.area_path = area != nullptr ? area->path : 0;
   fault.code = code_of(process, fault.process, record.ip, record.time_ns);
   if (record.stack != 0) resolve_stack(process, fault.process, record.stack, record.time_ns);
@@ -254,7 +309,8 @@ void FaultClassifier::replay_look(uint32_t number, const ml_residency& look) {
     const PageHistory::Page history = process.pages.look(page);
     const uint32_t generation = area != nullptr ? area->generation : history.generation;
     if (history.epoch != PageHistory::kNever && history.generation == generation) continue;
-    pending_looks_.back().pages.push_back({page, history.generation, generation, kind_of(area),
+    const AreaKind kind = is_own(number, page << base, look.end_ns) ? AreaKind::memlens : kind_of(area);
+    pending_looks_.back().pages.push_back({page, history.generation, generation, kind,
                                             area == nullptr || !(area->protection & 2)});
   }
 }
@@ -267,7 +323,7 @@ void FaultClassifier::confirm_look(size_t pending) {
   const unsigned base = options_.page_shift;
   PlacedRun run;
   const auto finish = [&] {
-    if (run.pages > 0) placed_.push_back(run);
+    if (run.pages > 0 && run.area != AreaKind::memlens) placed_.push_back(run);
     run.pages = 0;
   };
   for (const PendingLook::Page& page : look.pages) {
@@ -296,6 +352,10 @@ void FaultClassifier::confirm_look(size_t pending) {
 
 void FaultClassifier::run() {
   std::vector<Event> events;
+  bound_own_ranges();
+  std::vector<StackUse> uses;
+  uses.reserve(stack_uses_.size());
+  for (const auto& [stack, use] : stack_uses_) uses.push_back(use);
   events.reserve(process_events_.size() + mappings_.size() + faults_.size() + looks_.size());
   const auto collect = [&](const auto& list, uint8_t order, auto time_of, auto process_of) {
     for (size_t i = 0; i < list.size(); ++i)
@@ -305,6 +365,7 @@ void FaultClassifier::run() {
   collect(process_events_, 0, [](const auto& e) { return e.second.time_ns; }, by_pair);
   collect(mappings_, 1, [](const auto& e) { return e.second.time_ns; }, by_pair);
   collect(faults_, 2, [](const auto& e) { return e.record.time_ns; }, [](const auto& e) { return e.process; });
+  collect(uses, 5, [](const auto& e) { return e.time_ns; }, [](const auto& e) { return e.process; });
   collect(looks_, 3, [](const auto& e) { return e.second.end_ns; }, by_pair);
   collect(looks_, 4, [](const auto& e) { return e.second.end_ns + kLookSlackNs; }, by_pair);
   std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
@@ -328,9 +389,12 @@ void FaultClassifier::run() {
         pending_of_look[event.index] = pending_looks_.size();
         replay_look(event.process, looks_[event.index].second);
         break;
-      default: confirm_look(pending_of_look[event.index]); break;
+      case 4: confirm_look(pending_of_look[event.index]); break;
+      default: resolve_stack(processes_[event.process], event.process, uses[event.index].stack, event.time_ns, false); break;
     }
   }
+  for (const StackUse& use : uses) resolve_stack(processes_[use.process], use.process, use.stack, use.time_ns);
+  own_faults_ = std::erase_if(faults_, [](const ClassifiedFault& fault) { return fault.area == AreaKind::memlens; });
 }
 
 }  // namespace memlens::replay

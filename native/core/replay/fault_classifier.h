@@ -39,9 +39,9 @@ namespace memlens::replay {
 enum class FaultClass : uint8_t { first, again, upgrade, copy, file, hint, major, placed };
 inline constexpr const char* kFaultClassNames[] = {"first", "again", "upgrade", "copy",
                                                    "file",  "hint",  "major",   "placed"};
-enum class AreaKind : uint8_t { anonymous, heap, stack, file, shared_memory, special, unknown };
+enum class AreaKind : uint8_t { anonymous, heap, stack, file, shared_memory, special, unknown, memlens };
 inline constexpr const char* kAreaKindNames[] = {"anonymous", "heap",          "stack",  "file",
-                                                 "shared_memory", "special", "unknown"};
+                                                 "shared_memory", "special", "unknown", "memlens"};
 
 struct Options {
   unsigned page_shift = 12;
@@ -93,11 +93,17 @@ class FaultClassifier {
   void add_mappings(uint32_t process, std::span<const unsigned char> payload);
   void add_faults(uint32_t process, std::span<const unsigned char> payload);
   void add_residency(uint32_t process, std::span<const unsigned char> payload);
+  // Allocations: only which stacks they name, so that those are resolved too.
+  void add_allocations(uint32_t process, std::span<const unsigned char> payload);
+  // Tags: only the memory of our own library, whose faults are not the program's.
+  void add_tags(uint32_t process, std::span<const unsigned char> payload);
 
   void run();
 
   const std::vector<ClassifiedFault>& faults() const { return faults_; }
   const std::vector<PlacedRun>& placed() const { return placed_; }
+  // Faults on memory of our own library: counted, and left out of faults().
+  uint64_t own_faults() const { return own_faults_; }
   const std::vector<Code>& codes() const { return codes_; }
   // Frames of each sampled stack as codes, innermost first.
   const std::map<uint32_t, std::vector<uint32_t>>& stacks() const { return resolved_stacks_; }
@@ -108,6 +114,17 @@ class FaultClassifier {
     PageHistory pages;
     uint16_t epoch = 0;
     uint64_t exec_ns = 0;
+    uint32_t fork_parent = 0;  // until it executes a program
+    uint64_t fork_ns = 0;
+  };
+  struct OwnRange {
+    uint64_t begin, end;
+    uint64_t time_ns;
+    uint64_t valid_from = 0, valid_until = UINT64_MAX;  // the program image that it was seen in
+  };
+  struct StackUse {
+    uint32_t stack, process;
+    uint64_t time_ns;
   };
   // Pages that a look saw and no event explains yet: the event of a fault is raised a moment after
   // its page is mapped, so they are placed by the kernel only if none comes within kLookSlackNs.
@@ -146,7 +163,10 @@ class FaultClassifier {
   void confirm_look(size_t pending);
   uint32_t code_of(const Process& process, uint32_t number, uint64_t ip, uint64_t time_ns);
   AreaKind kind_of(const Area* area) const;
-  void resolve_stack(const Process& process, uint32_t number, uint32_t stack, uint64_t time_ns);
+  // `last`: also when its code is not mapped, as far as is known.
+  void resolve_stack(const Process& process, uint32_t number, uint32_t stack, uint64_t time_ns, bool last = true);
+  void bound_own_ranges();
+  bool is_own(uint32_t number, uint64_t address, uint64_t time_ns) const;
 
   Options options_;
   std::unordered_map<uint32_t, std::string> strings_;
@@ -157,6 +177,9 @@ class FaultClassifier {
   std::vector<ClassifiedFault> faults_;
   std::vector<PlacedRun> placed_;
   std::vector<PendingLook> pending_looks_;
+  std::unordered_map<uint32_t, std::vector<OwnRange>> own_;
+  std::unordered_map<uint32_t, StackUse> stack_uses_;  // by stack: its earliest use
+  uint64_t own_faults_ = 0;
   std::vector<Code> codes_;
   std::unordered_map<CodeKey, uint32_t, CodeKeyHash> code_index_;
   std::map<uint32_t, std::vector<uint32_t>> resolved_stacks_;

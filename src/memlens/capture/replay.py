@@ -39,11 +39,18 @@ class Replay:
             ("mapping", engine.add_mappings),
             ("fault", engine.add_faults),
             ("residency", engine.add_residency),
+            ("allocation", engine.add_allocations),
+            ("tag_event", engine.add_tags),
         ):
             for header, payload in capture.payloads(name):
                 add(header["process"], payload)
         engine.run()
         self.engine = engine
+
+    @property
+    def own_faults(self) -> int:
+        """Faults on memory of memlens's own library in the program: not in the tables."""
+        return int(self.engine.own_faults)
 
     @cached_property
     def fault_columns(self) -> dict[str, Any]:
