@@ -39,6 +39,18 @@ def human_figure(name: str, value: float | None) -> str:
     return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 100 else f"{value:.3g}"
 
 
+def human_duration(ns: float) -> str:
+    """A time in the unit that fits.
+
+    >>> human_duration(1234.0), human_duration(2.5e9)
+    ('1.2 µs', '2.5 s')
+    """
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if ns >= size:
+            return f"{ns / size:.1f} {unit}"
+    return f"{ns:.0f} ns"
+
+
 def exit_in_words(wait_status: int | None) -> str:
     """How a program ended.
 

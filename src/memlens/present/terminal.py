@@ -6,7 +6,7 @@ import os
 from typing import IO, TYPE_CHECKING, Any
 
 from ..registry import PresenterDescriptor
-from ._units import exit_in_words, human_bytes, human_figure
+from ._units import exit_in_words, human_bytes, human_duration, human_figure
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -100,7 +100,9 @@ def show(report: Report, *, file: IO[str], rows: int = 10, brief: bool = False) 
     rows = 5 if brief else rows
     meta = report.meta
     machine = meta.get("machine", {})
-    ended = exit_in_words(meta.get("wait_status")) if meta.get("state") == "complete" else "recording did not finish"
+    ended = {"complete": exit_in_words(meta.get("wait_status")), "standalone": "written by the program itself"}.get(
+        str(meta.get("state")), "recording did not finish"
+    )
     duration = meta.get("wall_s") or (
         report.results["capacity"].figures["duration_s"] if "capacity" in report.results else 0.0
     )
@@ -113,10 +115,14 @@ def show(report: Report, *, file: IO[str], rows: int = 10, brief: bool = False) 
         )
     if "capacity" in report.results:
         _capacity(console, report)
+    if "objects" in report.results:
+        _objects(console, report, rows)
     if "first_touch" in report.results:
         _first_touch(console, report, rows)
     if "faults" in report.results:
         _faults(console, report)
+    if "regions" in report.results:
+        _regions(console, report, rows)
     if "capacity" in report.results and report.results["capacity"].figures["processes"] > 1:
         _processes(console, report, rows)
     _findings(console, report.findings)
@@ -165,6 +171,75 @@ def _share_table(console: Console, title: str, rows: list[tuple[str, int, int, s
     from rich.padding import Padding
 
     console.print(Padding(table, (0, 0, 0, 2)))
+
+
+def _objects(console: Console, report: Report, rows: int) -> None:
+    from rich.markup import escape
+    from rich.padding import Padding
+    from rich.table import Table
+
+    result = report.results["objects"]
+    figures = result.figures
+    about = "about " if figures["sample_bytes"] else ""
+    peak_s = figures["peak_heap_s"]
+    console.print(
+        f"\n[bold]Objects[/]  peak heap {about}{human_bytes(figures['peak_heap_bytes'])}"
+        + (f" at {peak_s:.2f} s" if peak_s is not None else "")
+        + f"; {about}{figures['allocations']:,.0f} allocations of {human_bytes(figures['allocated_bytes'])}"
+        + (f"; mmap peak {human_bytes(figures['peak_mmap_bytes'])}" if figures["peak_mmap_bytes"] else "")
+        + (f"; {human_bytes(figures['never_touched_bytes'])} never touched" if figures["never_touched_bytes"] else "")
+        + (f"; {about}{human_bytes(figures['leaked_bytes'])} not freed at exit" if figures["leaked_bytes"] else "")
+    )
+    sites = result.tables["by_site"].slice(0, rows).to_pylist()
+    if not sites:
+        return
+    table = Table(box=None, pad_edge=False, show_header=True, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("allocated by", overflow="ellipsis", no_wrap=True, max_width=46)
+    for name in ("peak", "allocations", "mean life", "never touched", "not freed"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in sites:
+        kind = " (mmap)" if row["kind"] == "mmap" else ""
+        never = row["never_touched_bytes"]
+        table.add_row(
+            escape(_where(row) + kind),
+            human_bytes(row["peak_bytes"]),
+            f"{'~' if row['sampled'] else ''}{row['allocations']:,.0f}",
+            "to the end" if row["mean_lifetime_ns"] is None else human_duration(row["mean_lifetime_ns"]),
+            human_bytes(never) if never else "",
+            human_bytes(row["live_bytes"]) if row["live_bytes"] and row["kind"] == "heap" else "",
+        )
+    console.print(Padding(table, (0, 0, 0, 2)))
+
+
+def _regions(console: Console, report: Report, rows: int) -> None:
+    from rich.markup import escape
+    from rich.padding import Padding
+    from rich.table import Table
+
+    result = report.results["regions"]
+    found = result.tables["by_name"].to_pylist()
+    if not found:
+        return
+    console.print("\n[bold]Regions[/]")
+    table = Table(box=None, pad_edge=False, show_header=True, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("name", overflow="ellipsis", no_wrap=True, max_width=40)
+    for name in ("times", "seconds", "self", "faults", "first touched", "allocations", "RSS growth"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in found[:rows]:
+        growth = row["rss_growth_bytes"]
+        table.add_row(
+            escape(row["name"]) + (" (phase)" if row["kind"] == "phase" else ""),
+            f"{row['executions']:,}",
+            f"{row['seconds']:.3f}",
+            f"{row['self_seconds']:.3f}",
+            f"{row['faults']:,}",
+            human_bytes(row["first_touched_bytes"]),
+            f"{row['allocations']:,.0f}",
+            "" if growth is None else ("-" if growth < 0 else "") + human_bytes(abs(growth)),
+        )
+    console.print(Padding(table, (0, 0, 0, 2)))
+    if len(found) > rows:
+        console.print(f"  … and {len(found) - rows} more", style="dim")
 
 
 def _first_touch(console: Console, report: Report, rows: int) -> None:
@@ -266,6 +341,9 @@ def _quality(console: Console, quality: Quality, meta: dict[str, Any], *, brief:
         parts.append(f"stacks {meta.get('quality', {}).get('stack', '?')}, {session.get('stacks', 0):,} sampled")
     if "timeline" in collectors:
         parts.append(f"timeline sampled at {collectors['timeline'].get('rate_hz', 0):g} Hz")
+    if "alloc" in collectors:
+        rate = collectors["alloc"].get("sample_bytes", 0)
+        parts.append(f"small objects sampled, one in {human_bytes(rate)}" if rate else "every object")
     console.print(f"\n[dim]Quality  {'; '.join(parts)}[/]")
     for note in quality.notes:
         console.print(Padding(f"! {escape(note)}", (0, 0, 0, 2)), style="yellow")

@@ -1,0 +1,13 @@
+"""Places in the program, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def place(site: dict[str, Any]) -> str:
+    """``solve (solver.c:42)``, as much of it as is known."""
+    function = site.get("function") or f"unnamed code in {(site.get('module') or '?').rpartition('/')[2]}"
+    if not site.get("file"):
+        return str(function)
+    return f"{function} ({site['file'].rpartition('/')[2]}:{site['line']})"

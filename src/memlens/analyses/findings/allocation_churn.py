@@ -1,0 +1,89 @@
+"""Finding: one place allocates and frees short-lived objects all the time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...registry import FindingDescriptor
+
+if TYPE_CHECKING:
+    from ...capture.reader import Capture
+    from ...results import Finding, Result
+
+MIN_ALLOCATIONS = 50_000
+MIN_RATE = 100_000
+"""Allocations for each second of CPU time of the program."""
+MIN_BYTES_RATE = 4 << 30
+"""Or so many bytes: few large buffers cost as much as many small ones, in page faults."""
+MAX_LIFETIME_NS = 1e6
+EVIDENCE = """
+SELECT stack, count(*) AS recorded, sum(count) AS objects, sum(weight_bytes) AS bytes,
+       avg(died_ns - born_ns) AS mean_lifetime_ns
+FROM objects WHERE kind = 'heap' AND died_ns IS NOT NULL GROUP BY stack ORDER BY objects DESC LIMIT 10
+""".strip()
+
+
+def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
+    from ...results import Finding
+    from ._where import place
+
+    result = results["objects"]
+    cpu_s = _cpu_seconds(capture)
+    found = []
+    for row in result.tables["by_site"].to_pylist():
+        life = row["mean_lifetime_ns"]
+        if row["kind"] != "heap" or life is None or life > MAX_LIFETIME_NS or row["releases"] < 0.9 * row["allocations"]:
+            continue
+        rate, bytes_rate = row["allocations"] / cpu_s, row["allocated_bytes"] / cpu_s
+        many = row["allocations"] >= MIN_ALLOCATIONS and rate >= MIN_RATE
+        if not many and not (row["allocations"] >= 1000 and bytes_rate >= MIN_BYTES_RATE):
+            continue
+        where = place(row)
+        region = _region(results, row)
+        found.append(
+            Finding(
+                name=DESCRIPTOR.name,
+                severity="medium" if rate >= 10 * MIN_RATE or bytes_rate >= MIN_BYTES_RATE else "low",
+                claim=(
+                    f"{where} makes {'about ' if row['sampled'] else ''}{row['allocations']:,.0f} objects of "
+                    f"{row['allocated_bytes'] / max(row['allocations'], 1):,.0f} bytes that live {life / 1e3:.1f} µs on "
+                    f"average: {rate:,.0f} allocations for each second of CPU time{region}."
+                ),
+                evidence={
+                    "where": where, "allocations": row["allocations"], "bytes": row["allocated_bytes"],
+                    "mean_lifetime_ns": life, "allocations_per_cpu_s": rate, "sql": EVIDENCE,
+                },
+                remedy="Allocate once outside the loop and reuse it (a member, an arena, a pool, std::vector::clear and reserve).",
+                quality=result.quality,
+            )
+        )  # fmt: skip
+    return found[:5]
+
+
+def _cpu_seconds(capture: Capture) -> float:
+    rusage = capture.meta.get("rusage") or {}
+    seconds = float(rusage.get("user_s", 0)) + float(rusage.get("system_s", 0))
+    return max(seconds or (capture.end_ns - capture.begin_ns) / 1e9, 1e-3)
+
+
+def _region(results: dict[str, Result], row: dict[str, Any]) -> str:
+    """The innermost region with most of the allocations, if the program names regions."""
+    if "regions" not in results:
+        return ""
+    regions = [r for r in results["regions"].tables["by_name"].to_pylist() if r["kind"] == "region"]
+    inside = [r for r in regions if r["allocations"] >= 0.5 * row["allocations"]]
+    if not inside:
+        return ""
+    tightest = min(inside, key=lambda r: r["seconds"])
+    return f", in region {tightest['name']}"
+
+
+DESCRIPTOR = FindingDescriptor(
+    name="allocation_churn",
+    question="Does one place allocate and free short-lived objects all the time?",
+    analyses=("objects",),
+    evidence_sql=EVIDENCE,
+    check=check,
+    bad_workload="churn",
+    good_workload="churn --reuse",
+)

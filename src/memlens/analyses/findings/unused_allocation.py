@@ -1,0 +1,85 @@
+"""Finding: a large allocation is never or hardly touched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...registry import FindingDescriptor
+
+if TYPE_CHECKING:
+    from ...capture.reader import Capture
+    from ...results import Finding, Result
+
+MIN_BYTES = 16 << 20
+MIN_SHARE = 0.75
+MAP_NORESERVE = 0x4000
+PROT_WRITE = 2
+EVIDENCE = """
+SELECT id, process, kind, bytes, touched_bytes, recycled_bytes, never_touched_bytes, stack FROM objects
+WHERE kind IN ('heap', 'mmap') AND never_touched_bytes >= 0.75 * bytes AND bytes >= 1048576
+ORDER BY never_touched_bytes DESC LIMIT 10
+""".strip()
+
+
+def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
+    import numpy as np
+
+    from ...results import Finding
+    from ..objects import AllocationStacks
+    from ._where import place
+
+    touches = capture.objects.touches
+    if touches is None:
+        return []
+    columns = capture.objects.columns
+    kinds = np.asarray(columns["kind"])
+    names = capture.objects.kind_names
+    table = capture.table("objects")
+    never = table.column("never_touched_bytes").fill_null(0).to_numpy()
+    size = np.asarray(columns["bytes"])
+    is_mmap = kinds == names.index("mmap")
+    # A reservation that says so is not an allocation: no access yet, or no promise of memory.
+    reserved = is_mmap & (
+        ((np.asarray(columns["protection"]) & PROT_WRITE) == 0) | ((np.asarray(columns["map_flags"]) & MAP_NORESERVE) != 0)
+    )
+    mine = ((kinds == names.index("heap")) | is_mmap) & ~reserved & (never >= MIN_SHARE * size) & (size >= 1 << 20)
+    stacks = AllocationStacks(capture)
+    by_site: dict[str, list[int]] = {}
+    for row in np.flatnonzero(mine):
+        entry = by_site.setdefault(place(stacks.site(int(columns["stack"][row]))), [0, 0, 0])
+        entry[0] += 1
+        entry[1] += int(size[row])
+        entry[2] += int(never[row])
+    found = []
+    for where, (count, total, unused) in sorted(by_site.items(), key=lambda item: -item[1][2]):
+        if unused < MIN_BYTES:
+            continue
+        found.append(
+            Finding(
+                name=DESCRIPTOR.name,
+                severity="medium" if unused >= 256 << 20 else "low",
+                claim=(
+                    f"{unused / 2**20:.0f} MiB of {total / 2**20:.0f} MiB in {count} large allocation{'s' * (count > 1)} at "
+                    f"{where} were never touched."
+                ),
+                evidence={"where": where, "objects": count, "bytes": total, "never_touched_bytes": unused, "sql": EVIDENCE},
+                remedy=(
+                    "Allocate what is used: untouched pages cost no memory, but they hide a wrong size, and they count where "
+                    "address space or overcommit is limited. A deliberate reservation says so: mmap with PROT_NONE or "
+                    "MAP_NORESERVE."
+                ),
+                quality=results["objects"].quality,
+            )
+        )
+    return found[:5]
+
+
+DESCRIPTOR = FindingDescriptor(
+    name="unused_allocation",
+    question="Are large allocations never or hardly touched?",
+    analyses=("objects",),
+    evidence_sql=EVIDENCE,
+    check=check,
+    bad_workload="object_use --mode sparse",
+    good_workload="object_use --mode dense",
+)

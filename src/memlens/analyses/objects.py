@@ -1,0 +1,327 @@
+"""Analysis `objects`: what the program allocates, where, how much of it is used, and what is left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..registry import AnalysisDescriptor
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..capture.reader import Capture
+    from ..results import Result
+
+LARGEST = 200
+"""Objects listed one by one."""
+CURVE_PROCESSES = 8
+ALLOCATOR_MODULES = ("libstdc++", "libc++", "libc.so", "libmemlens", "ld-linux", "libjemalloc", "libtcmalloc", "libmimalloc")
+LIBRARY_NAMES = ("std::", "__gnu_cxx::", "operator new", "void* std::", "void std::", "boost::container::", "alloc::", "__rust_")
+
+
+class AllocationStacks:
+    """Call stacks of allocations by name, and the frame that a programmer would call the site."""
+
+    def __init__(self, capture: Capture) -> None:
+        self.frames = capture.replay.stacks
+        sites = capture.replay.code_sites
+        self.functions = sites.column("function").to_pylist()
+        self.modules = sites.column("module").to_pylist()
+        self.files = sites.column("file").to_pylist()
+        self.lines = sites.column("line").to_pylist()
+
+    def name(self, code: int) -> str:
+        module = (self.modules[code] or "?").rpartition("/")[2]
+        return self.functions[code] or (module if module.startswith("[") else f"[{module}]")
+
+    def names(self, stack: int) -> list[str]:
+        """Function names, innermost first."""
+        return [self.name(code) for code in self.frames.get(stack, [])]
+
+    def site(self, stack: int) -> dict[str, Any]:
+        """The innermost frame that is not the allocator's or the standard library's own."""
+        codes = self.frames.get(stack, [])
+        for code in codes:
+            module = (self.modules[code] or "").rpartition("/")[2]
+            if not module.startswith(ALLOCATOR_MODULES) and not (self.functions[code] or "").startswith(LIBRARY_NAMES):
+                return self._row(code)
+        return self._row(codes[0]) if codes else {"function": None, "module": None, "file": None, "line": None}
+
+    def _row(self, code: int) -> dict[str, Any]:
+        return {
+            "function": self.functions[code], "module": self.modules[code], "file": self.files[code],
+            "line": self.lines[code],
+        }  # fmt: skip
+
+    def code_row(self, code: int | None) -> dict[str, Any]:
+        return self._row(code) if code is not None and code < len(self.functions) else {}
+
+
+def objects(capture: Capture) -> Result:
+    """Objects by allocation site, the largest ones, leaks, and live bytes over time.
+
+    Small objects are sampled unless every object was recorded: ``allocations`` and bytes are then
+    estimates, scaled by what each recorded object stands for. Bytes are requested bytes. Touched
+    bytes come from page faults, so they are known for whole pages only: ``recycled`` pages were
+    touched before the object was born, and whether it used them too is not known.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from ..results import Quality, Result
+
+    engine = capture.objects
+    stacks = AllocationStacks(capture)
+    sites = engine.sites()
+    peaks = engine.peaks()
+    table = capture.table("objects")
+    heap = sites.filter(pc.equal(sites.column("kind"), "heap"))
+    by_site = _by_site(sites, table, stacks)
+    ended = {row["process"] for row in capture.table("processes").to_pylist() if row["end_ns"] is not None}
+    leaks = _leaks(heap, stacks, ended)
+
+    status = capture.table("runtime_status")
+    sampled = bool(pc.any(sites.column("sampled")).as_py()) if sites.num_rows else False
+    rate = max(status.column("sample_bytes").to_pylist(), default=0)
+    peak = max(peaks.to_pylist(), key=lambda row: row["heap_peak_bytes"], default=None)
+    never = table.column("never_touched_bytes")
+    figures: dict[str, Any] = {
+        "peak_heap_bytes": peak["heap_peak_bytes"] if peak else 0,
+        "peak_heap_process": peak["process"] if peak else None,
+        "peak_heap_s": (peak["heap_peak_ns"] - capture.begin_ns) / 1e9 if peak and peak["heap_peak_ns"] else None,
+        "peak_mmap_bytes": max(peaks.column("mmap_peak_bytes").to_pylist(), default=0),
+        "allocations": float(pc.sum(heap.column("allocations")).as_py() or 0),
+        "allocated_bytes": int(pc.sum(heap.column("allocated_bytes")).as_py() or 0),
+        "temporary_allocations": float(pc.sum(heap.column("temporary")).as_py() or 0),
+        "leaked_bytes": sum(row["live_bytes"] for row in leaks),
+        "leaked_objects": sum(row["live"] for row in leaks),
+        "never_touched_bytes": pc.sum(never).as_py(),
+        "objects_recorded": table.num_rows,
+        "sample_bytes": rate if sampled else 0,
+        "processes": peaks.num_rows,
+    }
+    notes = []
+    if sampled:
+        notes.append(
+            f"Objects below {status.column('large_bytes')[0].as_py() >> 10} KiB are sampled, one in {rate >> 10} KiB of "
+            "allocations: their counts and bytes are estimates (record with --sample-bytes 0 for all)."
+        )
+    counts = engine.counts
+    if counts["lost_releases"]:
+        notes.append(f"{counts['lost_releases']} releases were not seen; these objects end where the next one begins.")
+    other = [row for row in status.to_pylist() if row["flags"] & OTHER_MALLOC]
+    if other:
+        notes.append(
+            f"{len(other)} processes define malloc themselves (a statically linked allocator): their heap is not seen."
+        )
+    notes.extend(_without_library(capture, status))
+    return Result(
+        "objects",
+        figures,
+        {
+            "by_site": by_site,
+            "largest": _largest(capture, table, stacks),
+            "leaks": pa.Table.from_pylist(leaks, schema=LEAK_SCHEMA()),
+            "stacks": _stacks(heap, stacks),
+            "over_time": _over_time(capture, peaks),
+            "by_process": peaks,
+        },
+        capture.quality.joined(Quality(exact=not sampled and not notes, notes=tuple(notes))),
+    )
+
+
+OTHER_MALLOC = 1
+
+
+def LEAK_SCHEMA() -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            ("function", pa.string()), ("module", pa.string()), ("file", pa.string()), ("line", pa.uint32()),
+            ("process", pa.uint32()), ("live", pa.float64()), ("live_bytes", pa.uint64()), ("sampled", pa.bool_()),
+            ("frames", pa.list_(pa.string())),
+        ]
+    )  # fmt: skip
+
+
+def _without_library(capture: Capture, status: pa.Table) -> list[str]:
+    """Programs that ran without our library: static ones, setuid ones, other namespaces."""
+    seen = set(status.column("process").to_pylist())
+    missing = [
+        row
+        for row in capture.table("processes").to_pylist()
+        if row["process"] not in seen and (row["execs"] or not row["parent"])
+    ]
+    if not missing or capture.standalone:
+        return []
+    names = sorted({row["name"] or "?" for row in missing})
+    return [
+        f"{len(missing)} processes ran without our library, so their objects are not seen ({', '.join(names[:5])}"
+        f"{', …' if len(names) > 5 else ''}): statically linked, setuid, of another user or in another namespace."
+    ]
+
+
+def _by_site(sites: pa.Table, table: pa.Table, stacks: AllocationStacks) -> pa.Table:
+    """Sums over call stacks that end in one line."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    used = table.filter(pc.greater(table.column("stack"), 0)).group_by(["process", "stack", "kind"])
+    sums = used.aggregate(
+        [("touched_bytes", "sum"), ("recycled_bytes", "sum"), ("never_touched_bytes", "sum"), ("bytes", "max")]
+    )
+    touched = {(row["process"], row["stack"], row["kind"]): row for row in sums.to_pylist()}
+    merged: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in sites.to_pylist():
+        if row["kind"] not in ("heap", "mmap"):
+            continue
+        site = stacks.site(row["stack"])
+        key = (row["kind"], site["function"], site["module"], site["file"], site["line"])
+        entry = merged.setdefault(
+            key,
+            {
+                **site, "kind": row["kind"], "stacks": 0, "allocations": 0.0, "allocated_bytes": 0, "peak_bytes": 0,
+                "bytes_at_process_peak": 0, "live": 0.0, "live_bytes": 0, "releases": 0.0, "lifetime_ns": 0.0,
+                "temporary": 0.0, "largest_bytes": 0, "touched_bytes": None, "recycled_bytes": None,
+                "never_touched_bytes": None, "sampled": False,
+            },
+        )  # fmt: skip
+        entry["stacks"] += 1
+        for name in ("allocations", "allocated_bytes", "bytes_at_process_peak", "live", "live_bytes", "releases",
+                     "lifetime_ns", "temporary", "peak_bytes"):  # fmt: skip
+            entry[name] += row[name]
+        entry["largest_bytes"] = max(entry["largest_bytes"], row["max_bytes"])
+        entry["sampled"] = entry["sampled"] or row["sampled"]
+        pages = touched.get((row["process"], row["stack"], row["kind"]), {})
+        for name in ("touched_bytes", "recycled_bytes", "never_touched_bytes"):
+            value = pages.get(f"{name}_sum")
+            if value is not None:
+                entry[name] = (entry[name] or 0) + value
+    rows = sorted(merged.values(), key=lambda entry: -entry["peak_bytes"])
+    for entry in rows:
+        total, count = entry.pop("lifetime_ns"), entry["releases"]
+        entry["mean_lifetime_ns"] = total / count if count else None
+    schema = pa.schema(
+        [
+            ("function", pa.string()), ("module", pa.string()), ("file", pa.string()), ("line", pa.uint32()),
+            ("kind", pa.string()), ("allocations", pa.float64()), ("allocated_bytes", pa.uint64()),
+            ("peak_bytes", pa.uint64()), ("bytes_at_process_peak", pa.uint64()), ("live", pa.float64()),
+            ("live_bytes", pa.uint64()), ("releases", pa.float64()), ("mean_lifetime_ns", pa.float64()),
+            ("temporary", pa.float64()), ("largest_bytes", pa.uint64()), ("touched_bytes", pa.uint64()),
+            ("recycled_bytes", pa.uint64()), ("never_touched_bytes", pa.uint64()), ("stacks", pa.uint32()),
+            ("sampled", pa.bool_()),
+        ]
+    )  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _leaks(heap: pa.Table, stacks: AllocationStacks, ended: set[int]) -> list[dict[str, Any]]:
+    """What lives when its process ends, by call stack, most bytes first."""
+    import pyarrow.compute as pc
+
+    rows = []
+    for row in heap.filter(pc.greater(heap.column("live"), 0)).to_pylist():
+        if row["process"] not in ended:
+            continue
+        names = ("process", "live", "live_bytes", "sampled")
+        rows.append(
+            {**stacks.site(row["stack"]), **{n: row[n] for n in names}, "frames": stacks.names(row["stack"])}
+        )
+    return sorted(rows, key=lambda row: -row["live_bytes"])
+
+
+def _largest(capture: Capture, table: pa.Table, stacks: AllocationStacks) -> pa.Table:
+    """The largest objects one by one, with who touched them first."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    data = table.filter(pc.is_in(table.column("kind"), pa.array(["heap", "mmap", "tag", "static", "tls"])))
+    order = pc.select_k_unstable(data, k=min(LARGEST, data.num_rows), sort_keys=[("bytes", "descending")])
+    rows = []
+    end_ns = capture.end_ns
+    for row in data.take(order).to_pylist():
+        touch = stacks.code_row(row["first_touch_code"])
+        row["site"] = stacks.site(row["stack"])
+        rows.append(
+            {
+                "id": row["id"], "process": row["process"], "kind": row["kind"], "name": row["name"], "base": row["base"],
+                "bytes": row["bytes"], "born_s": (row["born_ns"] - capture.begin_ns) / 1e9,
+                "lifetime_s": ((row["died_ns"] or end_ns) - row["born_ns"]) / 1e9, "released": row["died_ns"] is not None,
+                "thread": row["thread"], **row["site"], "touched_bytes": row["touched_bytes"],
+                "recycled_bytes": row["recycled_bytes"], "never_touched_bytes": row["never_touched_bytes"],
+                "touching_threads": row["touching_threads"], "first_touch_thread": row["first_touch_thread"],
+                "first_touch_function": touch.get("function"), "first_touch_file": touch.get("file"),
+                "first_touch_line": touch.get("line"),
+            }
+        )  # fmt: skip
+    schema = pa.schema(
+        [
+            ("id", pa.uint64()), ("process", pa.uint32()), ("kind", pa.string()), ("name", pa.string()),
+            ("base", pa.uint64()), ("bytes", pa.uint64()), ("born_s", pa.float64()), ("lifetime_s", pa.float64()),
+            ("released", pa.bool_()), ("thread", pa.uint32()), ("function", pa.string()), ("module", pa.string()),
+            ("file", pa.string()), ("line", pa.uint32()), ("touched_bytes", pa.uint64()),
+            ("recycled_bytes", pa.uint64()), ("never_touched_bytes", pa.uint64()), ("touching_threads", pa.uint32()),
+            ("first_touch_thread", pa.uint32()), ("first_touch_function", pa.string()), ("first_touch_file", pa.string()),
+            ("first_touch_line", pa.uint32()),
+        ]
+    )  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _stacks(heap: pa.Table, stacks: AllocationStacks) -> pa.Table:
+    """Call stacks with what they allocated and held at the process's peak: the site tree and flame data."""
+    import pyarrow as pa
+
+    merged: dict[tuple[str, ...], list[float]] = {}
+    for row in heap.to_pylist():
+        entry = merged.setdefault(tuple(stacks.names(row["stack"])), [0, 0, 0, 0])
+        for at, name in enumerate(("bytes_at_process_peak", "allocated_bytes", "allocations", "live_bytes")):
+            entry[at] += row[name]
+    rows = [
+        {"frames": list(names), "bytes_at_process_peak": int(at_peak), "allocated_bytes": int(allocated),
+         "allocations": count, "live_bytes": int(live)}
+        for names, (at_peak, allocated, count, live) in merged.items()
+    ]  # fmt: skip
+    rows.sort(key=lambda row: -row["bytes_at_process_peak"])
+    schema = pa.schema(
+        [
+            ("frames", pa.list_(pa.string())), ("bytes_at_process_peak", pa.uint64()), ("allocated_bytes", pa.uint64()),
+            ("allocations", pa.float64()), ("live_bytes", pa.uint64()),
+        ]
+    )  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _over_time(capture: Capture, peaks: pa.Table) -> pa.Table:
+    """Live heap and mmap bytes of the largest processes."""
+    import numpy as np
+    import pyarrow as pa
+
+    parts = []
+    order = peaks.sort_by([("heap_peak_bytes", "descending")]).column("process").to_pylist()[:CURVE_PROCESSES]
+    for process in order:
+        for kind in ("heap", "mmap"):
+            times, levels = capture.objects.curve(process, kind)
+            parts.append(
+                pa.table(
+                    {
+                        "process": pa.array(np.full(len(times), process, dtype=np.uint32)),
+                        "kind": pa.array([kind] * len(times), type=pa.string()),
+                        "time_s": pa.array((np.asarray(times).astype(np.int64) - capture.begin_ns) / 1e9),
+                        "bytes": pa.array(np.asarray(levels)),
+                    }
+                )
+            )
+    schema = pa.schema(
+        [("process", pa.uint32()), ("kind", pa.string()), ("time_s", pa.float64()), ("bytes", pa.uint64())]
+    )
+    return pa.concat_tables([part.cast(schema) for part in parts]) if parts else schema.empty_table()
+
+
+DESCRIPTOR = AnalysisDescriptor(
+    name="objects",
+    question="Which objects does the program allocate, where, how long do they live, and which are never used?",
+    needs=("allocation",),
+    run=objects,
+)

@@ -1,0 +1,212 @@
+"""Analysis `regions`: time, faults, allocations and memory of the regions and phases that a program names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..registry import AnalysisDescriptor
+
+if TYPE_CHECKING:
+    from ..capture.reader import Capture
+    from ..results import Result
+
+
+class Counter:
+    """How many events, and how much weight, a thread (or a process) has before a moment."""
+
+    def __init__(self, process: Any, thread: Any, time_ns: Any, weight: Any, count: Any | None = None) -> None:
+        import numpy as np
+
+        self._of: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
+        order = np.argsort(time_ns, kind="stable")
+        process, thread, time_ns, weight = process[order], thread[order], time_ns[order], weight[order]
+        count = np.ones(len(time_ns)) if count is None else count[order]
+        for number in np.unique(process):
+            mine = process == number
+            self._add(int(number), 0, time_ns[mine], weight[mine], count[mine])
+            for one in np.unique(thread[mine]):
+                its = mine & (thread == one)
+                self._add(int(number), int(one), time_ns[its], weight[its], count[its])
+
+    def _add(self, process: int, thread: int, time_ns: Any, weight: Any, count: Any) -> None:
+        import numpy as np
+
+        self._of[process, thread] = (
+            time_ns, np.concatenate(([0.0], np.cumsum(count, dtype=float))),
+            np.concatenate(([0.0], np.cumsum(weight, dtype=float))),
+        )  # fmt: skip
+
+    def between(self, process: int, thread: int, begin_ns: Any, end_ns: Any) -> tuple[Any, Any]:
+        """(events, weight) of each interval; thread 0: of the whole process."""
+        import numpy as np
+
+        found = self._of.get((process, thread))
+        if found is None:
+            return np.zeros(len(begin_ns)), np.zeros(len(begin_ns))
+        times, counts, weights = found
+        low, high = np.searchsorted(times, begin_ns), np.searchsorted(times, end_ns)
+        return counts[high] - counts[low], weights[high] - weights[low]
+
+
+def regions(capture: Capture) -> Result:
+    """Regions by name: executions, time, and what their threads did meanwhile.
+
+    Times are wall time; ``seconds`` includes nested regions, ``self_seconds`` does not. Faults and
+    allocations are those of the region's own thread between begin and end; a phase has those of the
+    whole process. Memory (RSS) is the process's, from the timeline's readings in the interval.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    from ..results import Quality, Result
+
+    table = capture.table("regions")
+    merged: list[dict[str, Any]] = []
+    if table.num_rows:
+        columns = {
+            name: table.column(name).to_numpy().astype(np.int64)
+            for name in ("process", "thread", "begin_ns", "end_ns", "depth", "executions", "open")
+        }
+        faults, allocations = _faults(capture), _allocations(capture)
+        inner = _inner_ns(columns)
+        per_row: dict[str, Any] = {name: np.zeros(table.num_rows) for name in ("faults", "placed", "allocations", "allocated")}
+        keys = columns["process"] << 32 | columns["thread"]
+        for key in np.unique(keys):
+            mine = keys == key
+            process, thread = int(key >> 32), int(key & 0xFFFFFFFF)
+            begin, end = columns["begin_ns"][mine], columns["end_ns"][mine]
+            per_row["faults"][mine], per_row["placed"][mine] = faults.between(process, thread, begin, end)
+            per_row["allocations"][mine], per_row["allocated"][mine] = allocations.between(process, thread, begin, end)
+        seconds = (columns["end_ns"] - columns["begin_ns"]) / 1e9
+        pairs = list(zip(table.column("name").to_pylist(), table.column("kind").to_pylist(), strict=True))
+        numbers = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
+        pair_of_row = np.array([numbers[pair] for pair in pairs])
+        for (text, kind), number in numbers.items():
+            mine = pair_of_row == number
+            total = float(seconds[mine].sum())
+            rss = _rss(capture, columns, mine)
+            merged.append(
+                {
+                    "name": text, "kind": kind, "executions": int(columns["executions"][mine].sum()),
+                    "threads": len(set(zip(columns["process"][mine], columns["thread"][mine], strict=True))),
+                    "seconds": total, "self_seconds": total - float(inner[mine].sum()) / 1e9,
+                    "longest_s": float(seconds[mine].max()), "faults": int(per_row["faults"][mine].sum()),
+                    "first_touched_bytes": int(per_row["placed"][mine].sum()),
+                    "allocations": float(per_row["allocations"][mine].sum()),
+                    "allocated_bytes": int(per_row["allocated"][mine].sum()), "peak_rss_bytes": rss[0],
+                    "rss_growth_bytes": rss[1], "unfinished": int(columns["open"][mine].sum()),
+                }
+            )  # fmt: skip
+    merged.sort(key=lambda row: -row["seconds"])
+    notes = []
+    unfinished = sum(row["unfinished"] for row in merged if row["kind"] == "region")
+    if unfinished:
+        notes.append(f"{unfinished} regions were begun and never ended; they count until their thread's end.")
+    kinds = capture.kinds()
+    if "fault" not in kinds:
+        notes.append("No page faults were recorded: faults and first-touched bytes are 0 for lack of data.")
+    schema = pa.schema(
+        [
+            ("name", pa.string()), ("kind", pa.string()), ("executions", pa.uint64()), ("threads", pa.uint32()),
+            ("seconds", pa.float64()), ("self_seconds", pa.float64()), ("longest_s", pa.float64()),
+            ("faults", pa.uint64()), ("first_touched_bytes", pa.uint64()), ("allocations", pa.float64()),
+            ("allocated_bytes", pa.uint64()), ("peak_rss_bytes", pa.uint64()), ("rss_growth_bytes", pa.int64()),
+            ("unfinished", pa.uint64()),
+        ]
+    )  # fmt: skip
+    figures = {
+        "regions": sum(row["kind"] == "region" for row in merged),
+        "phases": sum(row["kind"] == "phase" for row in merged),
+        "executions": sum(row["executions"] for row in merged),
+    }
+    return Result(
+        "regions",
+        figures,
+        {"by_name": pa.Table.from_pylist(merged, schema=schema)},
+        capture.quality.joined(Quality(exact=not notes, notes=tuple(notes))),
+    )
+
+
+def _inner_ns(columns: dict[str, Any]) -> Any:
+    """Time of the regions directly inside each one."""
+    import numpy as np
+
+    inner = np.zeros(len(columns["begin_ns"]))
+    open_rows: dict[tuple[int, int], list[int]] = {}
+    for row in np.lexsort((columns["depth"], columns["begin_ns"])):
+        key = (int(columns["process"][row]), int(columns["thread"][row]))
+        stack = open_rows.setdefault(key, [])
+        while stack and columns["end_ns"][stack[-1]] <= columns["begin_ns"][row]:
+            stack.pop()
+        if stack and columns["depth"][row] > columns["depth"][stack[-1]]:
+            inner[stack[-1]] += columns["end_ns"][row] - columns["begin_ns"][row]
+        stack.append(int(row))
+    return inner
+
+
+def _faults(capture: Capture) -> Counter:
+    import numpy as np
+
+    from .first_touch import placing_faults
+
+    faults = capture.table("faults")
+    placing = placing_faults(faults)
+    # Every fault counts, only placing ones have bytes.
+    everything = {name: faults.column(name).to_numpy() for name in ("process", "thread", "time_ns")}
+    placed = {name: placing.column(name).to_numpy() for name in ("process", "thread", "time_ns", "bytes")}
+    return Counter(
+        np.concatenate((everything["process"], placed["process"])),
+        np.concatenate((everything["thread"], placed["thread"])),
+        np.concatenate((everything["time_ns"], placed["time_ns"])),
+        np.concatenate((np.zeros(faults.num_rows), placed["bytes"].astype(float))),
+        np.concatenate((np.ones(faults.num_rows), np.zeros(placing.num_rows))),
+    )
+
+
+def _allocations(capture: Capture) -> Counter:
+    import pyarrow.compute as pc
+
+    table = capture.table("objects")
+    heap = table.filter(pc.equal(table.column("kind"), "heap"))
+    return Counter(
+        *(heap.column(name).to_numpy() for name in ("process", "thread", "born_ns")),
+        heap.column("weight_bytes").to_numpy().astype(float),
+        heap.column("count").to_numpy(),
+    )
+
+
+def _rss(capture: Capture, columns: dict[str, Any], mine: Any) -> tuple[int | None, int | None]:
+    """Highest RSS while any of these intervals ran, and its growth from the first to the last reading in them."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    timeline = capture.table("timeline")
+    if timeline.num_rows == 0:
+        return None, None
+    readings = timeline.filter(pc.equal(timeline.column("metric").cast("string"), "rss_bytes"))
+    times, values = readings.column("time_ns").to_numpy(), readings.column("value").to_numpy()
+    owner = readings.column("process").to_numpy()
+    peak, growth = None, 0
+    for process in np.unique(columns["process"][mine]):
+        its = owner == process
+        when, level = times[its], values[its]
+        begins, ends = columns["begin_ns"][mine], columns["end_ns"][mine]
+        low, high = np.searchsorted(when, begins.min()), np.searchsorted(when, ends.max())
+        inside = np.zeros(len(when), dtype=bool)
+        if len(begins) <= 10_000:
+            for begin, end in zip(np.searchsorted(when, begins), np.searchsorted(when, ends), strict=True):
+                inside[begin:end] = True
+        else:
+            inside[low:high] = True
+        if inside.any():
+            peak = max(peak or 0, int(level[inside].max()))
+            growth += int(level[inside][-1] - level[inside][0])
+    return peak, growth if peak is not None else None
+
+
+DESCRIPTOR = AnalysisDescriptor(
+    name="regions",
+    question="What do the regions and phases that the program names cost in time, faults and memory?",
+    needs=("region_event",),
+    run=regions,
+)
