@@ -51,6 +51,23 @@ class CaptureBuilder:
                         operation=enum_value("process_operation", operation), name=self.string(name) if name else 0,
                         status=-1)  # fmt: skip
 
+    def allocation(self, time_ns: int, operation: str, address: int, bytes: int = 0, *, process: int = 1, thread: int = 100,
+                   stack: int = 1, **fields: int) -> CaptureBuilder:  # fmt: skip
+        return self.add("allocation", process, time_ns=time_ns, operation=enum_value("allocation_operation", operation),
+                        address=address, bytes=bytes, thread=thread, stack=stack, **fields)  # fmt: skip
+
+    def tag(
+        self, time_ns: int, operation: str, address: int, bytes: int = 0, *, name: str = "", process: int = 1
+    ) -> CaptureBuilder:
+        return self.add("tag_event", process, time_ns=time_ns, operation=enum_value("tag_operation", operation),
+                        address=address, bytes=bytes, name=self.string(name) if name else 0, thread=100)  # fmt: skip
+
+    def region(
+        self, time_ns: int, operation: str, name: str, *, process: int = 1, thread: int = 100, executions: int = 1
+    ) -> CaptureBuilder:
+        return self.add("region_event", process, time_ns=time_ns, operation=enum_value("region_operation", operation),
+                        region=self.string(name), thread=thread, executions=executions)  # fmt: skip
+
     def look(
         self, begin_ns: int, end_ns: int, page: int, pages: int, *, process: int = 1, flags: int = 0
     ) -> CaptureBuilder:

@@ -17,6 +17,7 @@
 #include "capture/chunk_writer.h"
 #include "capture/ring_file.h"
 #include "memlens_checksum.h"
+#include "objects_bindings.h"
 #include "replay/fault_classifier.h"
 #include "symbols/demangle.h"
 #include "symbols/jit_symbols.h"
@@ -252,6 +253,8 @@ class Unwinder {
 
 }  // namespace
 
+void bind_variables(nb::module_& module);  // variables_bindings.cpp
+
 NB_MODULE(_core, module) {
   module.doc() = "The native engine of memlens; memlens.capture and memlens.analyses wrap it.";
 
@@ -388,6 +391,8 @@ NB_MODULE(_core, module) {
       .def("codes", &code_columns)
       .def("stacks", [](const FaultClassifier& self) { return self.stacks(); });
 
+  bind_objects(module);
+
   nb::class_<Module>(module, "ModuleSymbols")
       .def(nb::init<const std::string&, const std::string&, const std::vector<std::string>&>(), "path"_a,
            nb::kw_only(), "build_id"_a = "", "debug_directories"_a = std::vector<std::string>{})
@@ -422,4 +427,5 @@ NB_MODULE(_core, module) {
              "path"_a);
   module.def("read_jitdump", [](const std::string& path) { return jit_entries(sym::JitSymbols::read_jitdump(path)); },
              "path"_a);
+  bind_variables(module);
 }

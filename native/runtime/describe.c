@@ -11,13 +11,6 @@
 static struct { uint64_t address, bytes; } own[16];
 static _Atomic uint32_t own_count;
 
-void ml_remember_own(const void *address, size_t bytes) {
-  const uint32_t at = atomic_fetch_add(&own_count, 1);
-  if (at >= sizeof own / sizeof *own) return;
-  own[at].address = (uint64_t)(uintptr_t)address;
-  own[at].bytes = bytes;
-}
-
 static void write_own(uint64_t address, uint64_t bytes) {
   if (bytes == 0) return;
   struct ml_ticket ticket = ml_reserve(ML_KIND_TAG_EVENT, sizeof(struct ml_tag_event));
@@ -29,6 +22,14 @@ static void write_own(uint64_t address, uint64_t bytes) {
                                                                 .operation = ML_ENUM_tag_operation_OWN};
   ml_commit(ticket);
   ml_runtime.slot->own_bytes += bytes;
+}
+
+void ml_remember_own(const void *address, size_t bytes) {
+  const uint32_t at = atomic_fetch_add(&own_count, 1);
+  if (at >= sizeof own / sizeof *own) return;
+  own[at].address = (uint64_t)(uintptr_t)address;
+  own[at].bytes = bytes;
+  if (ml_recording() && ml_self.inside != 0) write_own(own[at].address, bytes); /* else all are written on attaching */
 }
 
 static int write_tls(struct dl_phdr_info *info, size_t bytes, void *unused) {

@@ -32,6 +32,12 @@ class ByteCursor {
     if (n_bytes > remaining()) return fail();
     at_ += n_bytes;
   }
+  // The next n_bytes as they are; empty and failed() when there are fewer.
+  Bytes take(uint64_t n_bytes) {
+    const uint8_t* first = at_;
+    skip(n_bytes);
+    return failed_ ? Bytes() : Bytes(first, static_cast<size_t>(n_bytes));
+  }
   void fail() {
     failed_ = true;
     at_ = end_;

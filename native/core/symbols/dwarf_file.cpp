@@ -49,8 +49,10 @@ void DwarfFile::read_unit_headers() {
       unit.format.address_bytes = cursor.u8();
       unit.abbrev_offset = cursor.unsigned_of(unit.format.offset_bytes);
       if (unit.unit_type == DW_UT_skeleton || unit.unit_type == DW_UT_split_compile) cursor.skip(8);
-      if (unit.unit_type == DW_UT_type || unit.unit_type == DW_UT_split_type)
-        cursor.skip(8 + unit.format.offset_bytes);
+      if (unit.unit_type == DW_UT_type || unit.unit_type == DW_UT_split_type) {
+        unit.type_signature = cursor.u64();
+        unit.type_entry_offset = unit.offset + cursor.unsigned_of(unit.format.offset_bytes);
+      }
     } else {
       unit.abbrev_offset = cursor.unsigned_of(unit.format.offset_bytes);
       unit.format.address_bytes = cursor.u8();
@@ -122,6 +124,24 @@ FormValue DwarfFile::read_form(ByteCursor& cursor, const AttributeSpec& spec,
   else
     run_skip_step(cursor, step, format);  // blocks: no attribute we use has one
   return value;
+}
+
+std::optional<Bytes> DwarfFile::read_block(ByteCursor& cursor, const AttributeSpec& spec,
+                                           const UnitFormat& format) const {
+  switch (spec.form) {
+    case DW_FORM_block1:
+      return cursor.take(cursor.u8());
+    case DW_FORM_block2:
+      return cursor.take(cursor.u16());
+    case DW_FORM_block4:
+      return cursor.take(cursor.u32());
+    case DW_FORM_block:
+    case DW_FORM_exprloc:
+      return cursor.take(cursor.uleb128());
+    default:
+      run_skip_step(cursor, skip_step_of(spec.form, format), format);
+      return std::nullopt;
+  }
 }
 
 UnitRoot DwarfFile::read_root(const DwarfUnit& unit) const {
@@ -270,7 +290,7 @@ std::optional<EntryReference> DwarfFile::reference_of(const FormValue& value,
     case DW_FORM_ref_sup8:
       return EntryReference{value.number, true};
     default:
-      return std::nullopt;  // DW_FORM_ref_sig8 names types, never functions
+      return std::nullopt;  // DW_FORM_ref_sig8 names types: see TypeTable
   }
 }
 

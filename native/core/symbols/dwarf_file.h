@@ -28,6 +28,8 @@ struct DwarfUnit {
   uint64_t abbrev_offset = 0;
   UnitFormat format;
   uint8_t unit_type = 0;  // DW_UT_*; DW_UT_compile before DWARF 5
+  uint64_t type_signature = 0;     // DW_UT_type only
+  uint64_t type_entry_offset = 0;  // DW_UT_type only: the type, in .debug_info
 };
 
 // An attribute as stored: indices and offsets are resolved by DwarfFile on demand.
@@ -77,10 +79,16 @@ class DwarfFile {
 
   FormValue read_form(ByteCursor& cursor, const AttributeSpec& spec,
                       const UnitFormat& format) const;
+  // The contents of a block or expression; nullopt, with the field passed over, for other forms.
+  std::optional<Bytes> read_block(ByteCursor& cursor, const AttributeSpec& spec,
+                                  const UnitFormat& format) const;
   std::string_view string_of(const FormValue& value, const DwarfUnit& unit,
                              const UnitRoot& root) const;
   std::optional<uint64_t> address_of(const FormValue& value, const DwarfUnit& unit,
                                      const UnitRoot& root) const;
+  // The address at an index of the unit's part of .debug_addr.
+  std::optional<uint64_t> indexed_address(uint64_t index, const DwarfUnit& unit,
+                                          const UnitRoot& root) const;
   std::optional<EntryReference> reference_of(const FormValue& value, const DwarfUnit& unit) const;
   // Ranges of an entry from its low_pc/high_pc or ranges attribute, at most `max_ranges`.
   void append_ranges(const FormValue& low, const FormValue& high, const FormValue& ranges,
@@ -98,8 +106,6 @@ class DwarfFile {
                       size_t max_ranges, std::vector<AddressRange>& out) const;
   void append_list_v5(uint64_t offset, const DwarfUnit& unit, const UnitRoot& root,
                       size_t max_ranges, std::vector<AddressRange>& out) const;
-  std::optional<uint64_t> indexed_address(uint64_t index, const DwarfUnit& unit,
-                                          const UnitRoot& root) const;
 
   std::shared_ptr<ElfImage> image_;
   Bytes info_, abbrev_, strings_, line_strings_, string_offsets_, addresses_, ranges_, range_lists_,

@@ -32,6 +32,17 @@ LineTable::LineTable(const DwarfFile& dwarf, const DwarfUnit& unit, const UnitRo
   rows_.shrink_to_fit();
 }
 
+LineTable LineTable::files_only(const DwarfFile& dwarf, const DwarfUnit& unit,
+                                const UnitRoot& root) {
+  LineTable table;
+  table.compilation_directory_ = root.compilation_directory;
+  if (!root.line_table_offset) return table;
+  ByteCursor cursor(dwarf.line_section(), *root.line_table_offset);
+  Header header;
+  table.read_header(cursor, header, dwarf, unit, root);
+  return table;
+}
+
 bool LineTable::read_header(ByteCursor& cursor, Header& header, const DwarfFile& dwarf,
                             const DwarfUnit& unit, const UnitRoot& root) {
   uint64_t length = cursor.u32();

@@ -44,6 +44,8 @@ class LineTable {
   // Damaged programs give the rows before the damage.
   LineTable(const DwarfFile& dwarf, const DwarfUnit& unit, const UnitRoot& root,
             const CodeRanges& code);
+  // Only the names of files, without running the program: for declarations.
+  static LineTable files_only(const DwarfFile& dwarf, const DwarfUnit& unit, const UnitRoot& root);
 
   const LineRow* find(uint64_t address) const;
   // Full path of a file number, joined with its directory and the compilation directory; "" if

@@ -87,6 +87,7 @@ bool ElfImage::read_headers(bool debug_only, std::string& error) {
       error = path_ + ": truncated: program header " + std::to_string(i) + " cannot be read";
       return false;
     }
+    if (program.p_type == PT_TLS) tls_bytes_ = program.p_memsz;
     if (program.p_type != PT_LOAD) continue;
     if (!debug_only &&
         (program.p_offset > file_bytes || program.p_filesz > file_bytes - program.p_offset)) {
@@ -128,11 +129,21 @@ Bytes ElfImage::section(std::string_view name) {
 
 bool ElfImage::visit_code_symbols(bool static_table,
                                   const std::function<void(const ElfSymbolRecord&)>& visit) {
-  struct CodeSection {
-    bool executable = false;
+  return visit_symbols(static_table, true, visit);
+}
+
+bool ElfImage::visit_data_symbols(bool static_table,
+                                  const std::function<void(const ElfSymbolRecord&)>& visit) {
+  return visit_symbols(static_table, false, visit);
+}
+
+bool ElfImage::visit_symbols(bool static_table, bool code,
+                             const std::function<void(const ElfSymbolRecord&)>& visit) {
+  struct Section {
+    bool wanted = false;
     uint64_t end_vaddr = 0;
   };
-  std::vector<CodeSection> sections;
+  std::vector<Section> sections;
   Elf_Scn* table = nullptr;
   GElf_Shdr table_header = {};
   for (Elf_Scn* scn = elf_nextscn(elf_, nullptr); scn; scn = elf_nextscn(elf_, scn)) {
@@ -140,7 +151,8 @@ bool ElfImage::visit_code_symbols(bool static_table,
     if (!gelf_getshdr(scn, &header)) continue;
     const size_t index = elf_ndxscn(scn);
     if (index >= sections.size()) sections.resize(index + 1);
-    if (header.sh_flags & SHF_EXECINSTR) sections[index] = {true, header.sh_addr + header.sh_size};
+    if (header.sh_flags & (code ? SHF_EXECINSTR : SHF_ALLOC))
+      sections[index] = {true, header.sh_addr + header.sh_size};
     if (!table && header.sh_type == (static_table ? SHT_SYMTAB : SHT_DYNSYM)) {
       table = scn;
       table_header = header;
@@ -153,8 +165,10 @@ bool ElfImage::visit_code_symbols(bool static_table,
     GElf_Sym symbol;
     if (!gelf_getsym(data, static_cast<int>(i), &symbol)) break;
     const uint8_t type = GELF_ST_TYPE(symbol.st_info);
-    if (type != STT_FUNC && type != STT_GNU_IFUNC && type != STT_NOTYPE) continue;
-    if (symbol.st_shndx >= sections.size() || !sections[symbol.st_shndx].executable) continue;
+    const bool wanted = code ? type == STT_FUNC || type == STT_GNU_IFUNC || type == STT_NOTYPE
+                             : type == STT_OBJECT || type == STT_TLS;
+    if (!wanted || symbol.st_shndx >= sections.size() || !sections[symbol.st_shndx].wanted)
+      continue;
     const char* name = elf_strptr(elf_, table_header.sh_link, symbol.st_name);
     if (!name || !*name) continue;
     visit({name, symbol.st_value, symbol.st_size, type, uint8_t(GELF_ST_BIND(symbol.st_info)),

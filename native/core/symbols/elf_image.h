@@ -48,6 +48,7 @@ class ElfImage {
   const std::string& build_id_hex() const { return build_id_hex_; }
   const std::vector<LoadSegment>& segments() const { return segments_; }
   uint16_t machine() const { return machine_; }
+  uint64_t tls_bytes() const { return tls_bytes_; }  // of one thread's block; 0 = no PT_TLS
 
   // Empty when absent, without file contents, or not decompressible. `.debug_x` also finds
   // `.zdebug_x`.
@@ -56,15 +57,22 @@ class ElfImage {
   // sections. False when there is no such table.
   bool visit_code_symbols(bool static_table,
                           const std::function<void(const ElfSymbolRecord&)>& visit);
+  // The same for defined variables (STT_OBJECT) and thread-local ones (STT_TLS, whose vaddr is the
+  // offset in the block).
+  bool visit_data_symbols(bool static_table,
+                          const std::function<void(const ElfSymbolRecord&)>& visit);
 
  private:
   ElfImage() = default;
   bool read_headers(bool debug_only, std::string& error);
+  bool visit_symbols(bool static_table, bool code,
+                     const std::function<void(const ElfSymbolRecord&)>& visit);
 
   std::string path_;
   int fd_ = -1;
   Elf* elf_ = nullptr;
   uint16_t machine_ = 0;
+  uint64_t tls_bytes_ = 0;
   std::string build_id_hex_;
   std::vector<LoadSegment> segments_;
 };

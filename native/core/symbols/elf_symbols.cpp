@@ -30,8 +30,9 @@ bool ElfSymbols::add(ElfImage& image, bool static_table) {
   return candidates_.size() > n_before;
 }
 
-bool ElfSymbols::add_mini_debug_info(ElfImage& image) {
-  if (image.section(".gnu_debugdata").empty()) return false;
+void visit_mini_debug_info(ElfImage& image,
+                           const std::function<void(const ElfSymbolRecord&)>& visit) {
+  if (image.section(".gnu_debugdata").empty()) return;
   // libdwfl decompresses it. Its debug-file search must stay off: it may go to the network.
   Dwfl_Callbacks callbacks = {};
   callbacks.find_elf = [](Dwfl_Module*, void**, const char*, Dwarf_Addr, char**, Elf**) {
@@ -41,8 +42,7 @@ bool ElfSymbols::add_mini_debug_info(ElfImage& image) {
                                 const char*, GElf_Word, char**) { return -1; };
   callbacks.section_address = dwfl_offline_section_address;
   Dwfl* dwfl = dwfl_begin(&callbacks);
-  if (!dwfl) return false;
-  const size_t n_before = candidates_.size();
+  if (!dwfl) return;
   // add_p_vaddr with base 0: addresses stay the file's own.
   Dwfl_Module* module = dwfl_report_elf(dwfl, "module", image.path().c_str(), -1, 0, true);
   dwfl_report_end(dwfl, nullptr, nullptr);
@@ -54,10 +54,16 @@ bool ElfSymbols::add_mini_debug_info(ElfImage& image) {
         dwfl_module_getsym_info(module, i, &symbol, &vaddr, nullptr, nullptr, nullptr);
     const uint8_t type = GELF_ST_TYPE(symbol.st_info);
     if (!name || !*name || symbol.st_shndx == SHN_UNDEF) continue;
-    if (type != STT_FUNC && type != STT_GNU_IFUNC) continue;
-    add_candidate({name, vaddr, symbol.st_size, type, uint8_t(GELF_ST_BIND(symbol.st_info)), 0});
+    visit({name, vaddr, symbol.st_size, type, uint8_t(GELF_ST_BIND(symbol.st_info)), 0});
   }
   dwfl_end(dwfl);
+}
+
+bool ElfSymbols::add_mini_debug_info(ElfImage& image) {
+  const size_t n_before = candidates_.size();
+  visit_mini_debug_info(image, [&](const ElfSymbolRecord& r) {
+    if (r.type == STT_FUNC || r.type == STT_GNU_IFUNC) add_candidate(r);
+  });
   return candidates_.size() > n_before;
 }
 

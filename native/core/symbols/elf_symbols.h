@@ -17,12 +17,16 @@ struct CodeSymbol {
   std::string mangled_name;
 };
 
+// Visits the xz-compressed symbol table some distributions leave in stripped binaries
+// (.gnu_debugdata), and what is in .dynsym. Names live as long as the call of `visit`.
+void visit_mini_debug_info(ElfImage& image,
+                           const std::function<void(const ElfSymbolRecord&)>& visit);
+
 class ElfSymbols {
  public:
   // Adds `.symtab`, else `.dynsym`, else the mini debug info of an image; merges with what is
   // there. True when the image gave any symbol.
   bool add(ElfImage& image, bool static_table);
-  // The xz-compressed symbol table some distributions leave in stripped binaries (.gnu_debugdata).
   bool add_mini_debug_info(ElfImage& image);
   void finish();  // sort, drop aliases, extend symbols without a size to their successor
 

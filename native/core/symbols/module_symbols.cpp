@@ -8,12 +8,12 @@
 #include <thread>
 #include <unordered_map>
 
-#include "debug_files.h"
 #include "demangle.h"
 #include "dwarf_file.h"
 #include "elf_image.h"
 #include "elf_symbols.h"
 #include "entry_names.h"
+#include "module_files.h"
 #include "unit_index.h"
 #include "unit_locator.h"
 
@@ -23,15 +23,6 @@ namespace {
 constexpr uint32_t kNone = IntervalMap::kNone;
 // Inlining nests a few dozen deep at most; a longer chain is damage.
 constexpr int kMaxInlineDepth = 512;
-
-bool same_build_id(std::string expected, const std::string& actual) {
-  for (char& c : expected)
-    if (c >= 'A' && c <= 'F') c = static_cast<char>(c - 'A' + 'a');
-  if (expected == actual) return true;
-  // Kernel records pad short build ids with zeros to 20 bytes.
-  return !actual.empty() && expected.size() == 40 && expected.starts_with(actual) &&
-         expected.find_first_not_of('0', actual.size()) == std::string::npos;
-}
 
 }  // namespace
 
@@ -64,28 +55,15 @@ struct ModuleSymbols::State {
 };
 
 void ModuleSymbols::State::open(const std::string& path, const OpenOptions& options) {
-  std::string full_path = path;
-  if (!options.sysroot.empty() && !path.starts_with(options.sysroot))
-    full_path = options.sysroot + (path.starts_with("/") ? "" : "/") + path;
-  main = ElfImage::open(full_path, false, status);
-  if (!main) return;
-  const std::string& expected = options.expected_build_id_hex;
-  if (!expected.empty() && !same_build_id(expected, main->build_id_hex())) {
-    status = full_path + ": build-id differs: recorded " + expected + ", the file has " +
-             (main->build_id_hex().empty() ? "none" : main->build_id_hex()) +
-             "; restore the binary that was profiled, or record again";
-    return;
-  }
+  ModuleFiles files = ModuleFiles::open(path, options);
+  status = std::move(files.status);
+  debug_note = std::move(files.debug_note);
+  main = std::move(files.main);
+  debug = std::move(files.debug);
+  dwarf = std::move(files.dwarf);
+  if (!status.empty()) return;
   code = std::make_unique<CodeRanges>(main->segments());
-  const DebugSearch search{options.debug_directories, options.sysroot};
-  dwarf = DwarfFile::open(main);
-  if (!dwarf) {
-    debug = find_debug_file(*main, search, debug_note);
-    if (debug) dwarf = DwarfFile::open(debug);
-  }
   if (dwarf) {
-    if (auto alternate = find_alternate_file(debug ? *debug : *main, search))
-      dwarf->set_alternate(DwarfFile::open(std::move(alternate)));
     names = std::make_unique<EntryNames>(*dwarf, strings);
     indexes.resize(dwarf->units().size());
     file_ids.resize(dwarf->units().size());

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "open_options.h"
 #include "string_table.h"
 
 namespace memlens::symbols {
@@ -26,12 +27,6 @@ struct Frame {
   uint32_t line;
   uint32_t column;
   uint8_t inlined;  // 1: this function was inlined into the next frame
-};
-
-struct OpenOptions {
-  std::string expected_build_id_hex;  // empty: any build is accepted
-  std::vector<std::string> debug_directories = {"/usr/lib/debug"};
-  std::string sysroot;  // put in front of the module's path and tried in front of debug directories
 };
 
 // What could actually be used.

@@ -16,8 +16,9 @@ TIME_BINS = 120
 def faults(capture: Capture) -> Result:
     """What the kernel did on the program's page faults.
 
+    ``own_faults`` are those on memory of memlens's own library, which are left out everywhere else.
     ``kernel_faults`` is the kernel's own count for the waited-for tree (rusage), the oracle of
-    ``faults``: the difference are faults inside system calls that this recording could not see
+    ``faults`` + ``own_faults``: the difference are faults inside system calls that this recording could not see
     (no privilege) and pages that the kernel populated without an event.
     """
     import numpy as np
@@ -65,6 +66,7 @@ def faults(capture: Capture) -> Result:
     kernel = rusage.get("minor_faults", 0) + rusage.get("major_faults", 0) if rusage else None
     figures = {
         "faults": table.num_rows,
+        "own_faults": capture.replay.own_faults,
         "kernel_faults": kernel,
         "faults_per_s": table.num_rows / duration_s,
         "peak_faults_per_s": float(rates.max()) if table.num_rows else 0.0,
@@ -72,7 +74,8 @@ def faults(capture: Capture) -> Result:
         "placements": sum(counts.get(name, (0, 0))[0] for name in ("first", "again", "placed")),
     }
     notes = []
-    if kernel and kernel - table.num_rows > max(0.01 * kernel, 50):
+    seen = table.num_rows + capture.replay.own_faults  # the kernel's count has those of our library too
+    if kernel and kernel - seen > max(0.01 * kernel, 50):
         cause = (
             "the kernel populated pages without an event (MAP_POPULATE, mlock), or processes ended before they could be watched"
             if capture.meta.get("session", {}).get("include_kernel")
@@ -80,7 +83,7 @@ def faults(capture: Capture) -> Result:
         )
         if not capture.quality.exact:
             cause = "records are missing from the capture (see above)"
-        notes.append(f"The kernel counted {kernel} faults, {table.num_rows} were seen as events: {cause}.")
+        notes.append(f"The kernel counted {kernel} faults, {seen} were seen as events: {cause}.")
     inferred = pc.sum(table.column("inferred")).as_py() or 0
     if inferred:
         notes.append(f"The class of {inferred} faults is inferred (what was mapped before was not recorded).")

@@ -15,8 +15,26 @@ if TYPE_CHECKING:
 LARGEST = 200
 """Objects listed one by one."""
 CURVE_PROCESSES = 8
-ALLOCATOR_MODULES = ("libstdc++", "libc++", "libc.so", "libmemlens", "ld-linux", "libjemalloc", "libtcmalloc", "libmimalloc")
-LIBRARY_NAMES = ("std::", "__gnu_cxx::", "operator new", "void* std::", "void std::", "boost::container::", "alloc::", "__rust_")
+ALLOCATOR_MODULES = (
+    "libstdc++",
+    "libc++",
+    "libc.so",
+    "libmemlens",
+    "ld-linux",
+    "libjemalloc",
+    "libtcmalloc",
+    "libmimalloc",
+)
+LIBRARY_NAMES = (
+    "std::",
+    "__gnu_cxx::",
+    "operator new",
+    "void* std::",
+    "void std::",
+    "boost::container::",
+    "alloc::",
+    "__rust_",
+)
 
 
 class AllocationStacks:
@@ -84,7 +102,8 @@ def objects(capture: Capture) -> Result:
     sampled = bool(pc.any(sites.column("sampled")).as_py()) if sites.num_rows else False
     rate = max(status.column("sample_bytes").to_pylist(), default=0)
     peak = max(peaks.to_pylist(), key=lambda row: row["heap_peak_bytes"], default=None)
-    never = table.column("never_touched_bytes")
+    data = table.filter(pc.is_in(table.column("kind"), pa.array(["heap", "mmap"])))
+    never = data.column("never_touched_bytes")
     figures: dict[str, Any] = {
         "peak_heap_bytes": peak["heap_peak_bytes"] if peak else 0,
         "peak_heap_process": peak["process"] if peak else None,
@@ -225,9 +244,7 @@ def _leaks(heap: pa.Table, stacks: AllocationStacks, ended: set[int]) -> list[di
         if row["process"] not in ended:
             continue
         names = ("process", "live", "live_bytes", "sampled")
-        rows.append(
-            {**stacks.site(row["stack"]), **{n: row[n] for n in names}, "frames": stacks.names(row["stack"])}
-        )
+        rows.append({**stacks.site(row["stack"]), **{n: row[n] for n in names}, "frames": stacks.names(row["stack"])})
     return sorted(rows, key=lambda row: -row["live_bytes"])
 
 

@@ -69,7 +69,9 @@ def regions(capture: Capture) -> Result:
         }
         faults, allocations = _faults(capture), _allocations(capture)
         inner = _inner_ns(columns)
-        per_row: dict[str, Any] = {name: np.zeros(table.num_rows) for name in ("faults", "placed", "allocations", "allocated")}
+        per_row: dict[str, Any] = {
+            name: np.zeros(table.num_rows) for name in ("faults", "placed", "allocations", "allocated")
+        }
         keys = columns["process"] << 32 | columns["thread"]
         for key in np.unique(keys):
             mine = keys == key

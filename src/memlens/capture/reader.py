@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from .clocks import ClockMap
+    from .objects import Objects
     from .replay import Replay
 
 BATCH_BYTES = 4 << 20
@@ -100,6 +101,7 @@ class Capture:
         self._strings: dict[int, str] | None = None
         self._tables: dict[str, pa.Table] = {}
         self._replay: Replay | None = None
+        self._objects: Objects | None = None
         self.refresh()
         if not self._readers and self.meta["state"] == "complete":
             raise CaptureError(f"{path} has no record file", hint="it was damaged or copied in part; record again")
@@ -163,6 +165,7 @@ class Capture:
             self._strings = None
             self._tables.clear()
             self._replay = None
+            self._objects = None
         return added
 
     def _own_ids_of(self, file: Path, reader: Any) -> OwnIds | None:
@@ -211,7 +214,9 @@ class Capture:
         if self.standalone:
             killed = sum(name.endswith(".mlr") for name in self._readers)
             if killed:
-                notes.append(f"{killed} processes still run or were killed: what they had in memory was read from their rings.")
+                notes.append(
+                    f"{killed} processes still run or were killed: what they had in memory was read from their rings."
+                )
         elif not self.complete:
             last = max((chunk.header["end_ns"] for chunk in self._chunks), default=0)
             first = min((c.header["begin_ns"] for c in self._chunks if c.header["begin_ns"]), default=last)
@@ -400,6 +405,15 @@ class Capture:
 
             self._replay = Replay(self)
         return self._replay
+
+    @property
+    def objects(self) -> Objects:
+        """Objects and what lies where, by replaying allocations, tags and mappings (cached)."""
+        if self._objects is None:
+            from .objects import Objects
+
+            self._objects = Objects(self)
+        return self._objects
 
     def table_names(self) -> list[str]:
         """Everything `table` and `memlens query` offer."""

@@ -60,19 +60,38 @@ def _schemas() -> dict[str, pa.Schema]:
                 ("name", pa.string()),
                 ("base", pa.uint64()),
                 ("bytes", pa.uint64()),
+                ("weight_bytes", pa.uint64()),
+                ("count", pa.float64()),
                 ("born_ns", pa.uint64()),
                 ("died_ns", pa.uint64()),
                 ("thread", pa.uint32()),
+                ("death_thread", pa.uint32()),
                 ("stack", pa.uint32()),
+                ("operation", pa.string()),
+                ("previous", pa.uint64()),
+                ("alignment_bytes", pa.uint64()),
+                ("touched_bytes", pa.uint64()),
+                ("recycled_bytes", pa.uint64()),
+                ("never_touched_bytes", pa.uint64()),
+                ("faults", pa.uint32()),
+                ("first_touch_ns", pa.uint64()),
+                ("first_touch_thread", pa.uint32()),
+                ("first_touch_code", pa.uint32()),
+                ("touching_threads", pa.uint32()),
+                ("top_thread_bytes", pa.uint64()),
             ]
         ),
         "regions": pa.schema(
             [
                 ("name", pa.string()),
+                ("kind", pa.string()),
                 ("process", pa.uint32()),
                 ("thread", pa.uint32()),
                 ("begin_ns", pa.uint64()),
                 ("end_ns", pa.uint64()),
+                ("depth", pa.uint32()),
+                ("parent", pa.string()),
+                ("open", pa.bool_()),
                 ("executions", pa.uint64()),
                 ("sampled", pa.bool_()),
             ]
@@ -210,6 +229,61 @@ def pinning_rows(capture: Capture) -> list[dict[str, Any]]:
     return rows
 
 
+def region_rows(capture: Capture) -> list[dict[str, Any]]:
+    """Regions from their begin and end events, and phases, each until the process's next one.
+
+    A begin without an end lasts until its thread's end, or the capture's, and is `open`. An end
+    closes the innermost open region of its name; what was begun inside it ends with it, `open` too.
+    """
+    events: list[dict[str, Any]] = []
+    for batch in capture.batches("region_event"):
+        events.extend(batch.to_pylist())
+    if not events:
+        return []
+    events.sort(key=lambda event: event["time_ns"])
+    process_table, thread_table = process_rows(capture)
+    process_ends = {row["process"]: row["end_ns"] for row in process_table}
+    thread_ends = {(row["process"], row["thread"]): row["end_ns"] for row in thread_table}
+    last_ns = max(capture.end_ns, events[-1]["time_ns"])
+    rows: list[dict[str, Any]] = []
+    running: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    phases: dict[int, dict[str, Any]] = {}
+    for event in events:
+        process, now = event["process"], event["time_ns"]
+        executions = event["executions"] or 1
+        row = dict(name=event["region"], kind="region", process=process, thread=event["thread"], begin_ns=now, end_ns=None,
+                   depth=0, parent=None, open=True, executions=executions,
+                   sampled=executions > 1 or event["sampled_ns"] > 0)  # fmt: skip
+        if event["operation"] == "phase":
+            before = phases.get(process)
+            if before is not None:
+                before.update(end_ns=now, open=False)
+            row.update(kind="phase", thread=0)
+            phases[process] = row
+            rows.append(row)
+            continue
+        stack = running.setdefault((process, event["thread"]), [])
+        if event["operation"] == "begin":
+            row.update(depth=len(stack), parent=stack[-1]["name"] if stack else event["parent"])
+            stack.append(row)
+            rows.append(row)
+        elif event["operation"] == "end":
+            at = next((i for i in reversed(range(len(stack))) if stack[i]["name"] == event["region"]), None)
+            if at is None:
+                continue  # began before the recording
+            for inner in stack[at + 1 :]:
+                inner["end_ns"] = now
+            begun = stack[at]
+            begun.update(end_ns=now, open=False, executions=max(begun["executions"], executions),
+                         sampled=begun["sampled"] or row["sampled"])  # fmt: skip
+            del stack[at:]
+    for row in rows:
+        if row["end_ns"] is None:
+            end_ns = thread_ends.get((row["process"], row["thread"])) or process_ends.get(row["process"]) or last_ns
+            row["end_ns"] = max(end_ns, row["begin_ns"])
+    return rows
+
+
 def derive_table(capture: Capture, name: str, *, paths: dict[str, str] | None = None) -> pa.Table:
     """One side table from the capture's records."""
     import pyarrow as pa
@@ -225,6 +299,8 @@ def derive_table(capture: Capture, name: str, *, paths: dict[str, str] | None = 
         rows = module_rows(capture, paths=paths)
     elif name == "pinning":
         rows = pinning_rows(capture)
+    elif name == "regions":
+        rows = region_rows(capture)
     else:
-        rows = []  # objects and regions: their collectors write them
+        return capture.objects.table()
     return pa.Table.from_pylist(rows, schema=schema)

@@ -14,6 +14,7 @@ from typing import Any
 
 from .. import _core
 from ..capture.layouts import Packer, enum_value, layouts, records_with_tails
+from ..capture.objects import MOST_STORED
 from ..capture.reader import SIDE_TABLES, Capture
 from ..capture.symbols import jit_names, name_codes, site_table
 from ..capture.tables import derive_table
@@ -38,6 +39,8 @@ def write_side_tables(writer: CaptureWriter) -> None:
             for key in ("module", "file"):
                 row[key] = os.path.basename(row[key]) if row[key] else row[key]
     for name in SIDE_TABLES:
+        if name == "objects" and capture.objects.count > MOST_STORED:
+            continue  # a reader makes it from the records
         if name == "sites":
             table = site_table(rows)
         elif name == "modules":

@@ -10,12 +10,30 @@
 #include "oracle_program.h"
 #include "symbols/elf_image.h"
 #include "symbols/unwind.h"
+#include "symbols/variables.h"
 #include "toolchain.h"
 
 using namespace memlens::symbols;
 namespace {
 
 int n_rounds = 600;
+
+// What the variable reader looks at: nested and recursive types, bit-fields, arrays, unions, bases,
+// pointers to functions, static and thread-local variables in all kinds of scopes.
+constexpr const char* kVariables = R"(
+struct node { node* next; char kind; double weight; struct { short a, b; } pair[3]; unsigned low : 3, high : 9; };
+typedef node node_list[7];
+union number { int i; double d; char text[24]; };
+struct derived_node : node, virtual shapes::Shape { char c; int (*call)(node&, int (*)(int)); double area() const { return 0; } };
+node nodes[5][4];
+volatile const number numbers[3] = {};
+node_list lists[2];
+derived_node derived;
+thread_local node own_nodes[9];
+namespace outer { namespace { int hidden[64]; } template <class T> struct held { static T all[6]; }; template <class T> T held<T>::all[6]; }
+template struct outer::held<node>;
+int use_variables(int i) { static number inside[8]; { static thread_local int deep[5]; deep[i]++; } return inside[i].i + outer::hidden[i]++; }
+)";
 
 struct Region {
   size_t offset, n_bytes;
@@ -49,6 +67,32 @@ std::vector<uint64_t> code_addresses(const std::string& binary) {
   return vaddrs;
 }
 
+// Every variable, its type, and some places in it; types too that no variable has.
+size_t use_variables(const std::string& path, std::mt19937& random) {
+  auto module = ModuleVariables::open(path, {});
+  uint64_t last_vaddr = 0;
+  size_t n_typed = 0;
+  for (const Variable& variable : module->variables()) {
+    if (!variable.is_tls) CHECK(variable.vaddr >= last_vaddr);
+    if (!variable.is_tls) last_vaddr = variable.vaddr;
+    if (const auto type = module->describe_type(variable.type)) {
+      ++n_typed;
+      for (const TypeField& field : type->fields) module->describe_type(field.type);
+      CHECK(type->packed_bytes <= type->bytes);
+    }
+    for (const uint64_t offset :
+         {uint64_t{0}, variable.bytes / 2, variable.bytes, uint64_t(random()), UINT64_MAX})
+      for (const bool as_array : {false, true}) module->field_at(variable.type, offset, as_array);
+  }
+  for (const char* name : {"shapes::Shape", "Circle", "struct node", "std::string", "", "::"})
+    module->describe_type(std::string_view(name));
+  for (int i = 0; i < 50; ++i) {
+    module->describe_type(EntryId{random() % 200000});
+    module->field_at(EntryId{random() % 200000}, random() % 4096);
+  }
+  return n_typed;
+}
+
 // Returns how many frames came out.
 size_t use(const std::string& path, const std::vector<uint64_t>& vaddrs, std::mt19937& random) {
   StringTable strings;
@@ -60,6 +104,8 @@ size_t use(const std::string& path, const std::vector<uint64_t>& vaddrs, std::mt
   for (const Frame& f : frames) strings.at(f.function), strings.at(f.file);
   for (int i = 0; i < 20; ++i) module->symbol_at(vaddrs[random() % vaddrs.size()]);
   module->file_offset_to_vaddr(random() % 100000);
+
+  use_variables(path, random);
 
   // The unwinder on the same file: its call-frame information may be damaged too.
   const ExecutableMapping mapping{0x400000, 0x800000, 0x2000, path};
@@ -80,7 +126,7 @@ size_t use(const std::string& path, const std::vector<uint64_t>& vaddrs, std::mt
 void damage(const std::string& flags, unsigned seed) {
   tools::TemporaryDirectory folder;
   tools::write_file(folder / "shapes.h", kOracleHeader);
-  tools::write_file(folder / "program.cpp", kOracleFactory);
+  tools::write_file(folder / "program.cpp", kOracleFactory + std::string(kVariables));
   const std::string binary = folder / "program", copy = folder / "damaged";
   CHECK(tools::run("cd " + folder.path() + " && g++ -std=c++17 -shared -fPIC " + flags +
                    " program.cpp -o program"));
@@ -90,6 +136,7 @@ void damage(const std::string& flags, unsigned seed) {
   CHECK(regions.size() >= 6 && vaddrs.size() > 500 && whole.size() > 10000);
   std::mt19937 random(seed);
   CHECK(use(binary, vaddrs, random) > vaddrs.size());  // undamaged: inlined frames too
+  CHECK(use_variables(binary, random) >= 9);
   size_t n_usable = 0;
   double slowest_seconds = 0;
   auto attempt = [&](const std::string& bytes) {

@@ -32,7 +32,12 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     found = []
     for row in result.tables["by_site"].to_pylist():
         life = row["mean_lifetime_ns"]
-        if row["kind"] != "heap" or life is None or life > MAX_LIFETIME_NS or row["releases"] < 0.9 * row["allocations"]:
+        if (
+            row["kind"] != "heap"
+            or life is None
+            or life > MAX_LIFETIME_NS
+            or row["releases"] < 0.9 * row["allocations"]
+        ):
             continue
         rate, bytes_rate = row["allocations"] / cpu_s, row["allocated_bytes"] / cpu_s
         many = row["allocations"] >= MIN_ALLOCATIONS and rate >= MIN_RATE

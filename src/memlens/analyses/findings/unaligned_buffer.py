@@ -54,7 +54,12 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 f"{first} bytes into one: vector loads cross cache lines, and the first and last page are shared with "
                 "other data."
             ),
-            evidence={"where": where, "objects": sum(n for n, _, _ in by_site.values()), "bytes": total, "sql": EVIDENCE},
+            evidence={
+                "where": where,
+                "objects": sum(n for n, _, _ in by_site.values()),
+                "bytes": total,
+                "sql": EVIDENCE,
+            },
             remedy=(
                 "Ask for alignment: aligned_alloc(64, …) for vector code, aligned_alloc(4096, …) where threads or NUMA nodes "
                 "split a buffer by pages, aligned_alloc(2 MiB, …) with madvise(MADV_HUGEPAGE) for huge pages."

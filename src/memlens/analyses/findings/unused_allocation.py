@@ -40,7 +40,8 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     is_mmap = kinds == names.index("mmap")
     # A reservation that says so is not an allocation: no access yet, or no promise of memory.
     reserved = is_mmap & (
-        ((np.asarray(columns["protection"]) & PROT_WRITE) == 0) | ((np.asarray(columns["map_flags"]) & MAP_NORESERVE) != 0)
+        ((np.asarray(columns["protection"]) & PROT_WRITE) == 0)
+        | ((np.asarray(columns["map_flags"]) & MAP_NORESERVE) != 0)
     )
     mine = ((kinds == names.index("heap")) | is_mmap) & ~reserved & (never >= MIN_SHARE * size) & (size >= 1 << 20)
     stacks = AllocationStacks(capture)
@@ -62,7 +63,13 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                     f"{unused / 2**20:.0f} MiB of {total / 2**20:.0f} MiB in {count} large allocation{'s' * (count > 1)} at "
                     f"{where} were never touched."
                 ),
-                evidence={"where": where, "objects": count, "bytes": total, "never_touched_bytes": unused, "sql": EVIDENCE},
+                evidence={
+                    "where": where,
+                    "objects": count,
+                    "bytes": total,
+                    "never_touched_bytes": unused,
+                    "sql": EVIDENCE,
+                },
                 remedy=(
                     "Allocate what is used: untouched pages cost no memory, but they hide a wrong size, and they count where "
                     "address space or overcommit is limited. A deliberate reservation says so: mmap with PROT_NONE or "

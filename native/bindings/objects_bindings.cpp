@@ -1,0 +1,251 @@
+// Python's view of native/core/objects.
+#include "objects_bindings.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "objects/object_table.h"
+
+using namespace nb::literals;
+
+namespace {
+
+using memlens::objects::Columns;
+using memlens::objects::ObjectTable;
+using memlens::objects::TouchColumns;
+using memlens::objects::TouchInput;
+
+template <typename T>
+using Input = nb::ndarray<const T, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <typename T>
+std::span<const T> view(const Input<T>& array) {
+  return {array.data(), array.size()};
+}
+
+std::span<const unsigned char> view(const nb::bytes& bytes) {
+  return {reinterpret_cast<const unsigned char*>(bytes.c_str()), bytes.size()};
+}
+
+template <typename T>
+nb::object owned(std::vector<T>&& values) {
+  auto* kept = new std::vector<T>(std::move(values));
+  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
+}
+
+// A view of memory that `table` owns.
+template <typename T>
+nb::object lent(const std::vector<T>& values, nb::handle table) {
+  return nb::cast(nb::ndarray<nb::numpy, const T, nb::ndim<1>>(values.data(), {values.size()}, table));
+}
+
+template <typename T, typename List, typename Get>
+nb::object column(const List& list, Get get) {
+  std::vector<T> values;
+  values.reserve(list.size());
+  for (const auto& entry : list) values.push_back(static_cast<T>(get(entry)));
+  return owned(std::move(values));
+}
+
+nb::dict object_columns(nb::handle self) {
+  const Columns& table = nb::cast<const ObjectTable&>(self).columns();
+  nb::dict columns;
+  columns["process"] = lent(table.process, self);
+  columns["kind"] = lent(table.kind, self);
+  columns["base"] = lent(table.base, self);
+  columns["bytes"] = lent(table.bytes, self);
+  columns["born_ns"] = lent(table.born_ns, self);
+  columns["died_ns"] = lent(table.died_ns, self);
+  columns["thread"] = lent(table.thread, self);
+  columns["death_thread"] = lent(table.death_thread, self);
+  columns["stack"] = lent(table.stack, self);
+  columns["weight_bytes"] = lent(table.weight_bytes, self);
+  columns["operation"] = lent(table.operation, self);
+  columns["alignment_shift"] = lent(table.alignment_shift, self);
+  columns["previous"] = lent(table.previous, self);
+  columns["name"] = lent(table.name, self);
+  columns["flags"] = lent(table.flags, self);
+  columns["map_flags"] = lent(table.map_flags, self);
+  columns["protection"] = lent(table.protection, self);
+  columns["site"] = lent(table.site, self);
+  std::vector<double> counts(table.size());
+  for (uint32_t id = 1; id <= table.size(); ++id) counts[id - 1] = table.weighted_count(id);
+  columns["count_weight"] = owned(std::move(counts));
+  return columns;
+}
+
+nb::dict site_columns(const ObjectTable& self) {
+  const auto& sites = self.totals().sites();
+  nb::dict columns;
+  columns["process"] = column<uint32_t>(sites, [](const auto& s) { return s.process; });
+  columns["stack"] = column<uint32_t>(sites, [](const auto& s) { return s.stack; });
+  columns["kind"] = column<uint8_t>(sites, [](const auto& s) { return s.kind; });
+  columns["allocations"] = column<double>(sites, [](const auto& s) { return s.allocations; });
+  columns["allocated_bytes"] = column<uint64_t>(sites, [](const auto& s) { return s.allocated_bytes; });
+  columns["objects"] = column<uint64_t>(sites, [](const auto& s) { return s.objects; });
+  columns["releases"] = column<double>(sites, [](const auto& s) { return s.releases; });
+  columns["live"] = column<double>(sites, [](const auto& s) { return s.live; });
+  columns["live_bytes"] = column<uint64_t>(sites, [](const auto& s) { return s.live_bytes; });
+  columns["peak_bytes"] = column<uint64_t>(sites, [](const auto& s) { return s.level.peak().bytes; });
+  columns["peak_ns"] = column<uint64_t>(sites, [](const auto& s) { return s.level.peak().time_ns; });
+  columns["bytes_at_process_peak"] = column<uint64_t>(sites, [](const auto& s) { return s.bytes_at_process_peak; });
+  columns["lifetime_ns"] = column<double>(sites, [](const auto& s) { return s.lifetime_ns; });
+  columns["temporary"] = column<double>(sites, [](const auto& s) { return s.temporary; });
+  columns["min_bytes"] = column<uint64_t>(sites, [](const auto& s) { return s.largest != 0 ? s.min_bytes : 0; });
+  columns["max_bytes"] = column<uint64_t>(sites, [](const auto& s) { return s.max_bytes; });
+  columns["largest_object"] = column<uint32_t>(sites, [](const auto& s) { return s.largest; });
+  columns["sampled"] = column<uint8_t>(sites, [](const auto& s) { return s.sampled; });
+  return columns;
+}
+
+nb::dict peak_columns(const ObjectTable& self) {
+  const auto& processes = self.totals().processes();
+  nb::dict columns;
+  columns["process"] = column<uint32_t>(processes, [](const auto& p) { return p.first; });
+  columns["heap_peak_bytes"] = column<uint64_t>(processes, [](const auto& p) { return p.second.heap.peak().bytes; });
+  columns["heap_peak_ns"] = column<uint64_t>(processes, [](const auto& p) { return p.second.heap.peak().time_ns; });
+  columns["mmap_peak_bytes"] = column<uint64_t>(processes, [](const auto& p) { return p.second.mmap.peak().bytes; });
+  columns["mmap_peak_ns"] = column<uint64_t>(processes, [](const auto& p) { return p.second.mmap.peak().time_ns; });
+  columns["allocations"] = column<double>(processes, [](const auto& p) { return p.second.allocations; });
+  columns["allocated_bytes"] = column<uint64_t>(processes, [](const auto& p) { return p.second.allocated_bytes; });
+  columns["live"] = column<double>(processes, [](const auto& p) { return p.second.live; });
+  columns["live_bytes"] = column<uint64_t>(processes, [](const auto& p) { return p.second.live_bytes; });
+  return columns;
+}
+
+nb::tuple curve(const ObjectTable& self, uint32_t process, const std::string& kind) {
+  if (kind != "heap" && kind != "mmap") throw nb::value_error("kind is heap or mmap");
+  std::vector<memlens::objects::Curve::Point> points;
+  const auto found = self.totals().processes().find(process);
+  if (found != self.totals().processes().end())
+    points = (kind == "heap" ? found->second.heap_curve : found->second.mmap_curve).points();
+  return nb::make_tuple(column<uint64_t>(points, [](const auto& p) { return p.time_ns; }),
+                        column<uint64_t>(points, [](const auto& p) { return p.bytes; }));
+}
+
+ObjectTable::Queries queries(const Input<uint32_t>& processes, const Input<uint64_t>& addresses,
+                             const Input<uint64_t>& times) {
+  if (addresses.size() != times.size() || (processes.size() != 1 && processes.size() != addresses.size()))
+    throw nb::value_error("processes (or one for all), addresses and times have one length");
+  return {view(processes), view(addresses), view(times)};
+}
+
+size_t layer_number(const std::string& name) {
+  if (name == "any") return memlens::objects::kLayers;
+  for (size_t layer = 0; layer < memlens::objects::kLayers; ++layer)
+    if (name == memlens::objects::kLayerNames[layer]) return layer;
+  throw nb::value_error("layer is any, heap, memlens, stack, mmap, brk or file");
+}
+
+nb::dict touch(const ObjectTable& self, const Input<uint32_t>& process, const Input<uint64_t>& time_ns,
+               const Input<uint64_t>& address, const Input<uint64_t>& span_bytes, const Input<uint64_t>& new_bytes,
+               const Input<uint32_t>& thread, const Input<uint32_t>& code, const Input<uint32_t>& placed_process,
+               const Input<uint64_t>& placed_begin_ns, const Input<uint64_t>& placed_end_ns,
+               const Input<uint64_t>& placed_address, const Input<uint64_t>& placed_bytes) {
+  const TouchInput input{view(process), view(thread), view(code), view(time_ns), view(address), view(span_bytes),
+                         view(new_bytes), view(placed_process), view(placed_begin_ns), view(placed_end_ns),
+                         view(placed_address), view(placed_bytes)};
+  for (size_t length : {thread.size(), code.size(), time_ns.size(), address.size(), span_bytes.size(), new_bytes.size()})
+    if (length != process.size()) throw nb::value_error("the columns of faults have one length");
+  for (size_t length : {placed_begin_ns.size(), placed_end_ns.size(), placed_address.size(), placed_bytes.size()})
+    if (length != placed_process.size()) throw nb::value_error("the columns of placed runs have one length");
+  TouchColumns found;
+  {
+    nb::gil_scoped_release unlocked;
+    found = self.touch(input);
+  }
+  nb::dict columns;
+  columns["touched_pages"] = owned(std::move(found.touched_pages));
+  columns["recycled_pages"] = owned(std::move(found.recycled_pages));
+  columns["never_pages"] = owned(std::move(found.never_pages));
+  columns["faults"] = owned(std::move(found.faults));
+  columns["has_touch"] = owned(std::move(found.has_touch));
+  columns["first_touch_ns"] = owned(std::move(found.first_touch_ns));
+  columns["first_touch_thread"] = owned(std::move(found.first_touch_thread));
+  columns["first_touch_code"] = owned(std::move(found.first_touch_code));
+  columns["touching_threads"] = owned(std::move(found.touching_threads));
+  columns["top_thread_bytes"] = owned(std::move(found.top_thread_bytes));
+  return columns;
+}
+
+}  // namespace
+
+void bind_objects(nb::module_& module) {
+  nb::list kinds;
+  for (const char* name : memlens::objects::kKindNames) kinds.append(name);
+  module.attr("OBJECT_KINDS") = nb::tuple(kinds);
+  module.attr("OBJECT_PIECE") = static_cast<int>(memlens::objects::kPiece);
+  module.attr("OBJECT_CUT") = static_cast<int>(memlens::objects::kCut);
+
+  using Table = ObjectTable;
+  nb::class_<Table>(module, "ObjectTable")
+      .def(nb::init<uint64_t>(), nb::kw_only(), "page_bytes"_a = 4096)
+      .def("add_strings", [](Table& self, const nb::bytes& b) { self.add_strings(view(b)); }, "payload"_a)
+      .def("add_allocations", [](Table& self, uint32_t p, const nb::bytes& b) { self.add_allocations(p, view(b)); },
+           "process"_a, "payload"_a)
+      .def("add_tag_events", [](Table& self, uint32_t p, const nb::bytes& b) { self.add_tag_events(p, view(b)); },
+           "process"_a, "payload"_a)
+      .def("add_thread_memory", [](Table& self, uint32_t p, const nb::bytes& b) { self.add_thread_memory(p, view(b)); },
+           "process"_a, "payload"_a)
+      .def("add_process_events",
+           [](Table& self, uint32_t p, const nb::bytes& b) { self.add_process_events(p, view(b)); }, "process"_a,
+           "payload"_a)
+      .def("add_mappings", [](Table& self, uint32_t p, const nb::bytes& b) { self.add_mappings(p, view(b)); },
+           "process"_a, "payload"_a)
+      .def("run",
+           [](Table& self) {
+             nb::gil_scoped_release unlocked;
+             self.run();
+           })
+      .def_prop_ro("count", [](const Table& self) { return self.columns().size(); })
+      .def_prop_ro("index_bytes",
+                   [](const Table& self) { return self.index_nodes() * sizeof(memlens::objects::VersionTree::Node); })
+      .def_prop_ro("counts",
+                   [](const Table& self) {
+                     const auto& counts = self.counts();
+                     nb::dict result;
+                     result["failed_calls"] = counts.failed_calls;
+                     result["unknown_releases"] = counts.unknown_releases;
+                     result["lost_releases"] = counts.lost_releases;
+                     result["unknown_unmaps"] = counts.unknown_unmaps;
+                     return result;
+                   })
+      .def("columns", &object_columns, "All objects in the order of birth; object id is row + 1.")
+      .def("find",
+           [](const Table& self, const Input<uint32_t>& processes, const Input<uint64_t>& addresses,
+              const Input<uint64_t>& times, const std::string& layer, unsigned threads) {
+             const auto asked = queries(processes, addresses, times);
+             const size_t number = layer_number(layer);
+             std::vector<uint32_t> ids(addresses.size());
+             {
+               nb::gil_scoped_release unlocked;
+               self.find(asked, number, ids, threads);
+             }
+             return owned(std::move(ids));
+           },
+           "processes"_a, "addresses"_a, "times"_a, nb::kw_only(), "layer"_a = "any", "threads"_a = 2,
+           "The object at each address and time, 0 = none.")
+      .def("find_tags",
+           [](const Table& self, const Input<uint32_t>& processes, const Input<uint64_t>& addresses,
+              const Input<uint64_t>& times) {
+             const auto asked = queries(processes, addresses, times);
+             std::vector<uint32_t> ids(addresses.size());
+             {
+               nb::gil_scoped_release unlocked;
+               self.find_tags(asked, ids);
+             }
+             return owned(std::move(ids));
+           },
+           "processes"_a, "addresses"_a, "times"_a, "The innermost tag at each address and time, 0 = none.")
+      .def("by_stack", &site_columns, "Totals of each (process, allocation stack, kind).")
+      .def("peaks", &peak_columns, "Totals of each process.")
+      .def("curve", &curve, "process"_a, "kind"_a = "heap", "Live bytes over time: (times, bytes), at most 2000 points.")
+      .def("touch", &touch, nb::kw_only(), "process"_a, "time_ns"_a, "address"_a, "span_bytes"_a, "new_bytes"_a,
+           "thread"_a, "code"_a, "placed_process"_a, "placed_begin_ns"_a, "placed_end_ns"_a, "placed_address"_a,
+           "placed_bytes"_a, "What faults and placed pages say about each object.");
+}

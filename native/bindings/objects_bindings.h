@@ -1,0 +1,7 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace nb = nanobind;
+
+void bind_objects(nb::module_& module);

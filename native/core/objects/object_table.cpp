@@ -1,0 +1,698 @@
+#include "object_table.h"
+
+#include <string_view>
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+namespace memlens::objects {
+namespace {
+
+template <typename Record, typename Sink>
+void each_record(std::span<const unsigned char> payload, Sink&& sink) {
+  for (size_t at = 0; at + sizeof(Record) <= payload.size(); at += sizeof(Record)) {
+    Record record;
+    memcpy(&record, payload.data() + at, sizeof record);
+    if constexpr (requires { record.time_ns; }) record.time_ns = std::min(record.time_ns, kLatest - 1);
+    if constexpr (requires { record.bytes; record.address; }) record.bytes = std::min(record.bytes, kLatest - std::min(record.address, kLatest));
+    sink(record);
+  }
+}
+
+constexpr uint32_t kMostProcess = (uint32_t{1} << 31) - 1;  // what Release can hold
+
+uint64_t covered_bytes(uint64_t bytes) { return std::max<uint64_t>(bytes, 1); }  // malloc(0) is an address too
+
+bool is_alive(const Columns& columns, uint32_t id, uint64_t time) {
+  return columns.born_ns[id - 1] <= time && (columns.died_ns[id - 1] == 0 || time < columns.died_ns[id - 1]);
+}
+
+// Events of one moment, in the order of their effects.
+enum Order : uint8_t { process_event, mapping, release, unmap, birth, map_call, tag, thread_memory };
+
+struct Event {
+  uint64_t time_ns;
+  uint32_t index;
+  Order order;
+};
+
+}  // namespace
+
+ObjectTable::ObjectTable(uint64_t page_bytes)
+    : page_bytes_(page_bytes != 0 && (page_bytes & (page_bytes - 1)) == 0 ? page_bytes : 4096) {}
+
+// ---- input -------------------------------------------------------------------------------
+
+void ObjectTable::add_strings(std::span<const unsigned char> payload) {
+  for (size_t at = 0; at + sizeof(ml_string) <= payload.size();) {
+    ml_string record;
+    memcpy(&record, payload.data() + at, sizeof record);
+    at += sizeof record;
+    const size_t padded = (size_t{record.tail_bytes} + 7) & ~size_t{7};
+    if (padded > payload.size() - at) return;
+    const std::string_view path(reinterpret_cast<const char*>(payload.data()) + at, record.tail_bytes);
+    const bool is_file = path.starts_with('/') && !path.starts_with("//") && !path.starts_with("/memfd:memlens");
+    if (is_file) file_paths_.insert(record.id);
+    at += padded;
+  }
+}
+
+void ObjectTable::add_allocations(uint32_t process, std::span<const unsigned char> payload) {
+  if (process > kMostProcess) return;
+  each_record<ml_allocation>(payload, [&](const ml_allocation& record) {
+    switch (record.operation) {
+      case ML_ENUM_allocation_operation_REALLOC:
+        if (record.old_address != 0) old_addresses_.emplace_back(static_cast<uint32_t>(births_.size()), record.old_address);
+        [[fallthrough]];
+      case ML_ENUM_allocation_operation_MALLOC:
+      case ML_ENUM_allocation_operation_CALLOC:
+      case ML_ENUM_allocation_operation_ALIGNED:
+      case ML_ENUM_allocation_operation_NEW:
+        births_.push_back({record.time_ns, record.address, record.bytes, record.weight_bytes, process, record.stack,
+                           record.thread, static_cast<uint8_t>(record.operation), record.alignment_shift,
+                           record.flags, 0});
+        break;
+      case ML_ENUM_allocation_operation_FREE:
+      case ML_ENUM_allocation_operation_DELETE: {
+        const uint32_t in_realloc = record.flags & ML_ENUM_allocation_flags_IN_REALLOC ? 1 : 0;
+        releases_.push_back({record.time_ns, record.address, process & kMostProcess, in_realloc, record.thread});
+        break;
+      }
+      case ML_ENUM_allocation_operation_MMAP:
+      case ML_ENUM_allocation_operation_MUNMAP:
+      case ML_ENUM_allocation_operation_MREMAP:
+      case ML_ENUM_allocation_operation_BRK: map_calls_.push_back({process, record}); break;
+      default: break;
+    }
+  });
+}
+
+void ObjectTable::add_tag_events(uint32_t process, std::span<const unsigned char> payload) {
+  each_record<ml_tag_event>(payload, [&](const auto& record) { tag_events_.emplace_back(process, record); });
+}
+
+void ObjectTable::add_thread_memory(uint32_t process, std::span<const unsigned char> payload) {
+  each_record<ml_thread_memory>(payload, [&](const auto& record) { thread_memory_.emplace_back(process, record); });
+}
+
+void ObjectTable::add_process_events(uint32_t process, std::span<const unsigned char> payload) {
+  each_record<ml_process_event>(payload, [&](const auto& record) { process_events_.emplace_back(process, record); });
+}
+
+void ObjectTable::add_mappings(uint32_t process, std::span<const unsigned char> payload) {
+  each_record<ml_mapping>(payload, [&](const auto& record) { mappings_.emplace_back(process, record); });
+}
+
+// ---- replay ------------------------------------------------------------------------------
+
+void ObjectTable::run() {
+  std::vector<Event> events;
+  events.reserve(births_.size() + releases_.size() + map_calls_.size() + tag_events_.size() + thread_memory_.size() +
+                 process_events_.size() + mappings_.size());
+  struct Range {
+    uint64_t begin_ns = kForever, end_ns = 0;
+  };
+  std::unordered_map<uint32_t, Range> ranges;
+  uint32_t range_process = 0;
+  Range* range = nullptr;
+  const auto collect = [&](const auto& list, Order order, auto time_of, auto process_of) {
+    for (size_t i = 0; i < list.size(); ++i) {
+      const uint64_t time_ns = time_of(list[i]);
+      const uint32_t process = process_of(list[i]);
+      events.push_back({time_ns, static_cast<uint32_t>(i), order});
+      if (range == nullptr || range_process != process) {
+        range = &ranges[process];
+        range_process = process;
+      }
+      range->begin_ns = std::min(range->begin_ns, time_ns);
+      range->end_ns = std::max(range->end_ns, time_ns);
+    }
+  };
+  const auto pair_time = [](const auto& e) { return e.second.time_ns; };
+  const auto pair_process = [](const auto& e) { return e.first; };
+  collect(process_events_, Order::process_event, pair_time, pair_process);
+  collect(mappings_, Order::mapping, pair_time, pair_process);
+  collect(releases_, Order::release, [](const Release& r) { return r.time_ns; }, [](const Release& r) { return uint32_t{r.process}; });
+  collect(births_, Order::birth, [](const Birth& b) { return b.time_ns; }, [](const Birth& b) { return b.process; });
+  const size_t calls_begin = events.size();
+  collect(map_calls_, Order::map_call, [](const MapCall& c) { return c.record.time_ns; }, [](const MapCall& c) { return c.process; });
+  for (size_t i = calls_begin; i < events.size(); ++i)
+    if (map_calls_[events[i].index].record.operation == ML_ENUM_allocation_operation_MUNMAP) events[i].order = Order::unmap;
+  collect(tag_events_, Order::tag, pair_time, pair_process);
+  collect(thread_memory_, Order::thread_memory, pair_time, pair_process);
+  std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
+    return a.time_ns != b.time_ns ? a.time_ns < b.time_ns : a.order < b.order;
+  });
+  for (const auto& [process, times] : ranges) totals_.set_range(process, times.begin_ns, times.end_ns);
+
+  const size_t expected = births_.size() + map_calls_.size() + mappings_.size() / 4 + tag_events_.size();
+  columns_.each([&](auto& column) { column.reserve(expected); });
+  for (const Event& event : events) {
+    const uint32_t index = event.index;
+    switch (event.order) {
+      case Order::process_event: replay_process_event(process_events_[index].first, process_events_[index].second); break;
+      case Order::mapping: replay_mapping(mappings_[index].first, mappings_[index].second); break;
+      case Order::release: replay_release(releases_[index]); break;
+      case Order::birth: replay_birth(births_[index], index); break;
+      case Order::unmap:
+      case Order::map_call: replay_map_call(map_calls_[index]); break;
+      case Order::tag: replay_tag(tag_events_[index].first, tag_events_[index].second); break;
+      case Order::thread_memory: replay_thread(thread_memory_[index].first, thread_memory_[index].second); break;
+    }
+  }
+  std::vector<Birth>().swap(births_);
+  std::vector<Release>().swap(releases_);
+  std::vector<std::pair<uint32_t, uint64_t>>().swap(old_addresses_);
+  totals_.finish();
+  for (auto& [number, process] : processes_) process->tags.freeze(columns_);
+}
+
+ObjectTable::Process& ObjectTable::process_of(uint32_t number) {
+  if (last_process_ != nullptr && last_process_->number == number) return *last_process_;
+  std::unique_ptr<Process>& process = processes_[number];
+  if (!process) {
+    process = std::make_unique<Process>();
+    process->number = number;
+  }
+  return *(last_process_ = process.get());
+}
+
+const ObjectTable::Process* ObjectTable::known_process(uint32_t number) const {
+  const auto found = processes_.find(number);
+  return found == processes_.end() ? nullptr : found->second.get();
+}
+
+VersionTree& ObjectTable::tree(Process& process, Layer layer) {
+  std::unique_ptr<VersionTree>& tree = process.layers[static_cast<size_t>(layer)];
+  if (!tree) tree = std::make_unique<VersionTree>(pool_);
+  return *tree;
+}
+
+uint64_t ObjectTable::page_end(uint64_t address, uint64_t bytes) const {
+  const uint64_t end = address + bytes;  // bytes was cut to fit
+  const uint64_t rounded = (end + page_bytes_ - 1) & ~(page_bytes_ - 1);
+  return rounded >= end ? rounded : kLatest;
+}
+
+uint32_t ObjectTable::make(Process& process, const NewObject& object, uint64_t now) {
+  columns_.base.push_back(object.base);
+  columns_.bytes.push_back(object.bytes);
+  columns_.born_ns.push_back(now);
+  columns_.died_ns.push_back(0);
+  columns_.weight_bytes.push_back(object.weight_bytes);
+  columns_.process.push_back(process.number);
+  columns_.thread.push_back(object.thread);
+  columns_.death_thread.push_back(0);
+  columns_.stack.push_back(object.stack);
+  columns_.previous.push_back(object.previous);
+  columns_.name.push_back(object.name);
+  columns_.map_flags.push_back(object.map_flags);
+  columns_.site.push_back(kNoSite);
+  columns_.kind.push_back(static_cast<uint8_t>(object.kind));
+  columns_.operation.push_back(object.operation);
+  columns_.alignment_shift.push_back(object.alignment_shift);
+  columns_.flags.push_back(object.flags);
+  columns_.protection.push_back(object.protection);
+  const uint32_t id = static_cast<uint32_t>(columns_.size());
+  if (object.kind == Kind::heap || object.kind == Kind::mmap)
+    columns_.site.back() = totals_.born(id, now, (object.flags & kPiece) != 0);
+  return id;
+}
+
+void ObjectTable::end_object(uint32_t id, uint64_t now, uint32_t thread, End how) {
+  columns_.died_ns[id - 1] = std::max<uint64_t>(now, 1);  // 0 would say that it is alive
+  columns_.death_thread[id - 1] = thread;
+  if (how == End::cut) columns_.flags[id - 1] |= kCut;
+  if (columns_.site[id - 1] != kNoSite) totals_.died(id, now, how == End::released, how == End::cut);
+}
+
+void ObjectTable::end_interval(Process& process, Layer layer, const Interval& interval, uint64_t now, uint32_t thread,
+                               End how) {
+  if (interval.inherited) {
+    process.ended.try_emplace(interval.id, now);
+    return;
+  }
+  tree(process, layer).erase(interval.base, now);
+  end_object(interval.id, now, thread, how);
+}
+
+// ---- what is where ------------------------------------------------------------------------
+
+uint32_t ObjectTable::covering(const VersionTree::Entry& entry, uint64_t address) const {
+  if (entry.id == 0) return 0;
+  const uint64_t length = entry.length != VersionTree::kLong ? entry.length : covered_bytes(columns_.bytes[entry.id - 1]);
+  return address - entry.base < length ? entry.id : 0;
+}
+
+uint32_t ObjectTable::break_at(const Process& process, uint64_t address, uint64_t time) const {
+  for (auto at = process.breaks.rbegin(); at != process.breaks.rend(); ++at)
+    if (is_alive(columns_, *at, time))
+      return address - columns_.base[*at - 1] < covered_bytes(columns_.bytes[*at - 1]) ? *at : 0;
+  return 0;
+}
+
+uint32_t ObjectTable::own_at(const Process& process, Layer layer, uint64_t address, uint64_t time) const {
+  if (layer == Layer::brk) return break_at(process, address, time);
+  const VersionTree* tree = process.layers[static_cast<size_t>(layer)].get();
+  return tree != nullptr ? covering(tree->predecessor(address, time), address) : 0;
+}
+
+// Visits (ancestor, time of the fork, is_ended(id)) from the parent upwards while the visitor returns true.
+template <typename Visit>
+void ObjectTable::each_ancestor(const Process& process, uint64_t time, Visit&& visit) const {
+  std::vector<std::pair<const Process*, uint64_t>> chain;
+  const Process* at = &process;
+  while (at->parent != nullptr && time >= at->fork_ns && time < at->inherits_until_ns) {
+    chain.emplace_back(at, time);
+    time = at->fork_ns;
+    at = at->parent;
+    const auto is_ended = [&](uint32_t id) {
+      for (const auto& [heir, seen_ns] : chain) {
+        const auto found = heir->ended.find(id);
+        if (found != heir->ended.end() && found->second <= seen_ns) return true;
+      }
+      return false;
+    };
+    if (!visit(*at, time, is_ended)) return;
+  }
+}
+
+uint32_t ObjectTable::inherited_at(const Process& process, Layer layer, uint64_t address, uint64_t time) const {
+  uint32_t id = 0;
+  each_ancestor(process, time, [&](const Process& ancestor, uint64_t fork_ns, const auto& is_ended) {
+    id = own_at(ancestor, layer, address, fork_ns);
+    if (id != 0 && is_ended(id)) id = 0;
+    return id == 0;
+  });
+  return id;
+}
+
+uint32_t ObjectTable::find_one(const Process& process, Layer layer, uint64_t address, uint64_t time) const {
+  const uint32_t own = own_at(process, layer, address, time);
+  return own != 0 || process.parent == nullptr ? own : inherited_at(process, layer, address, time);
+}
+
+std::vector<ObjectTable::Interval> ObjectTable::overlapping(const Process& process, Layer layer, uint64_t begin,
+                                                            uint64_t end, uint64_t now) const {
+  std::vector<Interval> found;
+  if (end <= begin) return found;
+  const auto scan = [&](const Process& owner, uint64_t time, bool inherited, const auto& is_ended) {
+    const VersionTree* tree = owner.layers[static_cast<size_t>(layer)].get();
+    if (tree == nullptr) return;
+    VersionTree::Entry entry = tree->predecessor(begin, time);
+    if (entry.id == 0 || covering(entry, begin) == 0) entry = tree->successor(begin, time);
+    while (entry.id != 0 && entry.base < end) {
+      if (!is_ended(entry.id))
+        found.push_back({entry.base, entry.base + covered_bytes(columns_.bytes[entry.id - 1]), entry.id, inherited});
+      entry = tree->successor(entry.base, time);
+    }
+  };
+  scan(process, kLatest, false, [](uint32_t) { return false; });
+  each_ancestor(process, now, [&](const Process& ancestor, uint64_t fork_ns, const auto& is_ended) {
+    scan(ancestor, fork_ns, true, is_ended);
+    return true;
+  });
+  return found;
+}
+
+uint32_t ObjectTable::cut(Process& process, Layer layer, uint64_t begin, uint64_t end, uint64_t now, uint32_t thread) {
+  uint32_t first = 0;
+  for (const Interval& interval : overlapping(process, layer, begin, end, now)) {
+    if (first == 0) first = interval.id;
+    const bool whole = interval.base >= begin && interval.end <= end;
+    end_interval(process, layer, interval, now, thread, whole ? End::released : End::cut);
+    if (whole) continue;
+    const auto keep = [&](uint64_t base, uint64_t piece_end) {
+      const size_t row = interval.id - 1;
+      NewObject piece{.kind = static_cast<Kind>(columns_.kind[row]), .base = base, .bytes = piece_end - base};
+      if (columns_.weight_bytes[row] != 0)
+        piece.weight_bytes = static_cast<uint64_t>(static_cast<double>(columns_.weight_bytes[row] / 2) /
+                                                   static_cast<double>(interval.end - interval.base) *
+                                                   static_cast<double>(piece.bytes)) * 2;
+      piece.thread = columns_.thread[row];
+      piece.stack = columns_.stack[row];
+      piece.previous = interval.id;
+      piece.name = columns_.name[row];
+      piece.map_flags = columns_.map_flags[row];
+      piece.operation = columns_.operation[row];
+      piece.alignment_shift = columns_.alignment_shift[row];
+      piece.flags = static_cast<uint8_t>((columns_.flags[row] | kPiece) & ~kCut);
+      piece.protection = columns_.protection[row];
+      const uint32_t id = make(process, piece, now);
+      tree(process, layer).insert(base, piece.bytes, id, now);
+    };
+    if (interval.base < begin) keep(interval.base, begin);
+    if (interval.end > end) keep(end, interval.end);
+  }
+  return first;
+}
+
+// ---- events -------------------------------------------------------------------------------
+
+void ObjectTable::replay_birth(const Birth& birth, uint32_t index) {
+  if (birth.address == 0 || birth.address >= kLatest) {
+    ++counts_.failed_calls;
+    return;
+  }
+  Process& process = process_of(birth.process);
+  const uint64_t now = birth.time_ns;
+  NewObject object{.kind = Kind::heap, .base = birth.address, .bytes = birth.bytes, .weight_bytes = birth.weight_bytes,
+                   .thread = birth.thread, .stack = birth.stack, .operation = birth.operation,
+                   .alignment_shift = birth.alignment_shift, .flags = static_cast<uint8_t>(birth.flags & ~(kPiece | kCut))};
+  if (birth.operation == ML_ENUM_allocation_operation_REALLOC) {
+    const auto at = std::lower_bound(old_addresses_.begin(), old_addresses_.end(), index,
+                                     [](const auto& entry, uint32_t wanted) { return entry.first < wanted; });
+    if (at != old_addresses_.end() && at->first == index) {
+      const auto moved = process.moved.find(at->second);
+      if (moved != process.moved.end()) {
+        object.previous = moved->second;
+        process.moved.erase(moved);
+      }
+    }
+  }
+  const uint32_t id = make(process, object, now);
+  const uint64_t bytes = covered_bytes(object.bytes);
+  VersionTree& heap = tree(process, Layer::heap);
+  if (process.parent == nullptr || now >= process.inherits_until_ns) {
+    if (heap.insert_if_free(object.base, bytes, id, now)) return;
+  }
+  for (const Interval& interval : overlapping(process, Layer::heap, object.base, object.base + bytes, now)) {
+    ++counts_.lost_releases;
+    end_interval(process, Layer::heap, interval, now, 0, End::replaced);
+  }
+  heap.insert(object.base, bytes, id, now);
+}
+
+void ObjectTable::replay_release(const Release& release) {
+  if (release.address == 0) return;
+  Process& process = process_of(release.process);
+  uint32_t id = tree(process, Layer::heap).erase(release.address, release.time_ns);
+  if (id != 0) {
+    end_object(id, release.time_ns, release.thread, End::released);
+  } else {
+    id = inherited_at(process, Layer::heap, release.address, release.time_ns);
+    if (id == 0 || columns_.base[id - 1] != release.address) {
+      ++counts_.unknown_releases;
+      return;
+    }
+    process.ended.try_emplace(id, release.time_ns);
+  }
+  if (release.in_realloc) process.moved[release.address] = id;
+}
+
+void ObjectTable::replay_map_call(const MapCall& call) {
+  const ml_allocation& record = call.record;
+  Process& process = process_of(call.process);
+  const uint64_t now = record.time_ns;
+  if (record.address == 0 || record.address >= kLatest) {
+    ++counts_.failed_calls;
+    return;
+  }
+  if (record.operation == ML_ENUM_allocation_operation_BRK) {
+    replay_break(process, record);
+    return;
+  }
+  const uint64_t end = page_end(record.address, record.bytes);
+  if (record.operation == ML_ENUM_allocation_operation_MUNMAP) {
+    if (cut(process, Layer::mmap, record.address, end, now, record.thread) == 0) ++counts_.unknown_unmaps;
+    return;
+  }
+  NewObject object{.kind = Kind::mmap, .base = record.address, .bytes = record.bytes,
+                   .weight_bytes = record.weight_bytes, .thread = record.thread, .stack = record.stack,
+                   .map_flags = static_cast<uint32_t>(record.map_flags),
+                   .operation = static_cast<uint8_t>(record.operation), .alignment_shift = record.alignment_shift,
+                   .flags = static_cast<uint8_t>(record.flags & ~(kPiece | kCut)),
+                   .protection = static_cast<uint8_t>(record.protection)};
+  if (record.operation == ML_ENUM_allocation_operation_MREMAP) {
+    // How much was moved is not recorded: all of the object from the old address on.
+    const auto hit = overlapping(process, Layer::mmap, record.old_address, record.old_address + 1, now);
+    if (hit.empty()) {
+      ++counts_.unknown_unmaps;
+    } else {
+      object.previous = hit[0].id;
+      object.map_flags = columns_.map_flags[hit[0].id - 1];
+      object.protection = columns_.protection[hit[0].id - 1];
+      cut(process, Layer::mmap, record.old_address, hit[0].end, now, record.thread);
+    }
+  }
+  cut(process, Layer::mmap, object.base, std::max(end, object.base + 1), now, record.thread);
+  const uint32_t id = make(process, object, now);
+  tree(process, Layer::mmap).insert(object.base, covered_bytes(object.bytes), id, now);
+}
+
+void ObjectTable::replay_break(Process& process, const ml_allocation& record) {
+  const uint64_t now = record.time_ns;
+  NewObject object{.kind = Kind::brk, .base = record.address, .bytes = record.bytes, .thread = record.thread,
+                   .stack = record.stack, .operation = static_cast<uint8_t>(record.operation)};
+  if (!process.breaks.empty() && columns_.died_ns[process.breaks.back() - 1] == 0) {
+    const uint32_t live = process.breaks.back();
+    if (columns_.base[live - 1] == record.address) {
+      columns_.bytes[live - 1] = std::max(columns_.bytes[live - 1], record.bytes);
+      return;
+    }
+    end_object(live, now, record.thread, End::replaced);
+    object.previous = live;
+  } else if (const uint32_t inherited = inherited_at(process, Layer::brk, record.address, now)) {
+    process.ended.try_emplace(inherited, now);
+    object.previous = inherited;
+    object.bytes = std::max(object.bytes, columns_.bytes[inherited - 1]);
+  }
+  process.breaks.push_back(make(process, object, now));
+}
+
+void ObjectTable::replay_process_event(uint32_t number, const ml_process_event& event) {
+  Process& process = process_of(number);
+  if (process.main_thread == 0) process.main_thread = event.pid;
+  const uint64_t now = event.time_ns;
+  switch (event.operation) {
+    case ML_ENUM_process_operation_FORK: {
+      if (event.parent_process == 0 || process.parent != nullptr) break;
+      Process& parent = process_of(event.parent_process);
+      for (const Process* at = &parent; at != nullptr; at = at->parent)
+        if (at == &process) return;  // damage: nobody is their own ancestor
+      process.parent = &parent;
+      process.fork_ns = now;
+      process.space = parent.space;
+      break;
+    }
+    case ML_ENUM_process_operation_EXEC: {
+      for (auto& layer : process.layers) {
+        if (!layer) continue;
+        for (uint32_t id : layer->clear(now)) end_object(id, now, event.thread, End::replaced);
+      }
+      for (uint32_t id : process.tags.clear()) end_object(id, now, event.thread, End::replaced);
+      if (!process.breaks.empty() && columns_.died_ns[process.breaks.back() - 1] == 0)
+        end_object(process.breaks.back(), now, event.thread, End::replaced);
+      process.inherits_until_ns = std::min(process.inherits_until_ns, now);
+      process.moved.clear();
+      process.thread_stacks.clear();
+      process.space.clear();
+      break;
+    }
+    case ML_ENUM_process_operation_THREAD_EXIT: {
+      const auto found = process.thread_stacks.find(event.thread);
+      if (found == process.thread_stacks.end()) break;
+      const uint32_t id = found->second;
+      process.thread_stacks.erase(found);
+      if (columns_.died_ns[id - 1] != 0) break;
+      tree(process, Layer::stack).erase(columns_.base[id - 1], now);
+      end_object(id, now, event.thread, End::released);
+      break;
+    }
+    default: break;
+  }
+}
+
+// Approximate: munmap and mremap leave no mapping record, so a file mapping lives until something else is mapped there.
+void ObjectTable::replay_mapping(uint32_t number, const ml_mapping& record) {
+  Process& process = process_of(number);
+  if (record.bytes == 0) return;
+  const uint64_t end = record.address + record.bytes;
+  const uint64_t now = record.time_ns;
+  if (record.operation == ML_ENUM_mapping_operation_UNMAP) {
+    process.space.unmap(record.address, end);
+    cut(process, Layer::file, record.address, end, now, record.thread);
+    return;
+  }
+  process.space.map(record);
+  const bool is_file = is_file_path(record.path);
+  if (is_file) {
+    // A part of the same file reported again: its protection changed.
+    const uint32_t known = find_one(process, Layer::file, record.address, now);
+    if (known != 0 && columns_.name[known - 1] == record.path && columns_.process[known - 1] == number &&
+        columns_.base[known - 1] + columns_.bytes[known - 1] >= end &&
+        columns_.bytes[known - 1] > record.bytes && columns_.protection[known - 1] != record.protection)
+      return;
+  }
+  cut(process, Layer::file, record.address, end, now, record.thread);
+  if (!is_file) return;
+  const uint32_t id = make(process, {.kind = Kind::file, .base = record.address, .bytes = record.bytes,
+                                     .thread = record.thread, .name = record.path, .map_flags = record.map_flags,
+                                     .protection = record.protection}, now);
+  tree(process, Layer::file).insert(record.address, record.bytes, id, now);
+}
+
+void ObjectTable::replay_tag(uint32_t number, const ml_tag_event& record) {
+  Process& process = process_of(number);
+  const uint64_t now = record.time_ns;
+  if (record.address >= kLatest) return;
+  if (record.operation == ML_ENUM_tag_operation_OWN) {
+    const uint64_t bytes = covered_bytes(record.bytes);
+    for (const Interval& interval : overlapping(process, Layer::memlens, record.address, record.address + bytes, now))
+      end_interval(process, Layer::memlens, interval, now, record.thread, End::replaced);
+    const uint32_t id = make(process, {.kind = Kind::memlens, .base = record.address, .bytes = record.bytes,
+                                       .thread = record.thread, .name = record.name}, now);
+    tree(process, Layer::memlens).insert(record.address, bytes, id, now);
+    return;
+  }
+  // Live tags that begin here, as the process sees them, oldest first; inherited ones before its own.
+  std::vector<std::pair<uint32_t, bool>> here;
+  each_ancestor(process, now, [&](const Process& ancestor, uint64_t fork_ns, const auto& is_ended) {
+    if (const auto* ids = ancestor.tags.all_at(record.address))
+      for (uint32_t id : *ids)
+        if (is_alive(columns_, id, fork_ns) && !is_ended(id)) here.emplace_back(id, true);
+    return true;
+  });
+  std::sort(here.begin(), here.end());
+  if (const auto* ids = process.tags.live_at(record.address))
+    for (uint32_t id : *ids) here.emplace_back(id, false);
+
+  if (record.operation == ML_ENUM_tag_operation_TAG) {
+    for (const auto& [id, inherited] : here)
+      if (columns_.bytes[id - 1] == record.bytes && columns_.name[id - 1] == record.name) return;
+    process.tags.add(make(process, {.kind = Kind::tag, .base = record.address, .bytes = record.bytes,
+                                    .thread = record.thread, .name = record.name}, now), columns_);
+  } else if (record.operation == ML_ENUM_tag_operation_UNTAG) {
+    if (here.empty()) {
+      const uint32_t id = tree(process, Layer::memlens).erase(record.address, now);
+      if (id != 0) end_object(id, now, record.thread, End::released);
+      return;
+    }
+    auto chosen = here.back();
+    if (record.bytes != 0)
+      for (const auto& entry : here)
+        if (columns_.bytes[entry.first - 1] == record.bytes) chosen = entry;
+    if (chosen.second) {
+      process.ended.try_emplace(chosen.first, now);
+    } else {
+      process.tags.end(chosen.first, columns_);
+      end_object(chosen.first, now, record.thread, End::released);
+    }
+  }
+}
+
+void ObjectTable::replay_thread(uint32_t number, const ml_thread_memory& record) {
+  Process& process = process_of(number);
+  const uint64_t now = record.time_ns;
+  const bool is_main = process.main_thread != 0 && record.thread == process.main_thread;
+  // The main thread's thread pointer lies in a block of the loader's, not in its stack.
+  const replay::Area* area = process.space.find(is_main ? record.stack_address : record.thread_pointer);
+  if (area == nullptr || (is_main && record.stack_address == 0)) return;
+  const uint64_t begin = area->begin, bytes = area->end - area->begin;
+  const uint32_t known = own_at(process, Layer::stack, begin, kLatest);
+  if (known != 0 && columns_.base[known - 1] == begin && columns_.bytes[known - 1] == bytes &&
+      (columns_.thread[known - 1] == record.thread || columns_.thread[known - 1] == 0 || record.thread == 0)) {
+    if (record.thread != 0) {
+      columns_.thread[known - 1] = record.thread;  // its creator may have told of it first
+      process.thread_stacks[record.thread] = known;
+    }
+    return;
+  }
+  const auto before = process.thread_stacks.find(record.thread);
+  if (record.thread != 0 && before != process.thread_stacks.end() && columns_.died_ns[before->second - 1] == 0) {
+    tree(process, Layer::stack).erase(columns_.base[before->second - 1], now);
+    end_object(before->second, now, record.thread, End::replaced);
+  }
+  for (const Interval& interval : overlapping(process, Layer::stack, begin, begin + bytes, now))
+    end_interval(process, Layer::stack, interval, now, record.thread, End::replaced);
+  const uint32_t id = make(process, {.kind = Kind::stack, .base = begin, .bytes = bytes, .thread = record.thread,
+                                     .protection = area->protection}, now);
+  tree(process, Layer::stack).insert(begin, bytes, id, now);
+  if (record.thread != 0) process.thread_stacks[record.thread] = id;
+}
+
+// ---- answers ------------------------------------------------------------------------------
+
+void ObjectTable::find(const Queries& queries, size_t layer, std::span<uint32_t> ids, unsigned threads) const {
+  const auto find_part = [&](size_t first, size_t last) {
+    const size_t first_layer = layer < kLayers ? layer : 0, last_layer = layer < kLayers ? layer + 1 : kLayers;
+    constexpr size_t kBatch = 512;
+    const Process* processes[kBatch];
+    VersionTree::Probe probes[kBatch];
+    size_t asked[kBatch];
+    const Process* process = nullptr;
+    uint32_t number = 0;
+    for (size_t begin = first; begin < last; begin += kBatch) {
+      const size_t count = std::min(last - begin, kBatch);
+      for (size_t i = 0; i < count; ++i) {
+        const uint32_t wanted = queries.process(begin + i);
+        if (process == nullptr || wanted != number) {
+          process = known_process(wanted);
+          number = wanted;
+        }
+        processes[i] = process;
+        ids[begin + i] = 0;
+      }
+      for (size_t current = first_layer; current < last_layer; ++current) {
+        size_t waiting = 0;
+        for (size_t i = 0; i < count; ++i) {
+          if (ids[begin + i] != 0 || processes[i] == nullptr) continue;
+          const VersionTree* tree = processes[i]->layers[current].get();
+          if (tree == nullptr) continue;
+          probes[waiting].tree = tree;
+          probes[waiting].key = queries.addresses[begin + i];
+          probes[waiting].time = std::min(queries.times[begin + i], kLatest);
+          asked[waiting++] = i;
+        }
+        VersionTree::predecessors({probes, waiting});
+        for (size_t i = 0; i < waiting; ++i) ids[begin + asked[i]] = covering(probes[i].found, probes[i].key);
+        const Layer here = static_cast<Layer>(current);
+        for (size_t i = 0; i < count; ++i) {
+          if (ids[begin + i] != 0 || processes[i] == nullptr) continue;
+          const uint64_t address = queries.addresses[begin + i], time = std::min(queries.times[begin + i], kLatest);
+          if (here == Layer::brk) ids[begin + i] = break_at(*processes[i], address, time);
+          if (ids[begin + i] == 0 && processes[i]->parent != nullptr)
+            ids[begin + i] = inherited_at(*processes[i], here, address, time);
+        }
+      }
+    }
+  };
+  constexpr size_t kWorthAThread = 1 << 16;
+  const size_t count = queries.addresses.size();
+  threads = count < 2 * kWorthAThread ? 1 : std::max(1u, threads);
+  std::vector<std::thread> helpers;
+  const size_t share = count / threads;
+  for (unsigned i = 1; i < threads; ++i)
+    helpers.emplace_back(find_part, i * share, i + 1 == threads ? count : (i + 1) * share);
+  find_part(0, threads == 1 ? count : share);
+  for (std::thread& helper : helpers) helper.join();
+}
+
+void ObjectTable::find_tags(const Queries& queries, std::span<uint32_t> ids) const {
+  const Process* process = nullptr;
+  for (size_t i = 0; i < queries.addresses.size(); ++i) {
+    const uint32_t number = queries.process(i);
+    if (process == nullptr || process->number != number) process = known_process(number);
+    ids[i] = 0;
+    if (process == nullptr) continue;
+    const uint64_t address = queries.addresses[i], time = std::min(queries.times[i], kLatest);
+    const auto better = [&](uint32_t id) {
+      const uint32_t best = ids[i];
+      if (best == 0 || columns_.bytes[id - 1] < columns_.bytes[best - 1] ||
+          (columns_.bytes[id - 1] == columns_.bytes[best - 1] && id > best))
+        ids[i] = id;
+    };
+    process->tags.each_containing(address, columns_, [&](uint32_t id) {
+      if (is_alive(columns_, id, time)) better(id);
+    });
+    if (process->parent == nullptr) continue;
+    each_ancestor(*process, time, [&](const Process& ancestor, uint64_t fork_ns, const auto& is_ended) {
+      ancestor.tags.each_containing(address, columns_, [&](uint32_t id) {
+        if (is_alive(columns_, id, fork_ns) && !is_ended(id)) better(id);
+      });
+      return true;
+    });
+  }
+}
+
+}  // namespace memlens::objects

@@ -1,0 +1,180 @@
+// Which object lies at an address at a time: heap, mapping, tag, stack, file mapping.
+//
+// Takes the payloads of chunks, replays them in time order (run) and then answers. An object
+// lives in [born, died). Events of one nanosecond: process events, mappings, releases,
+// allocations, map calls, tags, threads; so at one address a release comes before the next
+// allocation, as the runtime stamps them.
+//
+// Layers: objects of one layer never overlap at one moment; what is born over others ends
+// them. Each process has a VersionTree for each layer that it uses. Tags may overlap and have
+// a structure of their own (TagIndex).
+//
+// A fork copies nothing: what a child does not find in its own trees it looks up in its
+// parent's at the time of the fork, less what it has ended itself since (`ended`). An exec
+// ends that, and everything of its own.
+//
+// Lifecycle: add_* in any order, run() once, then reads from any thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "memlens_format.h"
+#include "object_columns.h"
+#include "replay/address_space.h"
+#include "site_totals.h"
+#include "tag_index.h"
+#include "touches.h"
+#include "version_tree.h"
+
+namespace memlens::objects {
+
+// In the order of precedence: the first layer with an object at an address is the answer.
+enum class Layer : uint8_t { heap, memlens, stack, mmap, brk, file };
+inline constexpr size_t kLayers = 6;
+inline constexpr const char* kLayerNames[] = {"heap", "memlens", "stack", "mmap", "brk", "file"};
+
+struct Counts {
+  uint64_t failed_calls = 0;      // allocations that returned no memory
+  uint64_t unknown_releases = 0;  // of addresses where nothing known was alive
+  uint64_t lost_releases = 0;     // objects ended because another one was allocated over them
+  uint64_t unknown_unmaps = 0;    // munmap and mremap of memory that no mmap call gave
+};
+
+class ObjectTable {
+ public:
+  explicit ObjectTable(uint64_t page_bytes);
+  ObjectTable(const ObjectTable&) = delete;
+  ObjectTable& operator=(const ObjectTable&) = delete;
+
+  void add_strings(std::span<const unsigned char> payload);
+  void add_allocations(uint32_t process, std::span<const unsigned char> payload);
+  void add_tag_events(uint32_t process, std::span<const unsigned char> payload);
+  void add_thread_memory(uint32_t process, std::span<const unsigned char> payload);
+  void add_process_events(uint32_t process, std::span<const unsigned char> payload);
+  void add_mappings(uint32_t process, std::span<const unsigned char> payload);
+
+  void run();
+
+  const Columns& columns() const { return columns_; }
+  const Counts& counts() const { return counts_; }
+  const SiteTotals& totals() const { return totals_; }
+  size_t index_nodes() const { return pool_.nodes(); }
+
+  struct Queries {
+    std::span<const uint32_t> processes;  // one for all, or one each
+    std::span<const uint64_t> addresses, times;
+    uint32_t process(size_t i) const { return processes[processes.size() == 1 ? 0 : i]; }
+  };
+  // Ids, 0 = none. `layer` kLayers: the first layer that has one.
+  void find(const Queries& queries, size_t layer, std::span<uint32_t> ids, unsigned threads) const;
+  // The innermost tag: the shortest, of equals the latest.
+  void find_tags(const Queries& queries, std::span<uint32_t> ids) const;
+
+  // What faults say about objects; see touches.h.
+  TouchColumns touch(const TouchInput& input) const;
+
+ private:
+  // Compact forms of the two records that there are millions of.
+  struct Birth {
+    uint64_t time_ns, address, bytes, weight_bytes;
+    uint32_t process, stack, thread;
+    uint8_t operation, alignment_shift, flags, reserved;
+  };
+  struct Release {
+    uint64_t time_ns, address;
+    uint32_t process : 31, in_realloc : 1;
+    uint32_t thread;
+  };
+  struct MapCall {
+    uint32_t process;
+    ml_allocation record;
+  };
+  struct Process {
+    uint32_t number = 0;
+    uint32_t main_thread = 0;  // 0 = not known
+    Process* parent = nullptr;
+    uint64_t fork_ns = 0, inherits_until_ns = kForever;
+    std::array<std::unique_ptr<VersionTree>, kLayers> layers;
+    std::vector<uint32_t> breaks;              // brk objects, one after the other
+    replay::AddressSpace space;
+    std::unordered_map<uint32_t, uint64_t> ended;  // inherited object → when it ended in this process
+    std::unordered_map<uint64_t, uint32_t> moved;  // address → object that a realloc released there
+    TagIndex tags;
+    std::unordered_map<uint32_t, uint32_t> thread_stacks;  // thread → stack object
+  };
+  // How an object comes to its end.
+  enum class End : uint8_t { released, replaced, cut };
+  struct Interval {
+    uint64_t base, end;
+    uint32_t id;
+    bool inherited;
+  };
+
+  Process& process_of(uint32_t number);
+  const Process* known_process(uint32_t number) const;
+  VersionTree& tree(Process& process, Layer layer);
+
+  void replay_birth(const Birth& birth, uint32_t index);
+  void replay_release(const Release& release);
+  void replay_map_call(const MapCall& call);
+  void replay_break(Process& process, const ml_allocation& record);
+  void replay_process_event(uint32_t number, const ml_process_event& event);
+  void replay_mapping(uint32_t number, const ml_mapping& record);
+  void replay_tag(uint32_t number, const ml_tag_event& record);
+  void replay_thread(uint32_t number, const ml_thread_memory& record);
+
+  // Everything alive that overlaps [begin, end) as `process` sees it now, inherited objects included.
+  std::vector<Interval> overlapping(const Process& process, Layer layer, uint64_t begin, uint64_t end,
+                                    uint64_t now) const;
+  uint32_t inherited_at(const Process& process, Layer layer, uint64_t address, uint64_t time) const;
+  uint32_t find_one(const Process& process, Layer layer, uint64_t address, uint64_t time) const;
+  uint32_t covering(const VersionTree::Entry& entry, uint64_t address) const;
+  uint32_t break_at(const Process& process, uint64_t address, uint64_t time) const;
+  uint32_t own_at(const Process& process, Layer layer, uint64_t address, uint64_t time) const;
+  template <typename Visit>
+  void each_ancestor(const Process& process, uint64_t time, Visit&& visit) const;
+
+  struct NewObject {
+    Kind kind;
+    uint64_t base, bytes, weight_bytes = 0;
+    uint32_t thread = 0, stack = 0, previous = 0, name = 0;
+    uint32_t map_flags = 0;
+    uint8_t operation = 0, alignment_shift = 0, flags = 0, protection = 0;
+  };
+  uint32_t make(Process& process, const NewObject& object, uint64_t now);
+  void end_object(uint32_t id, uint64_t now, uint32_t thread, End how);
+  void end_interval(Process& process, Layer layer, const Interval& interval, uint64_t now, uint32_t thread, End how);
+  // Takes [begin, end) out of a layer; what remains of objects at its edges lives on as new ones.
+  // Gives the first object that was hit.
+  uint32_t cut(Process& process, Layer layer, uint64_t begin, uint64_t end, uint64_t now, uint32_t thread);
+  bool is_file_path(uint32_t path) const { return file_paths_.count(path) != 0; }
+  uint64_t page_end(uint64_t address, uint64_t bytes) const;
+
+  uint64_t page_bytes_;
+  std::unordered_set<uint32_t> file_paths_;  // strings that begin with one "/"
+  std::vector<Birth> births_;
+  std::vector<std::pair<uint32_t, uint64_t>> old_addresses_;  // (birth, address before) of reallocs, ascending
+  std::vector<Release> releases_;
+  std::vector<MapCall> map_calls_;
+  std::vector<std::pair<uint32_t, ml_tag_event>> tag_events_;
+  std::vector<std::pair<uint32_t, ml_thread_memory>> thread_memory_;
+  std::vector<std::pair<uint32_t, ml_process_event>> process_events_;
+  std::vector<std::pair<uint32_t, ml_mapping>> mappings_;
+
+  Columns columns_;
+  Counts counts_;
+  SiteTotals totals_{columns_};
+  VersionTree::NodePool pool_;
+  std::unordered_map<uint32_t, std::unique_ptr<Process>> processes_;
+  Process* last_process_ = nullptr;
+};
+
+}  // namespace memlens::objects

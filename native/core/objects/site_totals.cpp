@@ -1,0 +1,117 @@
+#include "site_totals.h"
+
+namespace memlens::objects {
+
+std::vector<Curve::Point> Curve::points() const {
+  std::vector<Point> points;
+  points.reserve(2 * buckets_.size());
+  for (const Bucket& bucket : buckets_) {
+    if (bucket.highest.time_ns != bucket.last.time_ns) points.push_back(bucket.highest);
+    points.push_back(bucket.last);
+  }
+  return points;
+}
+
+ProcessTotals& SiteTotals::of(uint32_t process) {
+  if (cached_ == nullptr || cached_number_ != process) {
+    cached_ = &processes_[process];
+    cached_number_ = process;
+  }
+  return *cached_;
+}
+
+void SiteTotals::set_range(uint32_t process, uint64_t begin_ns, uint64_t end_ns) {
+  ProcessTotals& totals = of(process);
+  totals.heap_curve.set_range(begin_ns, end_ns);
+  totals.mmap_curve.set_range(begin_ns, end_ns);
+}
+
+uint32_t SiteTotals::born(uint32_t id, uint64_t now, bool is_piece) {
+  const uint32_t row = id - 1;
+  const Kind kind = static_cast<Kind>(columns_.kind[row]);
+  const SiteKey key{columns_.process[row], columns_.stack[row], kind};
+  const auto [at, is_new] = site_index_.try_emplace(key, static_cast<uint32_t>(sites_.size()));
+  if (is_new) {
+    sites_.emplace_back();
+    sites_.back().process = key.process;
+    sites_.back().stack = key.stack;
+    sites_.back().kind = kind;
+  }
+  Site& site = sites_[at->second];
+  const uint64_t bytes = columns_.weighted_bytes(id);
+  const double count = columns_.weighted_count(id);
+  ProcessTotals& totals = of(key.process);
+  if (!is_piece) {
+    site.allocations += count;
+    site.allocated_bytes += bytes;
+    ++site.objects;
+    totals.allocations += kind == Kind::heap ? count : 0;
+    totals.allocated_bytes += kind == Kind::heap ? bytes : 0;
+    site.min_bytes = std::min(site.min_bytes, columns_.bytes[row]);
+    if (site.largest == 0 || columns_.bytes[row] > site.max_bytes) {
+      site.max_bytes = columns_.bytes[row];
+      site.largest = id;
+    }
+    last_allocation_[thread_key(key.process, columns_.thread[row])] = id;
+  }
+  site.sampled |= columns_.weight_bytes[row] != 0;
+  site.level.change(static_cast<int64_t>(bytes), now, [](uint64_t, uint64_t) {});
+  if (kind == Kind::heap) {
+    totals.heap.change(static_cast<int64_t>(bytes), now, [&](uint64_t t, uint64_t b) { totals.heap_curve.add(t, b); });
+  } else {
+    totals.mmap.change(static_cast<int64_t>(bytes), now, [&](uint64_t t, uint64_t b) { totals.mmap_curve.add(t, b); });
+  }
+  return at->second;
+}
+
+void SiteTotals::died(uint32_t id, uint64_t now, bool released, bool is_cut) {
+  const uint32_t row = id - 1;
+  Site& site = sites_[columns_.site[row]];
+  const int64_t bytes = -static_cast<int64_t>(columns_.weighted_bytes(id));
+  const double count = columns_.weighted_count(id);
+  site.level.change(bytes, now, [](uint64_t, uint64_t) {});
+  if (!is_cut) {
+    site.releases += count;
+    site.lifetime_ns += count * static_cast<double>(now - columns_.born_ns[row]);
+  }
+  if (released) {
+    const auto last = last_allocation_.find(thread_key(site.process, columns_.thread[row]));
+    if (last != last_allocation_.end() && last->second == id) site.temporary += count;
+  }
+  ProcessTotals& totals = of(site.process);
+  if (site.kind == Kind::heap) {
+    totals.heap.change(bytes, now, [&](uint64_t t, uint64_t b) { totals.heap_curve.add(t, b); });
+  } else {
+    totals.mmap.change(bytes, now, [&](uint64_t t, uint64_t b) { totals.mmap_curve.add(t, b); });
+  }
+}
+
+void SiteTotals::finish() {
+  for (auto& [number, totals] : processes_) {
+    totals.heap.settle([&](uint64_t t, uint64_t b) { totals.heap_curve.add(t, b); });
+    totals.mmap.settle([&](uint64_t t, uint64_t b) { totals.mmap_curve.add(t, b); });
+    totals.live_bytes = totals.heap.current();
+  }
+  for (Site& site : sites_) {
+    site.level.settle([](uint64_t, uint64_t) {});
+    site.live_bytes = site.level.current();
+  }
+  for (uint32_t id = 1; id <= columns_.size(); ++id) {
+    const uint32_t row = id - 1;
+    if (columns_.site[row] == kNoSite) continue;
+    Site& site = sites_[columns_.site[row]];
+    ProcessTotals& totals = of(site.process);
+    if (columns_.died_ns[row] == 0) {  // summed here: adding and taking away fractions would leave crumbs
+      site.live += columns_.weighted_count(id);
+      if (site.kind == Kind::heap) totals.live += columns_.weighted_count(id);
+    }
+    const Peak& peak = totals.heap.peak();
+    if (peak.bytes != 0 && columns_.born_ns[row] <= peak.time_ns &&
+        (columns_.died_ns[row] == 0 || columns_.died_ns[row] > peak.time_ns))
+      site.bytes_at_process_peak += columns_.weighted_bytes(id);
+  }
+  site_index_.clear();
+  last_allocation_.clear();
+}
+
+}  // namespace memlens::objects

@@ -1,0 +1,302 @@
+#include "touches.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <unordered_map>
+
+#include "object_table.h"
+
+namespace memlens::objects {
+namespace {
+
+constexpr uint64_t kMostSpanBytes = uint64_t{1} << 30;    // the largest page there is
+constexpr uint64_t kMostPlacedBytes = uint64_t{1} << 40;  // a longer run is damage
+
+// When each page of a process was touched last, and since when its mapping is there. A fork
+// shares blocks until one side writes.
+class PageTimes {
+ public:
+  static constexpr unsigned kShift = 9;
+  struct Page {
+    uint64_t touched_ns = 0;  // 0 = never
+    uint64_t mapped_ns = 0;
+  };
+  using Block = std::array<Page, 1u << kShift>;
+
+  void touch(uint64_t page, uint64_t time_ns) {
+    Page& entry = own(blocks_[page >> kShift])[page & kMask];
+    entry.touched_ns = std::max(entry.touched_ns, time_ns);
+  }
+  // New memory in [first, last): what was touched there is gone.
+  void renew(uint64_t first, uint64_t last, uint64_t now) {
+    each_block(first, last, [&](std::shared_ptr<Block>& block, uint64_t from, uint64_t to) {
+      Block& pages = own(block);
+      for (uint64_t page = from; page < to; ++page) pages[page & kMask].mapped_ns = now;
+    });
+  }
+  void renew_all(uint64_t now) { renew(0, UINT64_MAX, now); }
+  template <typename Visit>
+  void each(uint64_t first, uint64_t last, Visit&& visit) {
+    each_block(first, last, [&](const std::shared_ptr<Block>& block, uint64_t from, uint64_t to) {
+      for (uint64_t page = from; page < to; ++page) visit(page, (*block)[page & kMask]);
+    });
+  }
+
+ private:
+  static constexpr uint64_t kMask = (1u << kShift) - 1;
+  static Block& own(std::shared_ptr<Block>& block) {
+    if (!block) block = std::make_shared<Block>();
+    else if (block.use_count() > 1) block = std::make_shared<Block>(*block);
+    return *block;
+  }
+  template <typename Visit>
+  void each_block(uint64_t first, uint64_t last, Visit&& visit) {
+    if (first >= last) return;
+    const uint64_t first_block = first >> kShift, last_block = (last - 1) >> kShift;
+    const auto one = [&](uint64_t number, std::shared_ptr<Block>& block) {
+      const uint64_t begin = number << kShift;
+      visit(block, std::max(first, begin), std::min(last, begin + (1u << kShift)));
+    };
+    if (last_block - first_block > blocks_.size()) {  // a reservation of terabytes: few of its blocks exist
+      for (auto& [number, block] : blocks_)
+        if (number >= first_block && number <= last_block) one(number, block);
+      return;
+    }
+    for (uint64_t number = first_block; number <= last_block; ++number) {
+      const auto found = blocks_.find(number);
+      if (found != blocks_.end()) one(number, found->second);
+    }
+  }
+  std::unordered_map<uint64_t, std::shared_ptr<Block>> blocks_;
+};
+
+struct ProcessPages {
+  PageTimes pages;
+  replay::AddressSpace space;
+};
+
+// Events of one moment: an object's end does not see a touch of the same moment.
+enum Order : uint8_t { death, process_event, mapping, unmap, fault, placed };
+
+struct Event {
+  uint64_t time_ns;
+  uint32_t index;
+  Order order;
+};
+
+struct Hit {
+  uint32_t object, thread, code, faults;
+  uint64_t time_ns, bytes;
+};
+
+uint64_t span_of(uint64_t span_bytes, uint64_t page_bytes) {
+  if (span_bytes < page_bytes || (span_bytes & (span_bytes - 1)) != 0) return page_bytes;
+  return std::min(span_bytes, kMostSpanBytes);
+}
+
+}  // namespace
+
+TouchColumns ObjectTable::touch(const TouchInput& input) const {
+  const size_t count = columns_.size();
+  TouchColumns result;
+  result.touched_pages.assign(count, TouchColumns::kNotCounted);
+  result.recycled_pages.assign(count, TouchColumns::kNotCounted);
+  result.never_pages.assign(count, TouchColumns::kNotCounted);
+  result.first_touch_ns.assign(count, 0);
+  result.top_thread_bytes.assign(count, 0);
+  result.faults.assign(count, 0);
+  result.first_touch_thread.assign(count, 0);
+  result.first_touch_code.assign(count, 0);
+  result.touching_threads.assign(count, 0);
+  result.has_touch.assign(count, 0);
+  const uint64_t page_bytes = page_bytes_;
+  const unsigned shift = static_cast<unsigned>(__builtin_ctzll(page_bytes));
+
+  // ---- pages of objects -----------------------------------------------------------------
+  std::vector<Event> events;
+  std::unordered_map<uint32_t, std::vector<uint64_t>> beginnings;  // forks and execs of each process
+  for (uint32_t id = 1; id <= count; ++id) {
+    const uint64_t base = columns_.base[id - 1], bytes = columns_.bytes[id - 1];
+    if (bytes < page_bytes) continue;
+    const uint64_t first = (base + page_bytes - 1) >> shift, last = (base + bytes) >> shift;
+    if (first >= last) continue;
+    const uint64_t died_ns = columns_.died_ns[id - 1];
+    events.push_back({died_ns != 0 ? died_ns : kForever, id, Order::death});
+  }
+  for (size_t i = 0; i < process_events_.size(); ++i) {
+    const ml_process_event& event = process_events_[i].second;
+    if (event.operation != ML_ENUM_process_operation_FORK && event.operation != ML_ENUM_process_operation_EXEC) continue;
+    events.push_back({event.time_ns, static_cast<uint32_t>(i), Order::process_event});
+    beginnings[process_events_[i].first].push_back(event.time_ns);
+  }
+  for (auto& [process, times] : beginnings) std::sort(times.begin(), times.end());
+  for (size_t i = 0; i < mappings_.size(); ++i)
+    events.push_back({mappings_[i].second.time_ns, static_cast<uint32_t>(i), Order::mapping});
+  for (size_t i = 0; i < map_calls_.size(); ++i)
+    if (map_calls_[i].record.operation == ML_ENUM_allocation_operation_MUNMAP)
+      events.push_back({map_calls_[i].record.time_ns, static_cast<uint32_t>(i), Order::unmap});
+  for (size_t i = 0; i < input.process.size(); ++i)
+    events.push_back({std::min(input.time_ns[i], kLatest), static_cast<uint32_t>(i), Order::fault});
+  for (size_t i = 0; i < input.placed_process.size(); ++i) {
+    // The previous look may have been before the fork or exec that made this address space.
+    uint64_t begin_ns = input.placed_begin_ns[i];
+    const auto found = beginnings.find(input.placed_process[i]);
+    if (found != beginnings.end()) {
+      const auto after = std::upper_bound(found->second.begin(), found->second.end(), input.placed_end_ns[i]);
+      if (after != found->second.begin()) begin_ns = std::max(begin_ns, *std::prev(after));
+    }
+    events.push_back({std::min(begin_ns, kLatest), static_cast<uint32_t>(i), Order::placed});
+  }
+  std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
+    return a.time_ns != b.time_ns ? a.time_ns < b.time_ns : a.order < b.order;
+  });
+
+  std::unordered_map<uint32_t, ProcessPages> processes;
+  const auto judge = [&](uint32_t id) {
+    const size_t row = id - 1;
+    const uint64_t base = columns_.base[row], end = base + columns_.bytes[row], born_ns = columns_.born_ns[row];
+    const uint64_t inner_first = (base + page_bytes - 1) >> shift, inner_last = end >> shift;
+    uint64_t touched = 0, inner_touched = 0, recycled = 0;
+    processes[columns_.process[row]].pages.each(
+        base >> shift, ((end - 1) >> shift) + 1, [&](uint64_t page, const PageTimes::Page& entry) {
+          if (entry.touched_ns == 0) return;
+          const bool inner = page >= inner_first && page < inner_last;
+          if (entry.touched_ns >= born_ns) {
+            ++touched;
+            inner_touched += inner;
+          } else if (inner && entry.touched_ns >= entry.mapped_ns) {
+            ++recycled;
+          }
+        });
+    result.touched_pages[row] = touched;
+    result.recycled_pages[row] = recycled;
+    result.never_pages[row] = inner_last - inner_first - inner_touched - recycled;
+  };
+  for (const Event& event : events) {
+    switch (event.order) {
+      case Order::death: judge(event.index); break;
+      case Order::process_event: {
+        const auto& [number, record] = process_events_[event.index];
+        if (record.operation == ML_ENUM_process_operation_FORK) {
+          if (record.parent_process == 0 || record.parent_process == number) break;
+          ProcessPages copy = processes[record.parent_process];
+          processes[number] = std::move(copy);
+        } else {
+          processes[number].pages.renew_all(event.time_ns);
+          processes[number].space.clear();
+        }
+        break;
+      }
+      case Order::mapping: {
+        const auto& [number, record] = mappings_[event.index];
+        ProcessPages& process = processes[number];
+        const uint64_t end = record.address + record.bytes;
+        if (record.operation == ML_ENUM_mapping_operation_UNMAP) {
+          process.space.unmap(record.address, end);
+          process.pages.renew(record.address >> shift, (end + page_bytes - 1) >> shift, event.time_ns);
+          break;
+        }
+        process.space.map(record);
+        // What the address space took as a new mapping, and not as an old one that grew or changed.
+        const auto& areas = process.space.areas();
+        auto area = std::lower_bound(areas.begin(), areas.end(), record.address,
+                                     [](const replay::Area& a, uint64_t address) { return a.end <= address; });
+        uint32_t newest = 0;
+        for (auto at = area; at != areas.end() && at->begin < end; ++at) newest = std::max(newest, at->generation);
+        for (; area != areas.end() && area->begin < end; ++area)
+          if (area->generation == newest && area->mapped_ns == record.time_ns)
+            process.pages.renew(area->begin >> shift, area->end >> shift, event.time_ns);
+        break;
+      }
+      case Order::unmap: {
+        const MapCall& call = map_calls_[event.index];
+        processes[call.process].pages.renew(call.record.address >> shift,
+                                            page_end(call.record.address, call.record.bytes) >> shift, event.time_ns);
+        break;
+      }
+      case Order::fault: {
+        const size_t i = event.index;
+        const uint64_t span = span_of(input.span_bytes[i], page_bytes);
+        PageTimes& pages = processes[input.process[i]].pages;
+        const uint64_t first = (input.address[i] & ~(span - 1)) >> shift;
+        for (uint64_t page = first; page < first + (span >> shift); ++page)
+          pages.touch(page, std::max<uint64_t>(event.time_ns, 1));
+        break;
+      }
+      case Order::placed: {
+        const size_t i = event.index;
+        PageTimes& pages = processes[input.placed_process[i]].pages;
+        const uint64_t first = input.placed_address[i] >> shift;
+        const uint64_t last = first + (std::min(input.placed_bytes[i], kMostPlacedBytes) >> shift);
+        for (uint64_t page = first; page < last; ++page) pages.touch(page, std::max<uint64_t>(input.placed_end_ns[i], 1));
+        break;
+      }
+    }
+  }
+
+  // ---- who touched --------------------------------------------------------------------------
+  std::vector<Hit> hits;
+  const auto each_object_at = [&](const Process& process, uint64_t address, uint64_t time, auto&& visit) {
+    for (size_t layer = 0; layer < kLayers; ++layer)
+      if (const uint32_t id = own_at(process, static_cast<Layer>(layer), address, time)) visit(id);
+    process.tags.each_containing(address, columns_, [&](uint32_t id) {
+      if (columns_.born_ns[id - 1] <= time && (columns_.died_ns[id - 1] == 0 || time < columns_.died_ns[id - 1])) visit(id);
+    });
+  };
+  for (size_t i = 0; i < input.process.size(); ++i) {
+    const Process* process = known_process(input.process[i]);
+    if (process == nullptr) continue;
+    const uint64_t span = span_of(input.span_bytes[i], page_bytes);
+    const uint64_t first = input.address[i] & ~(span - 1);
+    const uint64_t time_ns = std::min(input.time_ns[i], kLatest);
+    each_object_at(*process, input.address[i], time_ns, [&](uint32_t id) {
+      const uint64_t begin = std::max(first, columns_.base[id - 1]);
+      const uint64_t end = std::min(first + span - 1, columns_.base[id - 1] + columns_.bytes[id - 1] - 1) + 1;
+      const uint64_t inside = end > begin ? end - begin : 0;
+      hits.push_back({id, input.thread[i], input.code[i], input.new_bytes[i] != 0 ? 1u : 0u, time_ns,
+                      std::min(inside, input.new_bytes[i])});
+    });
+  }
+  for (size_t i = 0; i < input.placed_process.size(); ++i) {
+    const Process* process = known_process(input.placed_process[i]);
+    if (process == nullptr) continue;
+    const uint64_t first = input.placed_address[i] & ~(page_bytes - 1);
+    const uint64_t pages = std::min(input.placed_bytes[i], kMostPlacedBytes) >> shift;
+    const uint64_t time_ns = std::min(input.placed_end_ns[i], kLatest);
+    const size_t hits_before = hits.size();
+    for (uint64_t page = 0; page < pages; ++page) {
+      each_object_at(*process, first + page * page_bytes, time_ns, [&](uint32_t id) {
+        // A long run lies in few objects: look back a little before noting one again.
+        for (size_t back = hits.size(); back > hits_before && back + 8 > hits.size(); --back)
+          if (hits[back - 1].object == id) return;
+        hits.push_back({id, 0, 0, 0, std::max(input.placed_begin_ns[i], columns_.born_ns[id - 1]), 0});
+      });
+    }
+  }
+  std::stable_sort(hits.begin(), hits.end(), [](const Hit& a, const Hit& b) {
+    return a.object != b.object ? a.object < b.object : a.thread < b.thread;
+  });
+  for (size_t at = 0; at < hits.size();) {
+    const size_t row = hits[at].object - 1;
+    const uint32_t thread = hits[at].thread;
+    uint64_t bytes = 0;
+    for (; at < hits.size() && hits[at].object - 1 == row && hits[at].thread == thread; ++at) {
+      const Hit& hit = hits[at];
+      bytes += hit.bytes;
+      result.faults[row] += hit.faults;
+      if (!result.has_touch[row] || hit.time_ns < result.first_touch_ns[row]) {
+        result.has_touch[row] = 1;
+        result.first_touch_ns[row] = hit.time_ns;
+        result.first_touch_thread[row] = hit.thread;
+        result.first_touch_code[row] = hit.code;
+      }
+    }
+    if (thread == 0) continue;  // the kernel's, for nobody in particular
+    if (result.touching_threads[row] < 255) ++result.touching_threads[row];
+    result.top_thread_bytes[row] = std::max(result.top_thread_bytes[row], bytes);
+  }
+  return result;
+}
+
+}  // namespace memlens::objects

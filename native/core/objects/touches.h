@@ -1,0 +1,37 @@
+// What page faults say about objects.
+//
+// A page counts as touched in an object if a fault or a placed run (memory that the kernel
+// filled inside a system call, known to have come between two looks) fell into the object's
+// life; as recycled if not, but it was touched before in the same mapping: the object got
+// memory that was in use already; as never touched otherwise. Only pages that lie wholly
+// inside an object count as recycled or never touched.
+//
+// Who touched an object first: the faults whose address lies in it. A fault by a child of a
+// fork says nothing about its parent's objects.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace memlens::objects {
+
+struct TouchInput {
+  // Faults, one row each.
+  std::span<const uint32_t> process, thread, code;
+  std::span<const uint64_t> time_ns, address, span_bytes, new_bytes;
+  // Placed runs.
+  std::span<const uint32_t> placed_process;
+  std::span<const uint64_t> placed_begin_ns, placed_end_ns, placed_address, placed_bytes;
+};
+
+// One row for each object.
+struct TouchColumns {
+  static constexpr uint64_t kNotCounted = UINT64_MAX;  // no whole page inside
+  std::vector<uint64_t> touched_pages, recycled_pages, never_pages;
+  std::vector<uint64_t> first_touch_ns, top_thread_bytes;
+  std::vector<uint32_t> faults, first_touch_thread, first_touch_code;
+  std::vector<uint8_t> touching_threads, has_touch;
+};
+
+}  // namespace memlens::objects
