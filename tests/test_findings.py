@@ -28,6 +28,14 @@ CASES = [
      ["first_touch", "--mode", "parallel", "--mib", "64", "--iterations", "400"]),
     ("fault_storm", ["fault_storm", "--mib", "8", "--iterations", "60"], ["fault_storm", "--mib", "8", "--iterations", "60", "--reuse"]),
     ("capacity_peak", ["peak_capacity"], ["peak_capacity", "--streaming"]),
+    ("unused_allocation", ["object_use"], ["object_use", "--mode", "dense"]),
+    ("unused_allocation", ["object_use", "--heap"], ["object_use", "--mode", "dense", "--heap"]),
+    ("unaligned_buffer", ["object_use", "--mode", "dense", "--heap"], ["object_use", "--mode", "dense", "--heap", "--aligned"]),
+    ("allocation_churn", ["churn"], ["churn", "--reuse"]),
+    ("allocation_churn", ["churn", "--bytes", "1000000", "--turns", "20000"], ["churn", "--bytes", "1000000", "--turns", "20000", "--reuse"]),
+    ("object_first_touch", ["first_touch", "--mode", "serial", "--mib", "64", "--iterations", "400"],
+     ["first_touch", "--mode", "parallel", "--mib", "64", "--iterations", "400"]),
+    ("struct_padding", ["struct_padding"], ["struct_padding", "--packed"]),
 ]  # fmt: skip
 
 

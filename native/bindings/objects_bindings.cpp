@@ -197,6 +197,12 @@ void bind_objects(nb::module_& module) {
            "payload"_a)
       .def("add_mappings", [](Table& self, uint32_t p, const nb::bytes& b) { self.add_mappings(p, view(b)); },
            "process"_a, "payload"_a)
+      .def("add_variable",
+           [](Table& self, uint32_t process, uint64_t time_ns, uint64_t base, uint64_t bytes, uint32_t name, uint32_t thread,
+              bool is_thread_local) {
+             self.add_variable({time_ns, base, bytes, process, name, thread, is_thread_local});
+           },
+           nb::kw_only(), "process"_a, "time_ns"_a, "base"_a, "bytes"_a, "name"_a, "thread"_a, "is_thread_local"_a)
       .def("run",
            [](Table& self) {
              nb::gil_scoped_release unlocked;

@@ -28,7 +28,7 @@ bool is_alive(const Columns& columns, uint32_t id, uint64_t time) {
 }
 
 // Events of one moment, in the order of their effects.
-enum Order : uint8_t { process_event, mapping, release, unmap, birth, map_call, tag, thread_memory };
+enum Order : uint8_t { process_event, mapping, release, unmap, birth, map_call, tag, thread_memory, variable };
 
 struct Event {
   uint64_t time_ns;
@@ -140,6 +140,7 @@ void ObjectTable::run() {
     if (map_calls_[events[i].index].record.operation == ML_ENUM_allocation_operation_MUNMAP) events[i].order = Order::unmap;
   collect(tag_events_, Order::tag, pair_time, pair_process);
   collect(thread_memory_, Order::thread_memory, pair_time, pair_process);
+  collect(variables_, Order::variable, [](const Variable& v) { return v.time_ns; }, [](const Variable& v) { return v.process; });
   std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
     return a.time_ns != b.time_ns ? a.time_ns < b.time_ns : a.order < b.order;
   });
@@ -158,6 +159,7 @@ void ObjectTable::run() {
       case Order::map_call: replay_map_call(map_calls_[index]); break;
       case Order::tag: replay_tag(tag_events_[index].first, tag_events_[index].second); break;
       case Order::thread_memory: replay_thread(thread_memory_[index].first, thread_memory_[index].second); break;
+      case Order::variable: replay_variable(variables_[index]); break;
     }
   }
   std::vector<Birth>().swap(births_);
@@ -609,6 +611,18 @@ void ObjectTable::replay_thread(uint32_t number, const ml_thread_memory& record)
                                      .protection = area->protection}, now);
   tree(process, Layer::stack).insert(begin, bytes, id, now);
   if (record.thread != 0) process.thread_stacks[record.thread] = id;
+}
+
+void ObjectTable::replay_variable(const Variable& variable) {
+  Process& process = process_of(variable.process);
+  const uint64_t bytes = covered_bytes(variable.bytes);
+  if (variable.base + bytes < variable.base) return;
+  // Names for one place (aliases, a block and its members): the first one stays.
+  if (!overlapping(process, Layer::variable, variable.base, variable.base + bytes, variable.time_ns).empty()) return;
+  const uint32_t id = make(process, {.kind = variable.is_thread_local ? Kind::thread_local_variable : Kind::variable,
+                                     .base = variable.base, .bytes = variable.bytes, .thread = variable.thread,
+                                     .name = variable.name}, variable.time_ns);
+  tree(process, Layer::variable).insert(variable.base, bytes, id, variable.time_ns);
 }
 
 // ---- answers ------------------------------------------------------------------------------

@@ -37,9 +37,9 @@
 namespace memlens::objects {
 
 // In the order of precedence: the first layer with an object at an address is the answer.
-enum class Layer : uint8_t { heap, memlens, stack, mmap, brk, file };
-inline constexpr size_t kLayers = 6;
-inline constexpr const char* kLayerNames[] = {"heap", "memlens", "stack", "mmap", "brk", "file"};
+enum class Layer : uint8_t { heap, memlens, variable, stack, mmap, brk, file };
+inline constexpr size_t kLayers = 7;
+inline constexpr const char* kLayerNames[] = {"heap", "memlens", "variable", "stack", "mmap", "brk", "file"};
 
 struct Counts {
   uint64_t failed_calls = 0;      // allocations that returned no memory
@@ -60,6 +60,14 @@ class ObjectTable {
   void add_thread_memory(uint32_t process, std::span<const unsigned char> payload);
   void add_process_events(uint32_t process, std::span<const unsigned char> payload);
   void add_mappings(uint32_t process, std::span<const unsigned char> payload);
+
+  // A static variable, or one thread's copy of a thread-local one. `name` is the caller's own number.
+  struct Variable {
+    uint64_t time_ns, base, bytes;
+    uint32_t process, name, thread;
+    bool is_thread_local;
+  };
+  void add_variable(const Variable& variable) { variables_.push_back(variable); }
 
   void run();
 
@@ -130,6 +138,7 @@ class ObjectTable {
   void replay_mapping(uint32_t number, const ml_mapping& record);
   void replay_tag(uint32_t number, const ml_tag_event& record);
   void replay_thread(uint32_t number, const ml_thread_memory& record);
+  void replay_variable(const Variable& variable);
 
   // Everything alive that overlaps [begin, end) as `process` sees it now, inherited objects included.
   std::vector<Interval> overlapping(const Process& process, Layer layer, uint64_t begin, uint64_t end,
@@ -166,6 +175,7 @@ class ObjectTable {
   std::vector<MapCall> map_calls_;
   std::vector<std::pair<uint32_t, ml_tag_event>> tag_events_;
   std::vector<std::pair<uint32_t, ml_thread_memory>> thread_memory_;
+  std::vector<Variable> variables_;
   std::vector<std::pair<uint32_t, ml_process_event>> process_events_;
   std::vector<std::pair<uint32_t, ml_mapping>> mappings_;
 

@@ -295,7 +295,7 @@ def _stacks(heap: pa.Table, stacks: AllocationStacks) -> pa.Table:
         entry = merged.setdefault(tuple(stacks.names(row["stack"])), [0, 0, 0, 0])
         for at, name in enumerate(("bytes_at_process_peak", "allocated_bytes", "allocations", "live_bytes")):
             entry[at] += row[name]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"frames": list(names), "bytes_at_process_peak": int(at_peak), "allocated_bytes": int(allocated),
          "allocations": count, "live_bytes": int(live)}
         for names, (at_peak, allocated, count, live) in merged.items()
@@ -339,6 +339,6 @@ def _over_time(capture: Capture, peaks: pa.Table) -> pa.Table:
 DESCRIPTOR = AnalysisDescriptor(
     name="objects",
     question="Which objects does the program allocate, where, how long do they live, and which are never used?",
-    needs=("allocation",),
+    needs=("runtime_status",),
     run=objects,
 )

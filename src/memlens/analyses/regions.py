@@ -171,7 +171,9 @@ def _allocations(capture: Capture) -> Counter:
     table = capture.table("objects")
     heap = table.filter(pc.equal(table.column("kind"), "heap"))
     return Counter(
-        *(heap.column(name).to_numpy() for name in ("process", "thread", "born_ns")),
+        heap.column("process").to_numpy(),
+        heap.column("thread").to_numpy(),
+        heap.column("born_ns").to_numpy(),
         heap.column("weight_bytes").to_numpy().astype(float),
         heap.column("count").to_numpy(),
     )

@@ -20,6 +20,7 @@ KINDS: tuple[str, ...] = tuple(_core.OBJECT_KINDS)
 MOST_STORED = 2_000_000
 """A side table of more objects is not written: it is made anew from the records when it is asked for."""
 NOT_COUNTED = 2**64 - 1
+VARIABLE_COLUMNS = ["process", "kind", "name", "base", "bytes", "thread", "born_ns"]
 
 
 class Objects:
@@ -40,6 +41,17 @@ class Objects:
         ):
             for header, payload in capture.payloads(name):
                 add(header["process"], payload)
+        self._variables = capture.table("variables").select(VARIABLE_COLUMNS).to_pylist()
+        for row, variable in enumerate(self._variables):
+            engine.add_variable(
+                process=variable["process"],
+                time_ns=variable["born_ns"],
+                base=variable["base"],
+                bytes=variable["bytes"],
+                name=row + 1,
+                thread=variable["thread"],
+                is_thread_local=variable["kind"] == "tls",
+            )
         engine.run()
         self.engine = engine
 
@@ -63,7 +75,7 @@ class Objects:
     def find(self, addresses: Any, times_ns: Any, *, process: Any, layer: str = "any") -> Any:
         """The object at each address and time, 0 = none; `process` is one number, or one for each.
 
-        ``layer`` any: the first of heap, memlens, stack, mmap, brk and file that has one.
+        ``layer`` any: the first of heap, memlens, variable, stack, mmap, brk and file that has one.
         ``layer`` tag: the innermost tag.
         """
         import numpy as np
@@ -186,6 +198,8 @@ class Objects:
                 text = (
                     strings.get(number)
                     if what == "string"
+                    else self._variables[number - 1]["name"]
+                    if what == "variable"
                     else "[heap]"
                     if what == "brk"
                     else f"stack of thread {number}"
@@ -198,6 +212,8 @@ class Objects:
             kind = KINDS[kinds[row]]
             if kind == "stack":
                 codes[row] = code("thread", int(self.columns["thread"][row]))
+            elif kind in ("static", "tls"):
+                codes[row] = code("variable", int(names[row]))
             else:
                 codes[row] = code("brk", 0) if kind == "brk" else code("string", int(names[row]))
         return pa.array(texts, type=pa.string()).take(pa.array(codes))

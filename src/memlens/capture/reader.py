@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 BATCH_BYTES = 4 << 20
 """Small chunks are joined up to this: a tree of thousands of processes has thousands of them."""
-SIDE_TABLES = ("processes", "threads", "modules", "sites", "objects", "regions", "pinning")
+SIDE_TABLES = ("processes", "threads", "modules", "sites", "variables", "objects", "regions", "pinning")
 PLURALS = {
     "string": "strings",
     "stack": "stacks",

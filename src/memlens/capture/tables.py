@@ -112,8 +112,11 @@ def _schemas() -> dict[str, pa.Schema]:
 def table_schema(name: str) -> pa.Schema:
     """The columns of a side table."""
     from .symbols import site_schema
+    from .variables import static_object_schema
 
-    return site_schema() if name == "sites" else _schemas()[name]
+    if name == "sites":
+        return site_schema()
+    return static_object_schema() if name == "variables" else _schemas()[name]
 
 
 def process_rows(capture: Capture) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -290,6 +293,10 @@ def derive_table(capture: Capture, name: str, *, paths: dict[str, str] | None = 
 
     if name == "sites":
         return capture.replay.code_sites
+    if name == "variables":
+        from .variables import static_objects
+
+        return static_objects(capture)
     schema = _schemas()[name]
     if name == "processes":
         rows = process_rows(capture)[0]

@@ -45,6 +45,8 @@ def write_side_tables(writer: CaptureWriter) -> None:
             table = site_table(rows)
         elif name == "modules":
             table = modules
+        elif name in ("variables", "objects"):
+            table = capture.table(name)  # objects are made from variables
         else:
             table = derive_table(capture, name)
         writer.write_table(name, table)

@@ -1,0 +1,92 @@
+"""Finding: a large array of structs is to a good part padding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...registry import FindingDescriptor
+
+if TYPE_CHECKING:
+    from ...capture.reader import Capture
+    from ...results import Finding, Result
+
+MIN_BYTES = 1 << 20
+MIN_SHARE = 0.2
+EVIDENCE = """
+SELECT v.name, v.type, v.bytes, v.element_bytes, v.padding_bytes, o.touched_bytes, v.file, v.line
+FROM variables v JOIN objects o ON o.process = v.process AND o.base = v.base AND o.kind = v.kind
+WHERE v.padding_bytes > 0 AND v.bytes >= 1048576 AND v.bytes >= 2 * v.element_bytes
+ORDER BY v.bytes DESC LIMIT 10
+""".strip()
+
+
+def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from ...results import Finding
+
+    variables = capture.table("variables")
+    padded = variables.filter(
+        pc.and_(
+            pc.greater_equal(variables.column("bytes"), MIN_BYTES),
+            pc.greater_equal(
+                pc.cast(variables.column("padding_bytes").fill_null(0), pa.float64()),
+                pc.multiply(pc.cast(variables.column("element_bytes").fill_null(0), pa.float64()), MIN_SHARE),
+            ),
+        )
+    ).to_pylist()
+    objects = capture.table("objects")
+    found = []
+    told = set()
+    for row in padded:
+        if not row["padding_bytes"] or row["bytes"] < 2 * row["element_bytes"] or row["name"] in told:
+            continue
+        mine = objects.filter(
+            pc.and_(
+                pc.equal(objects.column("process"), row["process"]),
+                pc.and_(pc.equal(objects.column("base"), row["base"]), pc.equal(objects.column("kind"), row["kind"])),
+            )
+        ).to_pylist()
+        touched = mine[0]["touched_bytes"] if mine else None
+        if touched is not None and touched < MIN_BYTES:
+            continue  # it is there, and nobody uses it
+        told.add(row["name"])
+        share = row["padding_bytes"] / row["element_bytes"]
+        found.append(
+            Finding(
+                name=DESCRIPTOR.name,
+                severity="medium" if share >= 0.4 and row["bytes"] >= 64 << 20 else "low",
+                claim=(
+                    f"{row['name']} ({row['type']}, {row['bytes'] / 2**20:.1f} MiB) is {share:.0%} padding: "
+                    f"{row['padding_bytes']} of {row['element_bytes']} bytes of each element, so every cache line and page "
+                    "carries that much less."
+                ),
+                evidence={
+                    "variable": row["name"],
+                    "type": row["type"],
+                    "bytes": row["bytes"],
+                    "element_bytes": row["element_bytes"],
+                    "padding_bytes": row["padding_bytes"],
+                    "where": f"{row['file']}:{row['line']}",
+                    "sql": EVIDENCE,
+                },
+                remedy=(
+                    "Order the fields by decreasing size, use the smallest types that hold the values, or keep an array for "
+                    "each field. (Heap arrays are not checked: their element type is not recorded.)"
+                ),
+                quality=results["objects"].quality,
+            )
+        )
+    return found[:5]
+
+
+DESCRIPTOR = FindingDescriptor(
+    name="struct_padding",
+    question="Are large arrays of structs to a good part padding?",
+    analyses=("objects",),
+    evidence_sql=EVIDENCE,
+    check=check,
+    bad_workload="struct_padding",
+    good_workload="struct_padding --packed",
+)
