@@ -256,6 +256,7 @@ class Unwinder {
 void bind_variables(nb::module_& module);  // variables_bindings.cpp
 
 NB_MODULE(_core, module) {
+  nb::set_leak_warnings(false);  // what lives at exit is not a leak
   module.doc() = "The native engine of memlens; memlens.capture and memlens.analyses wrap it.";
 
   nb::exception<FormatError> format_error(module, "FormatError", PyExc_ValueError);

@@ -40,7 +40,7 @@ nb::object owned(std::vector<T>&& values) {
 
 // A view of memory that `table` owns.
 template <typename T>
-nb::object lent(const std::vector<T>& values, nb::handle table) {
+nb::object lent(const memlens::objects::LargeVector<T>& values, nb::handle table) {
   return nb::cast(nb::ndarray<nb::numpy, const T, nb::ndim<1>>(values.data(), {values.size()}, table));
 }
 

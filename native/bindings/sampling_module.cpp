@@ -283,6 +283,7 @@ nb::bytes clock_pairs() {
 }  // namespace
 
 NB_MODULE(_sampling, module) {
+  nb::set_leak_warnings(false);  // what lives at exit is not a leak
   module.doc() = "perf sessions, /proc readers and probes of memlens; used by memlens.collect only.";
   nb::class_<Batch>(module, "Batch")
       .def_ro("kind", &Batch::kind)

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "large_vector.h"
+
 namespace memlens::objects {
 
 enum class Kind : uint8_t { heap, mmap, brk, tag, stack, file, memlens, variable, thread_local_variable };
@@ -18,9 +20,9 @@ inline constexpr uint32_t kNoSite = UINT32_MAX;
 
 // Rows of 77 bytes; apart from them, so that one column goes to NumPy as it is.
 struct Columns {
-  std::vector<uint64_t> base, bytes, born_ns, died_ns /* 0 = alive at the end */, weight_bytes;
-  std::vector<uint32_t> process, thread, death_thread, stack, previous, name, map_flags, site;
-  std::vector<uint8_t> kind, operation, alignment_shift, flags, protection;
+  LargeVector<uint64_t> base, bytes, born_ns, died_ns /* 0 = alive at the end */, weight_bytes;
+  LargeVector<uint32_t> process, thread, death_thread, stack, previous, name, map_flags, site;
+  LargeVector<uint8_t> kind, operation, alignment_shift, flags, protection;
 
   size_t size() const { return base.size(); }
 

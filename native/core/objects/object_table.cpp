@@ -106,7 +106,7 @@ void ObjectTable::add_mappings(uint32_t process, std::span<const unsigned char> 
 // ---- replay ------------------------------------------------------------------------------
 
 void ObjectTable::run() {
-  std::vector<Event> events;
+  LargeVector<Event> events;
   events.reserve(births_.size() + releases_.size() + map_calls_.size() + tag_events_.size() + thread_memory_.size() +
                  process_events_.size() + mappings_.size());
   struct Range {
@@ -162,8 +162,8 @@ void ObjectTable::run() {
       case Order::variable: replay_variable(variables_[index]); break;
     }
   }
-  std::vector<Birth>().swap(births_);
-  std::vector<Release>().swap(releases_);
+  LargeVector<Birth>().swap(births_);
+  LargeVector<Release>().swap(releases_);
   std::vector<std::pair<uint32_t, uint64_t>>().swap(old_addresses_);
   totals_.finish();
   for (auto& [number, process] : processes_) process->tags.freeze(columns_);

@@ -169,9 +169,9 @@ class ObjectTable {
 
   uint64_t page_bytes_;
   std::unordered_set<uint32_t> file_paths_;  // strings that begin with one "/"
-  std::vector<Birth> births_;
+  LargeVector<Birth> births_;
   std::vector<std::pair<uint32_t, uint64_t>> old_addresses_;  // (birth, address before) of reallocs, ascending
-  std::vector<Release> releases_;
+  LargeVector<Release> releases_;
   std::vector<MapCall> map_calls_;
   std::vector<std::pair<uint32_t, ml_tag_event>> tag_events_;
   std::vector<std::pair<uint32_t, ml_thread_memory>> thread_memory_;

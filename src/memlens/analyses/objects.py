@@ -92,9 +92,8 @@ def objects(capture: Capture) -> Result:
     stacks = AllocationStacks(capture)
     sites = engine.sites()
     peaks = engine.peaks()
-    table = capture.table("objects")
     heap = sites.filter(pc.equal(sites.column("kind"), "heap"))
-    by_site = _by_site(sites, table, stacks)
+    by_site = _by_site(capture, sites, stacks)
     ended = {row["process"] for row in capture.table("processes").to_pylist() if row["end_ns"] is not None}
     leaks = _leaks(heap, stacks, ended)
 
@@ -102,8 +101,8 @@ def objects(capture: Capture) -> Result:
     sampled = bool(pc.any(sites.column("sampled")).as_py()) if sites.num_rows else False
     rate = max(status.column("sample_bytes").to_pylist(), default=0)
     peak = max(peaks.to_pylist(), key=lambda row: row["heap_peak_bytes"], default=None)
-    data = table.filter(pc.is_in(table.column("kind"), pa.array(["heap", "mmap"])))
-    never = data.column("never_touched_bytes")
+    data = engine.is_kind("heap", "mmap")
+    never = int(engine.pages("never")[data].sum()) if engine.touches is not None else None
     figures: dict[str, Any] = {
         "peak_heap_bytes": peak["heap_peak_bytes"] if peak else 0,
         "peak_heap_process": peak["process"] if peak else None,
@@ -114,8 +113,8 @@ def objects(capture: Capture) -> Result:
         "temporary_allocations": float(pc.sum(heap.column("temporary")).as_py() or 0),
         "leaked_bytes": sum(row["live_bytes"] for row in leaks),
         "leaked_objects": sum(row["live"] for row in leaks),
-        "never_touched_bytes": pc.sum(never).as_py(),
-        "objects_recorded": table.num_rows,
+        "never_touched_bytes": never,
+        "objects_recorded": int(data.sum()),
         "sample_bytes": rate if sampled else 0,
         "processes": peaks.num_rows,
     }
@@ -139,7 +138,7 @@ def objects(capture: Capture) -> Result:
         figures,
         {
             "by_site": by_site,
-            "largest": _largest(capture, table, stacks),
+            "largest": _largest(capture, stacks),
             "leaks": pa.Table.from_pylist(leaks, schema=LEAK_SCHEMA()),
             "stacks": _stacks(heap, stacks),
             "over_time": _over_time(capture, peaks),
@@ -181,18 +180,27 @@ def _without_library(capture: Capture, status: pa.Table) -> list[str]:
     ]
 
 
-def _by_site(sites: pa.Table, table: pa.Table, stacks: AllocationStacks) -> pa.Table:
+def _by_site(capture: Capture, sites: pa.Table, stacks: AllocationStacks) -> pa.Table:
     """Sums over call stacks that end in one line."""
+    import numpy as np
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    used = table.filter(pc.greater(table.column("stack"), 0)).group_by(["process", "stack", "kind"])
-    sums = used.aggregate(
-        [("touched_bytes", "sum"), ("recycled_bytes", "sum"), ("never_touched_bytes", "sum"), ("bytes", "max")]
-    )
-    touched = {(row["process"], row["stack"], row["kind"]): row for row in sums.to_pylist()}
+    engine = capture.objects
+    site_of_object = np.asarray(engine.columns["site"])
+    placed = site_of_object < sites.num_rows
+    touched: dict[str, Any] = {}
+    if engine.touches is not None:
+        for name, which in (
+            ("touched_bytes", "touched"),
+            ("recycled_bytes", "recycled"),
+            ("never_touched_bytes", "never"),
+        ):
+            sums = np.bincount(
+                site_of_object[placed], weights=engine.pages(which)[placed].astype(float), minlength=sites.num_rows
+            )
+            touched[name] = sums.astype(np.uint64)
     merged: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in sites.to_pylist():
+    for number, row in enumerate(sites.to_pylist()):
         if row["kind"] not in ("heap", "mmap"):
             continue
         site = stacks.site(row["stack"])
@@ -212,11 +220,8 @@ def _by_site(sites: pa.Table, table: pa.Table, stacks: AllocationStacks) -> pa.T
             entry[name] += row[name]
         entry["largest_bytes"] = max(entry["largest_bytes"], row["max_bytes"])
         entry["sampled"] = entry["sampled"] or row["sampled"]
-        pages = touched.get((row["process"], row["stack"], row["kind"]), {})
-        for name in ("touched_bytes", "recycled_bytes", "never_touched_bytes"):
-            value = pages.get(f"{name}_sum")
-            if value is not None:
-                entry[name] = (entry[name] or 0) + value
+        for name, of_site in touched.items():
+            entry[name] = (entry[name] or 0) + int(of_site[number])
     rows = sorted(merged.values(), key=lambda entry: -entry["peak_bytes"])
     for entry in rows:
         total, count = entry.pop("lifetime_ns"), entry["releases"]
@@ -248,16 +253,21 @@ def _leaks(heap: pa.Table, stacks: AllocationStacks, ended: set[int]) -> list[di
     return sorted(rows, key=lambda row: -row["live_bytes"])
 
 
-def _largest(capture: Capture, table: pa.Table, stacks: AllocationStacks) -> pa.Table:
+def _largest(capture: Capture, stacks: AllocationStacks) -> pa.Table:
     """The largest objects one by one, with who touched them first."""
+    import numpy as np
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    data = table.filter(pc.is_in(table.column("kind"), pa.array(["heap", "mmap", "tag", "static", "tls"])))
-    order = pc.select_k_unstable(data, k=min(LARGEST, data.num_rows), sort_keys=[("bytes", "descending")])
+    engine = capture.objects
+    mine = np.flatnonzero(engine.is_kind("heap", "mmap", "tag", "static", "tls"))
+    sizes = np.asarray(engine.columns["bytes"])[mine]
+    if len(mine) > LARGEST:
+        mine = mine[np.argpartition(sizes, len(sizes) - LARGEST)[-LARGEST:]]
+        sizes = np.asarray(engine.columns["bytes"])[mine]
+    mine = mine[np.argsort(-sizes.astype(np.int64), kind="stable")]
     rows = []
     end_ns = capture.end_ns
-    for row in data.take(order).to_pylist():
+    for row in engine.table(mine).to_pylist():
         touch = stacks.code_row(row["first_touch_code"])
         row["site"] = stacks.site(row["stack"])
         rows.append(

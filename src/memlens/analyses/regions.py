@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from ..results import Result
 
 
+OBJECT_COLUMNS = ("process", "thread", "born_ns", "weight_bytes", "bytes", "count_weight")
+
+
 class Counter:
     """How many events, and how much weight, a thread (or a process) has before a moment."""
 
@@ -166,16 +169,14 @@ def _faults(capture: Capture) -> Counter:
 
 
 def _allocations(capture: Capture) -> Counter:
-    import pyarrow.compute as pc
+    import numpy as np
 
-    table = capture.table("objects")
-    heap = table.filter(pc.equal(table.column("kind"), "heap"))
+    engine = capture.objects
+    heap = engine.is_kind("heap")
+    columns = {name: np.asarray(values)[heap] for name, values in engine.columns.items() if name in OBJECT_COLUMNS}
+    weights = np.where(columns["weight_bytes"] != 0, columns["weight_bytes"], columns["bytes"]).astype(float)
     return Counter(
-        heap.column("process").to_numpy(),
-        heap.column("thread").to_numpy(),
-        heap.column("born_ns").to_numpy(),
-        heap.column("weight_bytes").to_numpy().astype(float),
-        heap.column("count").to_numpy(),
+        columns["process"], columns["thread"], columns["born_ns"], weights, columns["count_weight"].astype(float)
     )
 
 

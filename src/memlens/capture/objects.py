@@ -113,24 +113,26 @@ class Objects:
             placed_bytes=placed["pages"] * page_bytes,
         )
 
-    def table(self) -> pa.Table:
-        """The side table ``objects``."""
+    def table(self, rows: Any | None = None) -> pa.Table:
+        """The side table ``objects``; with ``rows`` (row numbers, id - 1) only those, in that order."""
         import numpy as np
         import pyarrow as pa
 
         from .layouts import enum_names
         from .tables import table_schema
 
-        columns = self.columns
-        count = self.count
+        everything = rows is None
+        columns = self.columns if everything else {name: values[rows] for name, values in self.columns.items()}
+        count = len(columns["process"])
         died = columns["died_ns"]
         ended = died != 0
         operations = enum_names("allocation_operation")
         made: dict[str, Any] = {
-            "id": np.arange(1, count + 1, dtype=np.uint64),
+            "id": (np.arange(count, dtype=np.uint64) if rows is None else np.asarray(rows).astype(np.uint64))
+            + np.uint64(1),
             "process": columns["process"],
             "kind": _named(columns["kind"], dict(enumerate(KINDS))),
-            "name": self._names(),
+            "name": self._names(columns),
             "base": columns["base"],
             "bytes": columns["bytes"],
             "weight_bytes": np.where(columns["weight_bytes"] != 0, columns["weight_bytes"], columns["bytes"]),
@@ -147,7 +149,7 @@ class Objects:
                 mask=columns["alignment_shift"] == 0,
             ),
         }
-        made.update(self._touch_columns())
+        made.update(self._touch_columns(rows, count))
         schema = table_schema("objects")
         arrays = [
             (made[field.name] if isinstance(made[field.name], pa.Array) else pa.array(made[field.name])).cast(
@@ -157,7 +159,7 @@ class Objects:
         ]
         return pa.Table.from_arrays(arrays, schema=schema)
 
-    def _touch_columns(self) -> dict[str, Any]:
+    def _touch_columns(self, rows: Any | None, count: int) -> dict[str, Any]:
         import numpy as np
         import pyarrow as pa
 
@@ -165,7 +167,9 @@ class Objects:
         names = ("touched_bytes", "recycled_bytes", "never_touched_bytes", "faults", "first_touch_ns",
                  "first_touch_thread", "first_touch_code", "touching_threads", "top_thread_bytes")  # fmt: skip
         if touches is None:
-            return {name: pa.nulls(self.count, pa.uint64()) for name in names}
+            return {name: pa.nulls(count, pa.uint64()) for name in names}
+        if rows is not None:
+            touches = {name: values[rows] for name, values in touches.items()}
         uncounted = touches["never_pages"] == np.uint64(NOT_COUNTED)
         page_bytes = np.uint64(self.page_bytes)
         made: dict[str, Any] = {}
@@ -182,40 +186,50 @@ class Objects:
         made["top_thread_bytes"] = touches["top_thread_bytes"]
         return made
 
-    def _names(self) -> pa.Array:
-        """Tags and files by their strings, stacks by their thread, the brk area as the kernel calls it."""
+    def pages(self, which: str) -> Any:
+        """Bytes of touched, recycled or never touched pages of each object, 0 where they are not known."""
+        import numpy as np
+
+        touches = self.touches
+        if touches is None:
+            return np.zeros(self.count, dtype=np.uint64)
+        counts = touches[f"{which}_pages"]
+        known = touches["never_pages"] != np.uint64(NOT_COUNTED)
+        return np.where(known, counts, np.uint64(0)) * np.uint64(self.page_bytes)
+
+    def is_kind(self, *names: str) -> Any:
+        """Which objects are of these kinds, as a mask."""
+        import numpy as np
+
+        wanted = np.zeros(256, dtype=bool)
+        wanted[[KINDS.index(name) for name in names]] = True
+        return wanted[self.columns["kind"]]
+
+    def _names(self, columns: dict[str, Any]) -> pa.Array:
+        """Tags and files by their strings, stacks by their thread, variables, the brk area as the kernel calls it."""
         import numpy as np
         import pyarrow as pa
 
-        names, kinds = self.columns["name"], self.columns["kind"]
+        names, kinds = columns["name"], columns["kind"]
         texts: list[str | None] = [None]
         index: dict[tuple[str, int], int] = {}
-        codes = np.zeros(self.count, dtype=np.int32)
+        codes = np.zeros(len(names), dtype=np.int32)
         strings = self.capture.strings()
 
-        def code(what: str, number: int) -> int:
-            if (what, number) not in index:
-                text = (
-                    strings.get(number)
-                    if what == "string"
-                    else self._variables[number - 1]["name"]
-                    if what == "variable"
-                    else "[heap]"
-                    if what == "brk"
-                    else f"stack of thread {number}"
-                )
-                index[what, number] = len(texts)
-                texts.append(text)
-            return index[what, number]
+        def text_of(what: str, number: int) -> str | None:
+            if what == "stack":
+                return f"stack of thread {number}"
+            if what == "brk":
+                return "[heap]"
+            return self._variables[number - 1]["name"] if what in ("static", "tls") else strings.get(number)
 
         for row in np.flatnonzero((names != 0) | (kinds == KINDS.index("stack")) | (kinds == KINDS.index("brk"))):
             kind = KINDS[kinds[row]]
-            if kind == "stack":
-                codes[row] = code("thread", int(self.columns["thread"][row]))
-            elif kind in ("static", "tls"):
-                codes[row] = code("variable", int(names[row]))
-            else:
-                codes[row] = code("brk", 0) if kind == "brk" else code("string", int(names[row]))
+            key = (kind, int(columns["thread"][row]) if kind == "stack" else int(names[row]))
+            if key not in index:
+                index[key] = len(texts)
+                texts.append(text_of(*key))
+            codes[row] = index[key]
         return pa.array(texts, type=pa.string()).take(pa.array(codes))
 
     def sites(self) -> pa.Table:

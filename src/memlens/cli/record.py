@@ -6,9 +6,13 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import MemlensError, UsageError
 from .main import new_parser, print_error
+
+if TYPE_CHECKING:
+    from ..capture.reader import Capture
 
 EXAMPLES = """\
   memlens record -- ./solver input.dat          writes solver.memlens, then a summary
@@ -152,7 +156,7 @@ def main(arguments: list[str]) -> int:
     outcome = recorder.run_pid(options.pid) if options.pid is not None else recorder.run_command(command)
     try:
         if not options.quiet:
-            _summarise(output)
+            _summarise(recorder.capture or output)
     except MemlensError as error:
         print_error(error)
     except Exception as error:  # the program's status must still be passed on
@@ -176,10 +180,10 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _summarise(output: Path) -> None:
+def _summarise(output: Capture | Path) -> None:
     from .. import analyses
     from ..capture.reader import open_capture
     from ..present import terminal
 
-    report = analyses.report(open_capture(output))
+    report = analyses.report(open_capture(output) if isinstance(output, Path) else output)
     terminal.show(report, file=sys.stderr, brief=True)

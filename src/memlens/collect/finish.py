@@ -21,8 +21,8 @@ from ..capture.tables import derive_table
 from ..capture.writer import CaptureWriter
 
 
-def write_side_tables(writer: CaptureWriter) -> None:
-    """Writes everything that a complete capture has beside its records."""
+def write_side_tables(writer: CaptureWriter) -> Capture:
+    """Writes everything that a complete capture has beside its records; returns the capture, as far as it was read."""
     capture = Capture(writer.path)
     if _write_jit_code(capture, writer) + _write_unwound_stacks(capture, writer):
         capture.refresh()
@@ -50,6 +50,7 @@ def write_side_tables(writer: CaptureWriter) -> None:
         else:
             table = derive_table(capture, name)
         writer.write_table(name, table)
+    return capture
 
 
 def _write_jit_code(capture: Capture, writer: CaptureWriter) -> int:

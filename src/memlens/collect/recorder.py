@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import _sampling
 from ..capture import machine
@@ -29,6 +29,9 @@ from ..errors import CollectorError, ProgramNotExecutable, ProgramNotFound, os_r
 from . import facts as machine_facts
 from . import preload
 from .slow_sampler import SlowSampler
+
+if TYPE_CHECKING:
+    from ..capture.reader import Capture
 
 TICK_S = 0.1
 EARLY_TICK_S = 0.02
@@ -118,6 +121,8 @@ class Recorder:
         self.session: _sampling.Session
         self.slow: SlowSampler
         self.channel: _sampling.Channel | None = None
+        self.capture: Capture | None = None
+        """What was recorded, after the end: spares reading it again."""
         self._recording = True
         self.failure: str | None = None
 
@@ -473,8 +478,10 @@ class Recorder:
             from .finish import write_side_tables  # Arrow and NumPy come with it: not before the program has ended
 
             with self._while_finishing():
-                write_side_tables(self.writer)
+                capture = write_side_tables(self.writer)
             self.writer.finish()
+            capture.meta = self.writer.meta
+            self.capture = capture
         except Exception as error:
             # The records are on disk; a reader makes the tables itself.
             self._give_up(error)

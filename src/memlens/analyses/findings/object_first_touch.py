@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 MIN_BYTES = 16 << 20
 MIN_SHARE = 0.9
 MIN_BUSY_THREADS = 2
+MOST_LOOKED_AT = 1000
 EVIDENCE = """
 SELECT id, process, kind, name, bytes, touched_bytes, touching_threads, top_thread_bytes, first_touch_thread, stack
 FROM objects WHERE touched_bytes >= 16777216 AND top_thread_bytes >= 0.9 * touched_bytes
@@ -21,29 +22,24 @@ ORDER BY touched_bytes DESC LIMIT 10
 
 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    import numpy as np
 
     from ...results import Finding
     from ..objects import AllocationStacks
     from ._activity import busy_threads
     from ._where import place
 
-    if capture.objects.touches is None:
+    engine = capture.objects
+    if engine.touches is None:
         return []
-    table = capture.table("objects")
-    large = table.filter(
-        pc.and_(
-            pc.is_in(table.column("kind"), pa.array(["heap", "mmap", "tag", "static"])),
-            pc.greater_equal(table.column("touched_bytes").fill_null(0), MIN_BYTES),
-        )
-    )
+    touched = engine.pages("touched")
+    large = np.flatnonzero(engine.is_kind("heap", "mmap", "static") & (touched >= MIN_BYTES))
+    large = large[np.argsort(-touched[large].astype(np.int64), kind="stable")]
     stacks = AllocationStacks(capture)
     nodes = len(capture.meta.get("machine", {}).get("numa_nodes", [])) or 1
     found = []
-    for row in large.sort_by([("touched_bytes", "descending")]).to_pylist():
-        # A tag names a part of something else: both would be told of.
-        if row["top_thread_bytes"] < MIN_SHARE * row["touched_bytes"] or row["kind"] == "tag":
+    for row in engine.table(large[:MOST_LOOKED_AT]).to_pylist():
+        if row["top_thread_bytes"] < MIN_SHARE * row["touched_bytes"]:
             continue
         busy = busy_threads(capture, row["process"])
         if len(busy) < MIN_BUSY_THREADS:

@@ -36,19 +36,14 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
             ),
         )
     ).to_pylist()
-    objects = capture.table("objects")
-    found = []
+    engine = capture.objects
+    found: list[Finding] = []
     told = set()
     for row in padded:
         if not row["padding_bytes"] or row["bytes"] < 2 * row["element_bytes"] or row["name"] in told:
             continue
-        mine = objects.filter(
-            pc.and_(
-                pc.equal(objects.column("process"), row["process"]),
-                pc.and_(pc.equal(objects.column("base"), row["base"]), pc.equal(objects.column("kind"), row["kind"])),
-            )
-        ).to_pylist()
-        touched = mine[0]["touched_bytes"] if mine else None
+        found_id = int(engine.find([row["base"]], [row["born_ns"]], process=row["process"], layer="variable")[0])
+        touched = int(engine.pages("touched")[found_id - 1]) if found_id and engine.touches is not None else None
         if touched is not None and touched < MIN_BYTES:
             continue  # it is there, and nobody uses it
         told.add(row["name"])

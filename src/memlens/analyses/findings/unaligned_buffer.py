@@ -19,28 +19,23 @@ WHERE kind = 'heap' AND bytes >= 4194304 AND base % 4096 <> 0 ORDER BY bytes DES
 
 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    import numpy as np
 
     from ...results import Finding
     from ..objects import AllocationStacks
     from ._where import place
 
     page = int(capture.meta.get("machine", {}).get("page_bytes", 4096))
-    table = capture.table("objects")
-    offset = pc.bit_wise_and(table.column("base"), pa.scalar(page - 1, pa.uint64()))
-    mine = table.filter(
-        pc.and_(
-            pc.and_(pc.equal(table.column("kind"), "heap"), pc.greater_equal(table.column("bytes"), MIN_BYTES)),
-            pc.greater(offset, 0),
-        )
-    )
+    engine = capture.objects
+    base, size = np.asarray(engine.columns["base"]), np.asarray(engine.columns["bytes"])
+    mine = np.flatnonzero(engine.is_kind("heap") & (size >= MIN_BYTES) & (base % np.uint64(page) != 0))
     stacks = AllocationStacks(capture)
     by_site: dict[str, list[int]] = {}
-    for row in mine.to_pylist():
-        entry = by_site.setdefault(place(stacks.site(row["stack"])), [0, 0, row["base"] % page])
+    for row in mine:
+        where = place(stacks.site(int(engine.columns["stack"][row])))
+        entry = by_site.setdefault(where, [0, 0, int(base[row]) % page])
         entry[0] += 1
-        entry[1] = max(entry[1], row["bytes"])
+        entry[1] = max(entry[1], int(size[row]))
     total = sum(size for _, size, _ in by_site.values())
     if total < MIN_TOTAL:
         return []

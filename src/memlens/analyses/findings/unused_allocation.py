@@ -28,22 +28,19 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ..objects import AllocationStacks
     from ._where import place
 
-    touches = capture.objects.touches
-    if touches is None:
+    engine = capture.objects
+    if engine.touches is None:
         return []
-    columns = capture.objects.columns
-    kinds = np.asarray(columns["kind"])
-    names = capture.objects.kind_names
-    table = capture.table("objects")
-    never = table.column("never_touched_bytes").fill_null(0).to_numpy()
+    columns = engine.columns
+    never = engine.pages("never")
     size = np.asarray(columns["bytes"])
-    is_mmap = kinds == names.index("mmap")
+    is_mmap = engine.is_kind("mmap")
     # A reservation that says so is not an allocation: no access yet, or no promise of memory.
     reserved = is_mmap & (
         ((np.asarray(columns["protection"]) & PROT_WRITE) == 0)
         | ((np.asarray(columns["map_flags"]) & MAP_NORESERVE) != 0)
     )
-    mine = ((kinds == names.index("heap")) | is_mmap) & ~reserved & (never >= MIN_SHARE * size) & (size >= 1 << 20)
+    mine = engine.is_kind("heap", "mmap") & ~reserved & (never >= MIN_SHARE * size) & (size >= 1 << 20)
     stacks = AllocationStacks(capture)
     by_site: dict[str, list[int]] = {}
     for row in np.flatnonzero(mine):
