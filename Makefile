@@ -79,6 +79,11 @@ bench: $(VENV)/.stamp-build $(BUILD)/workloads/.stamp ## measure the overhead of
 	@tools/ensure-packages $(BENCH_PACKAGES)
 	@$(BIN)/python benchmarks/overhead.py --memlens $(BIN)/memlens --build $(BUILD)/workloads --output docs/overhead.md --check
 
+.PHONY: bench-alloc
+bench-alloc: $(VENV)/.stamp-build ## measure the overhead of recording allocations, beside heaptrack; writes docs/overhead-alloc.md
+	@tools/ensure-packages gcc g++ heaptrack
+	@$(BIN)/python benchmarks/alloc.py --memlens $(BIN)/memlens --output docs/overhead-alloc.md --check
+
 .PHONY: docs
 docs: $(VENV)/.stamp-build ## write the generated parts of the documentation
 	@$(BIN)/python tools/generate_docs.py
