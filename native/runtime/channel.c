@@ -287,7 +287,7 @@ void ml_thread_refresh(void) {
   if (ticket.record != NULL) {
     struct ml_thread_memory *record = ticket.record;
     record->time_ns = ml_now_ns();
-    record->thread_pointer = (uint64_t)(uintptr_t)__builtin_thread_pointer();
+    record->thread_pointer = ml_thread_pointer();
     record->stack_address = (uint64_t)(uintptr_t)__builtin_frame_address(0);
     record->thread = ml_self.tid;
     ml_commit(ticket);

@@ -47,7 +47,7 @@ static int write_tls(struct dl_phdr_info *info, size_t bytes, void *unused) {
   *(struct ml_tls_module *)ticket.record = (struct ml_tls_module){
       .time_ns = ml_now_ns(),
       .module_address = info->dlpi_addr,
-      .offset = (int64_t)((uint64_t)(uintptr_t)info->dlpi_tls_data - (uint64_t)(uintptr_t)__builtin_thread_pointer()),
+      .offset = (int64_t)((uint64_t)(uintptr_t)info->dlpi_tls_data - ml_thread_pointer()),
       .bytes = size,
       .path = name};
   ml_commit(ticket);

@@ -40,6 +40,16 @@ struct ml_thread {
 };
 extern __thread struct ml_thread ml_self __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
+static inline uint64_t ml_thread_pointer(void) {
+#if defined(__powerpc64__)
+  uint64_t pointer; /* GCC has no built-in for it here */
+  __asm__("mr %0, 13" : "=r"(pointer));
+  return pointer;
+#else
+  return (uint64_t)(uintptr_t)__builtin_thread_pointer();
+#endif
+}
+
 enum ml_attachment { ML_DETACHED = 0, ML_ATTACHING = 1, ML_ATTACHED = 2, ML_OFF = 3 };
 
 /* On a page of its own that a fork's child finds zeroed (MADV_WIPEONFORK), however it was forked:

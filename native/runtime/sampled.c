@@ -24,6 +24,24 @@ void ml_sampled_start(void) {
   if (table == NULL) table = ml_map_private((UINT64_C(1) << BUCKET_BITS) * BUCKET_SLOTS * sizeof *table, false);
 }
 
+/* Adds to a count of the filter, a byte, by way of the word around it: not every machine has atomic
+ * bytes. 255 has lost count and stays. */
+static void change_count(uint64_t hash, int delta) {
+  const uint64_t at = hash >> (64 - ML_FILTER_BITS);
+  _Atomic uint32_t *word = (_Atomic uint32_t *)(void *)(ml_filter + (at & ~UINT64_C(3)));
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+  const unsigned shift = (unsigned)(at & 3) * 8;
+#else
+  const unsigned shift = 24 - (unsigned)(at & 3) * 8;
+#endif
+  uint32_t old = atomic_load_explicit(word, memory_order_relaxed), changed;
+  do {
+    const uint32_t count = old >> shift & 255;
+    if (count == 255 || (count == 0 && delta < 0)) return;
+    changed = (old & ~(UINT32_C(255) << shift)) | (count + (uint32_t)delta) << shift;
+  } while (!atomic_compare_exchange_weak_explicit(word, &old, changed, memory_order_release, memory_order_relaxed));
+}
+
 static size_t bucket_of(uint64_t hash) { return (size_t)((hash >> 8) & ((UINT64_C(1) << BUCKET_BITS) - 1)); }
 
 void ml_sampled_add(const void *address) {
@@ -37,10 +55,7 @@ void ml_sampled_add(const void *address) {
         if (atomic_load_explicit(&bucket[slot], memory_order_relaxed) != 0 ||
             !atomic_compare_exchange_strong(&bucket[slot], &seen, (uint64_t)(uintptr_t)address))
           continue;
-        uint8_t *count = &ml_filter[hash >> (64 - ML_FILTER_BITS)];
-        uint8_t old = __atomic_load_n(count, __ATOMIC_RELAXED);
-        while (old < 255 && !__atomic_compare_exchange_n(count, &old, (uint8_t)(old + 1), true, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
-        }
+        change_count(hash, 1);
         return;
       }
     }
@@ -59,11 +74,7 @@ bool ml_sampled_remove(const void *address) {
       if (atomic_load_explicit(&bucket[slot], memory_order_relaxed) != seen ||
           !atomic_compare_exchange_strong(&bucket[slot], &seen, 0))
         continue;
-      uint8_t *count = &ml_filter[hash >> (64 - ML_FILTER_BITS)];
-      uint8_t old = __atomic_load_n(count, __ATOMIC_RELAXED);
-      while (old != 255 && old != 0 && /* 255 has lost count: it stays */
-             !__atomic_compare_exchange_n(count, &old, (uint8_t)(old - 1), true, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
-      }
+      change_count(hash, -1);
       return true;
     }
   }

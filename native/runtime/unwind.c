@@ -512,6 +512,7 @@ __attribute__((noinline)) unsigned ml_unwind(uint64_t *ips, unsigned capacity, b
 }
 
 #else /* other machines: libgcc's unwinder */
+#include <link.h>
 #include <unwind.h>
 
 struct walk {
@@ -521,15 +522,37 @@ struct walk {
 
 static _Unwind_Reason_Code visit(struct _Unwind_Context *context, void *argument) {
   struct walk *walk = argument;
-  const uint64_t pc = (uint64_t)_Unwind_GetIP(context);
+  uint64_t pc = (uint64_t)_Unwind_GetIP(context);
   if (walk->count == 0 && pc >= ml_runtime.text_begin && pc < ml_runtime.text_end) return _URC_NO_REASON;
   if (walk->count == walk->capacity) return _URC_END_OF_STACK;
+  if (walk->count == 0) pc--; /* as above: the innermost lies inside the call */
   walk->ips[walk->count++] = pc;
   return _URC_NO_REASON;
 }
 
 void ml_unwind_forget(void) {}
-void ml_unwind_start(void) {}
+
+static int find_own_text(struct dl_phdr_info *info, size_t bytes, void *unused) {
+  (void)bytes;
+  (void)unused;
+  const uint64_t here = (uint64_t)(uintptr_t)&ml_unwind_start;
+  uint64_t begin = UINT64_MAX, end = 0;
+  bool inside = false;
+  for (int i = 0; i < info->dlpi_phnum; i++) {
+    const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+    if (segment->p_type != PT_LOAD) continue;
+    const uint64_t at = info->dlpi_addr + segment->p_vaddr;
+    if (here >= at && here < at + segment->p_memsz) inside = true;
+    if (at < begin) begin = at;
+    if (at + segment->p_memsz > end) end = at + segment->p_memsz;
+  }
+  if (!inside) return 0;
+  ml_runtime.text_begin = begin;
+  ml_runtime.text_end = end;
+  return 1;
+}
+
+void ml_unwind_start(void) { dl_iterate_phdr(find_own_text, NULL); }
 
 unsigned ml_unwind(uint64_t *ips, unsigned capacity, bool *truncated) {
   struct walk walk = {ips, 0, capacity};
