@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "query": "ask a capture's tables with SQL",
     "export": "write a capture's tables as CSV, JSON or Parquet",
     "doctor": "what this machine can measure, why not, and what to type",
+    "config": "where memlens.h and the libraries for other programs are",
 }
 
 HELP = """\

@@ -9,12 +9,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from .. import _sampling
 
 CHANNEL_VARIABLE = "MEMLENS_CHANNEL"
-PT_INTERP = 3
+PT_INTERP, PT_NOTE = 3, 4
 
 
 def runtime_directory() -> Path:
@@ -62,8 +62,6 @@ def preloading(channel_value: str, surroundings: dict[str, str] | None = None) -
 
 def why_not(program: str) -> tuple[str, str] | None:
     """(reason, remedy) when the loader will not put our library into this program, None when it will."""
-    if not library().is_file():
-        return "libmemlens.so is not installed beside memlens", "install memlens again"
     name = os.path.basename(program)
     try:
         status = os.stat(program)
@@ -85,9 +83,15 @@ def why_not(program: str) -> tuple[str, str] | None:
             size, count = int.from_bytes(head[54:56], order), int.from_bytes(head[56:58], order)
             file.seek(offset)
             headers = file.read(size * count)
+            annotated = _has_note(file, headers, size, order)
     except OSError:
         return None  # exec will say it
     if not any(int.from_bytes(headers[at : at + 4], order) == PT_INTERP for at in range(0, len(headers), size or 1)):
+        if annotated:
+            return (
+                f"{name} is statically linked: its allocations are not seen, its regions and tags are",
+                "link it dynamically",
+            )
         return (
             f"{name} is statically linked: there is no loader to ask for another library (Go programs are, and Rust for musl)",
             "link it dynamically, or annotate it and link libmemlens.a for regions and tags",
@@ -95,3 +99,13 @@ def why_not(program: str) -> tuple[str, str] | None:
     if status.st_mode & (stat.S_ISUID | stat.S_ISGID) and os.geteuid() not in (0, status.st_uid):
         return f"{name} is setuid: the loader ignores other libraries in it", "run it as its owner"
     return None
+
+
+def _has_note(file: BinaryIO, headers: bytes, size: int, order: Literal["little", "big"]) -> bool:
+    """True when the archive for static programs is linked in: it has a note that annotations look for."""
+    for at in range(0, len(headers), size or 1):
+        if int.from_bytes(headers[at : at + 4], order) == PT_NOTE:
+            file.seek(int.from_bytes(headers[at + 8 : at + 16], order))
+            if b"memlens\0" in file.read(min(int.from_bytes(headers[at + 32 : at + 40], order), 1 << 16)):
+                return True
+    return False

@@ -160,11 +160,11 @@ class Recorder:
 
     def _open_channel(self, program: str) -> None:
         """The memory that the program's processes write to; without it `alloc` is left out."""
-        reason = preload.why_not(program)
-        if reason is not None:
-            self._leave_out("alloc", *reason)
         if "alloc" not in self.collectors:
             return
+        reason = preload.why_not(program)
+        if reason is not None:  # what it starts may load the library all the same
+            self.unsupported.append({"collector": "alloc", "reason": reason[0], "remedy": reason[1]})
         try:
             self.channel = _sampling.Channel(
                 sample_bytes=self.options.sample_bytes,
