@@ -9,7 +9,7 @@
      memlens_is_recording();                             1 while a recorder listens
 
    Names are NUL-terminated strings, constant or not; nobody keeps the pointer after the call. A tag is known by its first
-   byte: a second tag that starts there replaces the first. Define MEMLENS_DISABLE before the include and all of this
+   byte; tags may lie inside each other, and untag takes back the latest that starts there. Define MEMLENS_DISABLE before the include and all of this
    compiles to nothing.
 
    C99, C11 and later, C++11 and later; GCC and clang. Sites and hooks need Linux and 64 bits; elsewhere the calls do nothing.
