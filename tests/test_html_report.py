@@ -1,10 +1,12 @@
 """The HTML page on hand-built reports: escaping, self-containment, every section with and without data.
 
-The last tests load the page in headless Chromium; everything else needs no browser.
+Some tests record a workload; the last ones load the page in headless Chromium. Everything else needs neither.
 """
 
 from __future__ import annotations
 
+import io
+import os
 import re
 import shutil
 import subprocess
@@ -14,9 +16,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from conftest import marked_line, needs_faults, workload_path
 
+import memlens
 from memlens import registry
-from memlens.present import _charts, html
+from memlens.present import _charts, _markup, html, terminal
 from memlens.results import Finding, Quality, Report, Result
 
 MIB = 1 << 20
@@ -123,7 +127,8 @@ def a_faults() -> Result:
         "faults",
         {
             "faults": 100,
-            "kernel_faults": 101,
+            "own_faults": 7,
+            "kernel_faults": 108,
             "faults_per_s": 50.0,
             "peak_faults_per_s": 90.0,
             "major_faults": 0,
@@ -137,6 +142,137 @@ def a_faults() -> Result:
         },
         Quality(),
     )
+
+
+def a_site(number: int, **changes: Any) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "function": f"{TEMPLATE} {number}",
+        "module": "/opt/solver",
+        "file": "/src/grid.cpp",
+        "line": 100 + number,
+        "kind": "heap",
+        "allocations": 1234.4,
+        "allocated_bytes": 20 * MIB,
+        "peak_bytes": 6 * MIB,
+        "bytes_at_process_peak": 5 * MIB,
+        "live": 2.0,
+        "live_bytes": 3 * MIB,
+        "releases": 100.0,
+        "mean_lifetime_ns": 1500.0,
+        "temporary": 617.2,
+        "largest_bytes": MIB,
+        "touched_bytes": 2 * MIB,
+        "recycled_bytes": MIB,
+        "never_touched_bytes": 7 * MIB,
+        "stacks": 1,
+        "sampled": True,
+    }
+    return row | changes
+
+
+def an_object(number: int, **changes: Any) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "id": number,
+        "process": 1,
+        "kind": "heap",
+        "name": None,
+        "base": 0x7F00_0000,
+        "bytes": 4 * MIB,
+        "born_s": 0.25,
+        "lifetime_s": 0.5,
+        "released": True,
+        "thread": 77,
+        "function": "make_grid",
+        "module": "/opt/solver",
+        "file": "/src/grid.cpp",
+        "line": 17,
+        "touched_bytes": MIB,
+        "recycled_bytes": MIB,
+        "never_touched_bytes": 2 * MIB,
+        "touching_threads": 3,
+        "first_touch_thread": 99,
+        "first_touch_function": "fill",
+        "first_touch_file": "/src/fill.cpp",
+        "first_touch_line": 8,
+    }
+    return row | changes
+
+
+def an_objects(sites: int = 2, name: str = TEMPLATE, **figures: Any) -> Result:
+    stacks = [
+        {"frames": [name, "main"], "bytes_at_process_peak": 5 * MIB, "allocated_bytes": 9 * MIB, "allocations": 10.5},
+        {"frames": [], "bytes_at_process_peak": MIB, "allocated_bytes": MIB, "allocations": 1.0},
+    ]
+    curve = [(1, "heap", 0.1, MIB), (1, "heap", 0.5, 9 * MIB), (1, "mmap", 0.2, 4 * MIB), (0, "heap", 0.1, 4096)]
+    leak = {"function": name, "module": "/opt/solver", "file": None, "line": None, "process": 1}
+    return Result(
+        "objects",
+        {
+            "peak_heap_bytes": 9 * MIB,
+            "peak_heap_process": 1,
+            "peak_heap_s": 0.5,
+            "peak_mmap_bytes": 4 * MIB,
+            "allocations": 2_708_425.6,
+            "allocated_bytes": 21 * MIB,
+            "temporary_allocations": 2_031_319.2,
+            "leaked_bytes": 3 * MIB,
+            "leaked_objects": 2.0,
+            "never_touched_bytes": 11 * MIB,
+            "objects_recorded": 500,
+            "sample_bytes": 512 << 10,
+            "processes": 2,
+        }
+        | figures,
+        {
+            "by_site": pa.Table.from_pylist(
+                [a_site(number, function=f"{name} {number}") for number in range(sites)]
+                + [a_site(sites, kind="mmap", sampled=False, mean_lifetime_ns=None, touched_bytes=None)]
+            ),
+            "largest": pa.Table.from_pylist(
+                [an_object(0, name=f"grid {name}", kind="tag", released=False)] + [an_object(n) for n in range(40)]
+            ),
+            "leaks": pa.Table.from_pylist(
+                [leak | {"live": 2.0, "live_bytes": 3 * MIB, "sampled": True, "frames": [name, "main"] * 30}]
+            ),
+            "stacks": pa.Table.from_pylist(stacks),
+            "over_time": pa.Table.from_pylist(
+                [dict(zip(("process", "kind", "time_s", "bytes"), point, strict=True)) for point in curve]
+            ),
+            "by_process": pa.table({"process": [0, 1]}),
+        },
+        Quality(exact=False),
+    )
+
+
+def a_regions(name: str = TEMPLATE) -> Result:
+    row: dict[str, Any] = {
+        "name": name,
+        "kind": "region",
+        "executions": 40,
+        "threads": 2,
+        "seconds": 1.5,
+        "self_seconds": 0.5,
+        "longest_s": 0.04,
+        "faults": 4321,
+        "first_touched_bytes": 5 * MIB,
+        "allocations": 77.7,
+        "allocated_bytes": MIB,
+        "peak_rss_bytes": None,
+        "rss_growth_bytes": -2048,
+        "unfinished": 1,
+    }
+    rows = [row, row | {"name": "load", "kind": "phase", "seconds": 0.0, "self_seconds": 0.0}]
+    return Result("regions", {"regions": 1, "phases": 1}, {"by_name": pa.Table.from_pylist(rows)}, Quality())
+
+
+def everything() -> dict[str, Result]:
+    return {
+        "capacity": a_capacity(),
+        "objects": an_objects(),
+        "first_touch": a_first_touch(),
+        "faults": a_faults(),
+        "regions": a_regions(),
+    }
 
 
 def a_finding(**changes: Any) -> Finding:
@@ -202,6 +338,8 @@ def empty_results() -> dict[str, Result]:
             {"by_class": pa.table({}), "over_time": pa.table({"time_s": [0.0, 0.0, 0.0]})},
             Quality(),
         ),
+        "objects": Result("objects", {"peak_heap_bytes": 0}, {"by_site": pa.table({})}, Quality()),
+        "regions": Result("regions", {}, {"by_name": pa.table({})}, Quality()),
     }
 
 
@@ -246,7 +384,7 @@ def test_registry_offers_the_presenter() -> None:
     assert descriptor.render(a_report()).startswith("<!doctype html>")
 
 
-@pytest.mark.parametrize("results", [{}, empty_results(), a_report().results], ids=["none", "empty", "full"])
+@pytest.mark.parametrize("results", [{}, empty_results(), everything()], ids=["none", "empty", "full"])
 def test_tags_balance_and_ids_are_unique(results: dict[str, Result]) -> None:
     outline = Outline(html.render(a_report(results=results)))
     assert len(outline.ids) == len(set(outline.ids))
@@ -256,7 +394,7 @@ def test_tags_balance_and_ids_are_unique(results: dict[str, Result]) -> None:
 
 
 def test_page_refers_to_nothing_outside_itself() -> None:
-    page = html.render(a_report())
+    page = html.render(a_report(results=everything()))
     assert not re.search(r"(?:src|href)\s*=\s*[\"']?\s*(?:https?:)?//", page, re.IGNORECASE)
     assert "@import" not in page
     assert all(target.startswith("#") for target in re.findall(r"url\(\s*['\"]?([^)]*)", page))
@@ -265,17 +403,16 @@ def test_page_refers_to_nothing_outside_itself() -> None:
 
 
 def test_findings_come_before_measurements() -> None:
-    page = html.render(a_report())
-    order = [
-        page.index(f'<section id="{name}"') for name in ("findings", "quality", "figures", "capacity", "first-touch")
-    ]
+    page = html.render(a_report(results=everything()))
+    names = ("findings", "quality", "figures", "capacity", "objects", "first-touch", "faults", "regions", "processes")
+    order = [page.index(f'<section id="{name}"') for name in names]
     assert order == sorted(order)
 
 
 def test_tables_have_scoped_headers_and_charts_have_descriptions() -> None:
-    page = html.render(a_report())
+    page = html.render(a_report(results=everything()))
     assert not re.search(r"<th(?![^>]*scope=)(?=[ >])", page)
-    for chart in ("capacity", "faults-time", "stacks"):
+    for chart in ("capacity", "faults-time", "stacks", "objects-1", "objects-0", "objects-held", "objects-made"):
         assert f'<title id="{chart}-title">' in page
         assert f'<desc id="{chart}-desc">' in page
 
@@ -437,6 +574,235 @@ def test_result_without_a_view_of_its_own_is_shown_as_it_is() -> None:
     assert "&lt;r&gt;" in page
 
 
+# ---- objects and regions ------------------------------------------------------------------------
+def section(page: str, name: str) -> str:
+    """The text of one section of a page."""
+    found = re.search(rf'<section id="{name}">.*?</section>', page, re.DOTALL)
+    assert found is not None, f"no section {name}"
+    return Outline(found.group(0)).text
+
+
+def cells(page: str, name: str, first: str) -> list[str]:
+    """The cells of the section's first row that holds a text."""
+    found = re.search(rf'<section id="{name}">.*?</section>', page, re.DOTALL)
+    assert found is not None
+    for row in re.findall(r"<tr>(.*?)</tr>", found.group(0), re.DOTALL):
+        if first in Outline(row).text:
+            return [Outline(one).text for one in re.findall(r"<t[dh][ >].*?</t[dh]>", row, re.DOTALL)]
+    raise AssertionError(f"no row with {first}")
+
+
+def test_objects_show_their_key_figures_and_say_what_is_estimated() -> None:
+    text = section(html.render(a_report(results=everything())), "objects")
+    for words in (
+        "Peak heapabout 9.0 MiBat 0.50 s, wörker<&> (4001)",
+        "Allocationsabout 2.71 Mof the heap, 75 % temporary",
+        "Never touched11.0 MiB",
+        "Not freed at exitabout 3.0 MiBabout 2 heap objects",
+        "are sampled, one in 512 KiB of allocations: what is marked about or sampled is an estimate",
+        "Recycled pages were touched before the object was born",
+    ):
+        assert words in text
+
+
+def test_nothing_is_about_when_every_object_was_recorded() -> None:
+    results = everything() | {"objects": an_objects(sample_bytes=0)}
+    page = html.render(a_report(results=results))
+    assert 'class="about"' not in page
+    assert "Peak heap9.0 MiB" in section(page, "objects")
+
+
+def test_site_row_has_all_its_numbers() -> None:
+    row = cells(html.render(a_report(results=everything())), "objects", "grid.cpp:100")
+    assert row == [
+        f"{TEMPLATE} 0grid.cpp:100", "heapsampled", "6.0 MiB", "5.0 MiB", "1,234", "20.0 MiB", "1.5 µs", "50.0 %",
+        "1.0 MiB", "2.0 MiB", "7.0 MiB", "3.0 MiB",
+    ]  # fmt: skip
+    mapped = cells(html.render(a_report(results=everything())), "objects", "grid.cpp:102")
+    assert mapped[1] == "mmap"
+    assert mapped[6] == "to the end"
+    assert mapped[9] == "–"
+
+
+def test_largest_objects_say_who_touched_them_first() -> None:
+    page = html.render(a_report(results=everything()))
+    assert cells(page, "objects", "make_grid")[0].startswith(f"grid {TEMPLATE}")
+    text = section(page, "objects")
+    assert "thread 99fillfill.cpp:8" in text
+    assert "1.0 MiB recycled, 2.0 MiB never touched" in text
+    assert "470 more; see: memlens export CAPTURE -o DIR --tables objects" in text
+
+
+def test_leaks_fold_their_frames_and_cut_deep_stacks() -> None:
+    text = section(html.render(a_report(results=everything())), "objects")
+    assert "60 frames" in text
+    assert "… 20 more" in text
+
+
+def test_the_process_with_the_largest_heap_is_drawn_and_others_are_folded() -> None:
+    page = html.render(a_report(results=everything()))
+    folded = re.search(r'<details><summary>([^<]*)</summary><figure>.*?id="(objects-\d)-title"', page, re.DOTALL)
+    assert folded is not None
+    assert folded.group(1).endswith("(4000): heap up to 4.0 KiB")
+    assert folded.group(2) == "objects-0"
+    assert page.index('id="objects-1-title"') < folded.start()
+
+
+def test_curve_of_a_process_ends_with_it() -> None:
+    ended = _charts.Series("heap", [0.0], [10], 1.0)
+    chart = _charts.step_chart(ended, None, end_s=4.0, title="t")
+    assert "H250.00" in chart
+    assert "H1000" not in chart
+    assert "&quot;end&quot;:1.0" in chart
+
+
+def test_thousands_of_sites_with_long_names_leave_a_small_page() -> None:
+    name = "std::map<" * 1500 + "int" + ">" * 1500
+    results = everything() | {"objects": an_objects(sites=5000, name=name)}
+    page = html.render(a_report(results=results))
+    assert len(page) < 400_000
+    assert "4,971 more; see: memlens report CAPTURE --json | jq .results.objects.tables.by_site" in Outline(page).text
+
+
+HOSTILE_NAMES = [HOSTILE, "<script>alert(1)</script>", "a\ufffd\x00\x1b[31m", "'\"`&amp;", "]]>-->", "\u202egnp.exe"]
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_hostile_names_of_sites_objects_and_regions_are_escaped(name: str) -> None:
+    results = everything() | {"objects": an_objects(name=name), "regions": a_regions(name)}
+    page = html.render(a_report(results=results))
+    page.encode("utf-8")
+    assert "<img" not in page
+    assert page.count("<script>") == page.count("</script>") == 1
+    assert not re.search("[\x00-\x08\x1b\u202e]", page)
+    Outline(page)
+
+
+def test_region_row_has_all_its_numbers() -> None:
+    page = html.render(a_report(results=everything()))
+    assert cells(page, "regions", TEMPLATE) == [
+        TEMPLATE, "region", "40", "2", "1.5 s", "500.0 ms", "40.0 ms", "4,321", "5.0 MiB", "78", "–", "-2.0 KiB", "1",
+    ]  # fmt: skip
+    assert '<i style="width:33.33%"></i><i class="inner" style="width:66.67%"></i>' in page
+    assert "numbers of allocations are estimates" in section(page, "regions")
+
+
+def test_what_was_not_recorded_of_regions_is_a_dash_not_a_zero() -> None:
+    page = html.render(a_report(results={"regions": a_regions()}))
+    assert cells(page, "regions", TEMPLATE)[7:10] == ["–", "–", "–"]
+
+
+def test_missing_and_empty_objects_and_regions_leave_sentences() -> None:
+    page = html.render(a_report())
+    assert '<section id="objects"' not in page
+    assert '<section id="regions"' not in page
+    assert "Objects not shown: the collector alloc was not used" in page
+    page = html.render(a_report(results=empty_results()))
+    for words in ("No allocation was seen.", "No object was seen.", "no object was seen.", "No call stack of a heap"):
+        assert words in section(page, "objects")
+    assert "The program named no region." in section(page, "regions")
+
+
+def test_quality_and_header_say_how_objects_were_recorded() -> None:
+    def text(**alloc: Any) -> str:
+        return Outline(html.render(a_report(meta=a_meta(collectors={"alloc": alloc}), results=everything()))).text
+
+    sampled = text(sample_bytes=512 << 10, large_bytes=64 << 10)
+    assert "alloc (one in 512 KiB of small objects, all of 64.0 KiB and more)" in sampled
+    assert "Objects of 64.0 KiB and more were all recorded, smaller ones sampled, one in 512 KiB" in sampled
+    exact = text(sample_bytes=0, large_bytes=64 << 10)
+    assert "alloc (every object)" in exact
+    assert "Every object was recorded." in exact
+
+
+def test_faults_say_that_those_of_our_own_library_are_left_out() -> None:
+    page = html.render(a_report())
+    assert "7 page faults on memory of memlens's own library" in section(page, "faults")
+    assert "kernel's count 108 with 7 of memlens" in section(page, "figures")
+
+
+def test_key_figures_have_heap_untouched_and_leaks_only_when_there_are_any() -> None:
+    labels = ("Peak heap", "Never touched", "Not freed at exit")
+    text = section(html.render(a_report(results=everything())), "figures")
+    assert all(label in text for label in labels)
+    none = an_objects(peak_heap_bytes=0, never_touched_bytes=None, leaked_bytes=0)
+    text = section(html.render(a_report(results=everything() | {"objects": none})), "figures")
+    assert not any(label in text for label in labels)
+
+
+def test_counts_and_durations_have_fitting_units() -> None:
+    assert _markup.whole_number(999_999) == "999,999"
+    assert _markup.duration_cell(None, unknown="to the end") == '<td class="number" data-v="1e99">to the end</td>'
+    assert ">2.5 ms<" in _markup.duration_cell(2.5e6)
+
+
+# ---- recorded programs ------------------------------------------------------------------------------
+def page_of(capture: memlens.Capture) -> str:
+    page = html.render(memlens.analyses.report(capture))
+    Outline(page)
+    return page
+
+
+@needs_faults
+def test_recorded_sparse_objects_show_their_untouched_pages(record: Any) -> None:
+    page = page_of(record(workload_path("object_use"), "--mode", "sparse", "--heap", "--mib", "32"))
+    line = marked_line("object_use.c", "allocate: here")
+    row = cells(page, "objects", f"object_use.c:{line}")
+    assert (row[0], row[2], row[4]) == (f"make_objectobject_use.c:{line}", "64.0 MiB", "2")
+    assert (row[10], row[11]) == ("62.0 MiB", "64.0 MiB")
+    text = section(page, "objects")
+    assert "Peak heap64.0 MiB" in text
+    assert "31.0 MiB never touched" in text
+    assert "touch_pages" in text
+
+
+def test_recorded_churn_shows_short_lives_and_its_region(record: Any) -> None:
+    page = page_of(record(workload_path("churn"), "--turns", "20000", options=("--sample-bytes", "0")))
+    row = cells(page, "objects", "churn.c:")
+    busy = next(row for row in (row, cells(page, "objects", "20,000")) if row[4] == "20,000")
+    assert (busy[1], busy[5], busy[7], busy[8]) == ("heap", "4.9 MiB", "100 %", "256 B")
+    assert cells(page, "regions", "hot")[1:4] == ["region", "1", "1"]
+    assert "Every object was recorded." in Outline(page).text
+
+
+def test_recorded_mapping_is_shown_beside_an_empty_heap(record: Any) -> None:
+    page = page_of(record(workload_path("hash_map"), "--iterations", "1", "--mib", "16"))
+    assert "Peak mmap16.0 MiB" in section(page, "objects")
+    assert "mmap, mapped by the program" in section(page, "objects")
+    row = cells(page, "objects", "map_or_fail")
+    assert (row[1], row[2], row[11]) == ("mmap", "16.0 MiB", "–")
+
+
+def test_capture_that_a_program_wrote_itself_is_shown_without_a_recorder(tmp_path: Path) -> None:
+    from memlens.collect import preload
+
+    if not preload.library().is_file():
+        pytest.skip("libmemlens.so is not built: make build")
+    output = tmp_path / "own.memlens"
+    environment = os.environ | {
+        "LD_PRELOAD": str(preload.library()),
+        "MEMLENS_OUTPUT": str(output),
+        "MEMLENS_SAMPLE_BYTES": "0",
+    }
+    subprocess.run([workload_path("churn"), "--turns", "2000"], env=environment, check=True, capture_output=True)
+    report = memlens.analyses.report(memlens.open(output))
+    assert report.title == "churn"
+    page = html.render(report)
+    text = Outline(page).text
+    assert "written by the program itself, without a recorder" in text
+    assert "Memory over time not shown: the program wrote this capture itself" in text
+    assert "First touch and page faults not shown: the program wrote this capture itself" in text
+    assert "alloc (every object)" in text
+    assert "None" not in text.replace("None: no rule", "")
+    assert cells(page, "objects", "2,000")[4] == "2,000"
+    assert cells(page, "regions", "hot")[7:9] == ["–", "–"]
+    shown = io.StringIO()
+    terminal.show(report, file=shown)
+    assert "written by the program itself" in shown.getvalue()
+    assert "None" not in shown.getvalue()
+    assert "?" not in shown.getvalue()
+
+
 # ---- charts -----------------------------------------------------------------------------------
 def test_thinned_series_keeps_its_peak_and_its_end() -> None:
     values = [float(number % 97) for number in range(100_000)]
@@ -497,7 +863,7 @@ def loaded(page: str, directory: Path) -> tuple[str, str]:
 
 
 @needs_chromium
-@pytest.mark.parametrize("results", [{}, empty_results(), a_report().results], ids=["none", "empty", "full"])
+@pytest.mark.parametrize("results", [{}, empty_results(), everything()], ids=["none", "empty", "full"])
 def test_script_runs_in_a_browser_without_errors(tmp_path: Path, results: dict[str, Result]) -> None:
     dom, log = loaded(html.render(a_report(results=results)), tmp_path)
     assert re.search(r"<html[^>]*data-ready=\"1\"", dom), log
@@ -526,3 +892,21 @@ def test_sorting_filtering_and_read_outs_work(tmp_path: Path) -> None:
     dom, log = loaded(html.render(a_report()).replace("</body>", steps), tmp_path)
     assert "Uncaught" not in log
     assert 'data-probe="[&quot;4029&quot;,1,&quot;at 0.600 s: RSS 96.0 MiB, PSS 90.0 MiB&quot;]"' in dom
+
+
+@needs_chromium
+def test_folded_call_stacks_are_drawn_when_unfolded_and_sites_sort_by_number(tmp_path: Path) -> None:
+    steps = """<script>
+    const table = document.querySelector("#objects table.dense");
+    table.tHead.rows[0].cells[6].querySelector("button").click();
+    const svg = document.querySelector("svg[aria-labelledby^='objects-made']");
+    svg.closest("details").open = true;
+    svg.querySelectorAll("g").forEach((group) => group.classList.add("narrow")); // as where folded means no width
+    svg.closest("details").dispatchEvent(new Event("toggle"));
+    document.documentElement.dataset.probe = JSON.stringify([
+      table.tBodies[0].rows[0].cells[6].textContent,
+      svg.querySelectorAll("g").length > 2 && svg.querySelector("g.c0, g.c1, g.c2").classList.contains("narrow")]);
+    </script></body>"""
+    dom, log = loaded(html.render(a_report(results=everything())).replace("</body>", steps), tmp_path)
+    assert "Uncaught" not in log
+    assert 'data-probe="[&quot;to the end&quot;,false]"' in dom

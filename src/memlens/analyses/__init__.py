@@ -59,5 +59,11 @@ def report(capture: Capture) -> Report:
             hint="the program may have ended at once, or no collector could run: see memlens doctor",
         )
     command = capture.meta.get("command")
-    title = " ".join([os.path.basename(command[0]), *command[1:]]) if command else f"process {capture.meta.get('pid')}"
+    if command:
+        title = " ".join([os.path.basename(command[0]), *command[1:]])
+    elif capture.meta.get("pid"):
+        title = f"process {capture.meta['pid']}"
+    else:  # the program wrote the capture itself
+        names = dict.fromkeys(name for name in capture.table("processes").column("name").to_pylist() if name)
+        title = ", ".join(list(names)[:3]) or capture.path.name
     return Report(title, capture.meta, results, check_findings(capture, results), capture.quality)

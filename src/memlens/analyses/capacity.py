@@ -155,7 +155,7 @@ def capacity(capture: Capture) -> Result:
         _, node_total = step_total(nodes["time_ns"][mine], nodes["process"][mine], nodes["value"][mine], ends)
         node_rows.append({"node": int(node), "peak_bytes": int(node_total.max()) if len(node_total) else 0})
     notes = []
-    if readings == 0:
+    if readings == 0 and not capture.standalone:
         notes.append("No reading of RSS: the program ended before the first one.")
     if readings and kernel_peak > 1.05 * peak and kernel_peak - peak > 1 << 20:
         notes.append(
@@ -163,7 +163,7 @@ def capacity(capture: Capture) -> Result:
             "it was shorter than the interval; record with a higher --rate."
         )
     unread = sum(1 for row in by_process if row["peak_rss_bytes"] is None)
-    if unread:
+    if unread and not capture.standalone:
         notes.append(f"{unread} of {len(by_process)} processes ended before their first reading.")
     return Result(
         "capacity",

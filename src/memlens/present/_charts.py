@@ -29,17 +29,33 @@ FOLD_FROM_DEPTH = 32
 """Deeper stacks have their unbranched runs folded into one row, so that the leaves stay on the page."""
 MIN_FRAME_PERCENT = 0.05
 NARROW_PERCENT = 3.0
+MAX_LABEL = 200
+"""Characters of a box's label: more than the widest page shows."""
+MAX_NAME = 600
+"""Characters of a name in a tooltip; C++ templates have names of tens of thousands."""
 
-UNREADABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+UNREADABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 
 def esc(value: Any) -> str:
-    """Text for HTML: escaped, and free of bytes that no page may hold (lone surrogates, controls).
+    """Text for HTML: escaped, and free of what no page may hold (lone surrogates, controls, overrides of direction).
 
     >>> esc("a<b>&\\udc80")
     'a&lt;b&gt;&amp;�'
     """
     return escape(UNREADABLE.sub("\ufffd", str(value)), quote=True)
+
+
+def shortened(text: str, limit: int = MAX_NAME) -> str:
+    """Text cut in its middle to at most `limit` characters.
+
+    >>> shortened("abcdefghij", 5), shortened("abc", 5)
+    ('ab…ij', 'abc')
+    """
+    if len(text) <= limit:
+        return text
+    kept = limit - 1
+    return f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
 
 
 # ---- scales ------------------------------------------------------------
@@ -92,12 +108,14 @@ def rate_label(value: float, top: float) -> str:
     return f"{value:g} /s"
 
 
-def thinned(times: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
-    """A step series of at most about MAX_POINTS points that keeps every column's extremes and last value."""
-    if len(times) <= MAX_POINTS:
+def thinned(
+    times: Sequence[float], values: Sequence[float], *, max_points: int = MAX_POINTS
+) -> tuple[list[float], list[float]]:
+    """A step series of at most about `max_points` points that keeps every column's extremes and last value."""
+    if len(times) <= max_points:
         return list(times), list(values)
     keep: list[int] = []
-    columns = MAX_POINTS // 4
+    columns = max_points // 4
     for column in range(columns):
         low, high = column * len(times) // columns, (column + 1) * len(times) // columns
         span = range(low, high)
@@ -108,15 +126,29 @@ def thinned(times: Sequence[float], values: Sequence[float]) -> tuple[list[float
 # ---- parts ------------------------------------------------------------
 @dataclass(frozen=True)
 class Series:
-    """One named step function of time."""
+    """One named step function of time, from its first time to `end_s` (None: to the end of the chart)."""
 
     name: str
     times: Sequence[float]
     values: Sequence[float]
+    end_s: float | None = None
 
 
-def _series_data(series: Sequence[Series]) -> str:
-    rows = [{"name": one.name, "t": [round(t, 5) for t in one.times], "v": list(one.values)} for one in series]
+def moment(time_s: float, end_s: float) -> str:
+    """A time, as exact as the run is short.
+
+    >>> moment(1.234, 60), moment(0.00012345, 0.001)
+    ('1.23 s', '0.123 ms')
+    """
+    return f"{time_s:.2f} s" if end_s >= 0.5 else f"{1000 * time_s:.3g} ms"
+
+
+def _series_data(series: Sequence[Series], end_s: float) -> str:
+    digits = 5 if end_s > 1 else 8
+    rows: list[dict[str, Any]] = []
+    for one in series:
+        row = {"name": one.name, "t": [round(t, digits) for t in one.times], "v": list(one.values)}
+        rows.append(row if one.end_s is None else row | {"end": round(one.end_s, digits)})
     return esc(json.dumps(rows, separators=(",", ":")))
 
 
@@ -151,43 +183,58 @@ def _step_path(one: Series, end_s: float, top: float, *, closed: bool) -> str:
         for time, value in zip(one.times, one.values, strict=True)
     ]
     first_x, first_y = points[0]
-    path = f"M{first_x:.2f} {first_y:.1f}" + "".join(f"H{x:.2f}V{y:.1f}" for x, y in points[1:]) + "H1000"
+    last_x = 1000.0 if one.end_s is None else max(points[-1][0], 1000 * min(one.end_s / end_s, 1))
+    path = f"M{first_x:.2f} {first_y:.1f}" + "".join(f"H{x:.2f}V{y:.1f}" for x, y in points[1:]) + f"H{last_x:.2f}"
     return path + f"V{PLOT_PX}H{first_x:.2f}Z" if closed else path
 
 
 # ---- charts ------------------------------------------------------------
-def step_chart(rss: Series, pss: Series | None, *, end_s: float, limit_bytes: float | None, title: str) -> str:
-    """Bytes over time: RSS filled, PSS dotted, a limit dashed, the peak marked.
+def step_chart(
+    filled: Series,
+    dotted: Series | None,
+    *,
+    end_s: float,
+    limit_bytes: float | None = None,
+    title: str,
+    name: str = "capacity",
+    points: str = "readings",
+    max_points: int = MAX_POINTS,
+) -> str:
+    """Bytes over time: one series filled, one dotted, a limit dashed, the filled one's peak marked.
 
-    The caller decides whether the limit belongs on the chart.
+    The caller decides whether the limit belongs on the chart. `name` begins the chart's ids.
     """
-    end_s = max([end_s, *rss.times, *(pss.times if pss else ()), 1e-9])
-    lines = [Series(one.name, *thinned(one.times, one.values)) for one in (rss, pss) if one and len(one.times)]
-    peak = max(rss.values, default=0)
+    end_s = max([end_s, *filled.times, *(dotted.times if dotted else ()), 1e-9])
+    lines = [
+        Series(one.name, *thinned(one.times, one.values, max_points=max_points), one.end_s)
+        for one in (filled, dotted)
+        if one and len(one.times)
+    ]
+    peak = max(filled.values, default=0)
     top = max([limit_bytes or 0.0, *(max(one.values) for one in lines)], default=0.0) * 1.16 or 1.0
     body = [_axes(end_s, top, byte_ticks(top), byte_label)]
     body.append(f'<svg width="100%" height="{PLOT_PX}" viewBox="0 0 1000 {PLOT_PX}" preserveAspectRatio="none">')
-    for one, kind in zip(lines, ("rss", "pss") if len(rss.times) else ("pss",), strict=False):
-        if kind == "rss":
+    for one, kind in zip(lines, ("filled", "dotted") if len(filled.times) else ("dotted",), strict=False):
+        if kind == "filled":
             body.append(f'<path class="area" d="{_step_path(one, end_s, top, closed=True)}"/>')
         body.append(f'<path class="{kind}" d="{_step_path(one, end_s, top, closed=False)}"/>')
     body.append("</svg>")
     if limit_bytes:
         y = PLOT_PX * (1 - limit_bytes / top)
         body.append(f'<line class="limit" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>')
-    said = f"{len(rss.times)} readings over {end_s:.2f} s"
+    said = f"{len(filled.times)} {points} over {end_s:.2f} s"
     if peak > 0:
-        at = rss.times[list(rss.values).index(peak)]
+        at = filled.times[list(filled.values).index(peak)]
         x, y = 100 * at / end_s, PLOT_PX * (1 - peak / top)
         anchor, shift = ("end", -2) if x > 50 else ("start", 2)
-        said += f"; peak {human_bytes(peak)} at {at:.2f} s"
+        mark = f"peak {human_bytes(peak)} at {moment(at, end_s)}"
+        said += f"; {mark}"
         body.append(f'<circle class="peak" cx="{x:.3f}%" cy="{y:.1f}" r="4"/>')
         body.append(
-            f'<text class="mark" x="{x:.3f}%" dx="{shift}" y="{y - 10:.1f}" text-anchor="{anchor}">'
-            f"peak {human_bytes(peak)} at {at:.2f} s</text>"
+            f'<text class="mark" x="{x:.3f}%" dx="{shift}" y="{y - 10:.1f}" text-anchor="{anchor}">{esc(mark)}</text>'
         )
-    data = f'data-unit="bytes" data-end="{end_s:.6g}" data-series="{_series_data(lines)}"'
-    return _frame("capacity", title, said, data, "".join(body))
+    data = f'data-unit="bytes" data-end="{end_s:.6g}" data-series="{_series_data(lines, end_s)}"'
+    return _frame(name, title, said, data, "".join(body))
 
 
 def stacked_chart(series: Sequence[Series], *, end_s: float, fill: Callable[[str], str], title: str) -> str:
@@ -219,7 +266,7 @@ def stacked_chart(series: Sequence[Series], *, end_s: float, fill: Callable[[str
             body.append(f'<g fill="{fill(one.name)}">{"".join(bars)}</g>')
     sums = ", ".join(f"{one.name} {sum(one.values):,}" for one in series)
     said = f"{len(times)} bars of {bin_s:.3g} s; {sums} in all"
-    data = f'data-unit="count" data-end="{end_s:.6g}" data-series="{_series_data(series)}"'
+    data = f'data-unit="count" data-end="{end_s:.6g}" data-series="{_series_data(series, end_s)}"'
     return _frame("faults-time", title, said, data, "".join(body))
 
 
@@ -234,7 +281,7 @@ class Node:
     children: dict[str, Node] = field(default_factory=dict)
 
 
-def stack_tree(stacks: Sequence[tuple[Sequence[str], int, int]]) -> Node:
+def stack_tree(stacks: Sequence[tuple[Sequence[str], int, int]], *, whole: str = "all") -> Node:
     """Merges (frames innermost first, bytes, samples) from the outermost frame down.
 
     >>> root = stack_tree([(("touch", "main"), 8, 2), (("grow", "main"), 4, 1)])
@@ -242,7 +289,7 @@ def stack_tree(stacks: Sequence[tuple[Sequence[str], int, int]]) -> Node:
     >>> root.weight, main.weight, sorted(main.children)
     (12, 12, ['grow', 'touch'])
     """
-    root = Node(["all sampled first touches"])
+    root = Node([whole])
     for frames, weight, samples in stacks:
         node = root
         node.weight += weight
@@ -278,17 +325,33 @@ def fold_runs(root: Node) -> None:
 
 def _label(node: Node) -> str:
     if len(node.names) == 1:
-        return node.names[0]
-    return (
-        f"{node.names[0]} → … {len(node.names) - 2} frames … → {node.names[-1]}"
-        if len(node.names) > 2
-        else " → ".join(node.names)
-    )
+        return node.names[0][:MAX_LABEL]
+    first, last = node.names[0][:MAX_LABEL], node.names[-1][:MAX_LABEL]
+    return f"{first} → … {len(node.names) - 2} frames … → {last}" if len(node.names) > 2 else f"{first} → {last}"
 
 
-def icicle(stacks: Sequence[tuple[Sequence[str], int, int]], *, title: str) -> tuple[str, list[str]]:
-    """Call stacks as an icicle (callers above callees), and what a reader must know about it."""
-    root = stack_tree(stacks)
+def _samples(number: int) -> str:
+    return f"{number:,} samples"
+
+
+def icicle(
+    stacks: Sequence[tuple[Sequence[str], int, int]],
+    *,
+    title: str,
+    name: str = "stacks",
+    whole: str = "all sampled first touches",
+    amount: Callable[[int], str] = human_bytes,
+    second_amount: Callable[[int], str] = _samples,
+    estimated: bool = True,
+    max_frames: int = MAX_FRAMES,
+    min_percent: float = MIN_FRAME_PERCENT,
+) -> tuple[str, list[str]]:
+    """Call stacks as an icicle (callers above callees), and what a reader must know about it.
+
+    A stack is (frames innermost first, weight, a second number); `amount` and `second_amount` say both
+    in words, `name` begins the chart's ids.
+    """
+    root = stack_tree(stacks, whole=whole)
     if root.weight <= 0:
         return "", []
     remarks = []
@@ -304,7 +367,7 @@ def icicle(stacks: Sequence[tuple[Sequence[str], int, int]], *, title: str) -> t
         below: list[tuple[Node, float]] = []
         for node, x in row:
             width = 100 * node.weight / root.weight
-            if width < MIN_FRAME_PERCENT or len(boxes) >= MAX_FRAMES or depth > MAX_DEPTH:
+            if width < min_percent or len(boxes) >= max_frames or depth > MAX_DEPTH:
                 left_out += 1
                 continue
             boxes.append((node, x, depth))
@@ -321,17 +384,20 @@ def icicle(stacks: Sequence[tuple[Sequence[str], int, int]], *, title: str) -> t
         colour = "root" if depth == 0 else f"c{crc32(node.names[-1].encode('utf-8', 'replace')) % 3}"
         narrow = " narrow" if width < NARROW_PERCENT else ""
         place = f'x="{x:.4f}%" width="{width:.4f}%" y="{depth * FRAME_PX}" height="{FRAME_PX - 1}"'
-        about = f"{' → '.join(node.names)}: {human_bytes(node.weight)}, {width:.1f} %, {node.samples:,} samples"
+        about = (
+            f"{shortened(' → '.join(shortened(one) for one in node.names), 4 * MAX_NAME)}: "
+            f"{amount(node.weight)}, {width:.1f} %, {second_amount(node.samples)}"
+        )
         body.append(
             f'<g class="{colour}{narrow}" data-x="{x:.4f}" data-w="{width:.4f}"><title>{esc(about)}</title>'
             f'<rect {place}/><svg {place}><text x="4" y="13">{esc(_label(node))}</text></svg></g>'
         )
     height = (deepest + 1) * FRAME_PX
     svg = (
-        f'<svg class="icicle" height="{height}" role="group" aria-labelledby="stacks-title stacks-desc">'
-        f'<title id="stacks-title">{esc(title)}</title>'
-        '<desc id="stacks-desc">Callers above callees; the width is the share of the estimated '
-        f"{human_bytes(root.weight)}.</desc>"
+        f'<svg class="icicle" height="{height}" role="group" aria-labelledby="{name}-title {name}-desc">'
+        f'<title id="{name}-title">{esc(title)}</title>'
+        f'<desc id="{name}-desc">Callers above callees; the width is the share of '
+        f"{'the estimated ' if estimated else ''}{esc(amount(root.weight))}.</desc>"
         f"{''.join(body)}</svg>"
     )
     return svg, remarks

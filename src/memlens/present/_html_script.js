@@ -77,14 +77,14 @@
       const parts = [];
       for (const one of series) {
         const index = lastAtOrBefore(one.t, time);
-        if (index < 0 || (!isBytes && one.v[index] === 0)) continue;
+        if (index < 0 || time > (one.end ?? end) || (!isBytes && one.v[index] === 0)) continue;
         parts.push(one.name + " " + (isBytes ? human(one.v[index]) : one.v[index].toLocaleString("en")));
       }
       const x = (100 * time / end).toFixed(3) + "%";
       cursor.setAttribute("x1", x);
       cursor.setAttribute("x2", x);
       cursor.removeAttribute("visibility");
-      readout.textContent = "at " + time.toFixed(end < 10 ? 3 : 1) + " s: " + (parts.join(", ") || "nothing");
+      readout.textContent = "at " + time.toFixed(end < 0.1 ? 6 : end < 10 ? 3 : 1) + " s: " + (parts.join(", ") || "nothing");
     };
     const rest = () => {
       cursor.setAttribute("visibility", "hidden");
@@ -151,6 +151,7 @@
         frame.group.addEventListener(name, () => { readout.textContent = resting; });
     }
     window.addEventListener("resize", draw);
+    svg.closest("details")?.addEventListener("toggle", draw); // folded, it had no width
     draw();
   }
 

@@ -8,11 +8,11 @@ everything else is text and is escaped here.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._charts import esc
-from ._units import human_figure
+from ._charts import esc, shortened
+from ._units import human_duration, human_figure
 
 if TYPE_CHECKING:
     from ..results import Result
@@ -144,10 +144,84 @@ def share_cell(part: float | None, total: float | None) -> str:
     )
 
 
+def percent_cell(part: float | None, total: float | None) -> str:
+    """A share without a bar."""
+    if part is None or not total or total <= 0:
+        return '<td class="number" data-v="-1">–</td>'
+    share = min(max(part / total, 0.0), 1.0)
+    return f'<td class="number" data-v="{share:.6f}">{esc(percent(share))}</td>'
+
+
+def duration_cell(ns: float | None, *, unknown: str = "–", remark: str = "") -> str:
+    """A time in the unit that fits; an unknown one sorts as the longest. `remark` stands below."""
+    if ns is None or ns != ns:
+        return f'<td class="number" data-v="1e99">{esc(unknown)}</td>'
+    below = f"<small>{esc(remark)}</small>" if remark else ""
+    return f'<td class="number" data-v="{ns:.0f}">{esc(human_duration(ns))}{below}</td>'
+
+
+def time_cell(seconds: float, self_seconds: float, longest_seconds: float) -> str:
+    """A time and a bar of it: the strong part is its own, the pale part that of what it contains."""
+    scale = 100 / longest_seconds if longest_seconds > 0 else 0.0
+    own = min(max(self_seconds, 0.0), seconds)
+    return (
+        f'<td class="share" data-v="{seconds:.9f}"><span class="percent">{esc(human_duration(1e9 * seconds))}</span>'
+        f'<span class="track parts"><i style="width:{scale * own:.2f}%"></i>'
+        f'<i class="inner" style="width:{scale * (seconds - own):.2f}%"></i></span></td>'
+    )
+
+
+def pages_cell(touched: int | None, recycled: int | None, never: int | None) -> str:
+    """Touched, recycled and never touched pages as one bar; sorts by the last ones. A dash when not known."""
+    parts = {"touched": touched or 0, "recycled": recycled or 0, "never-touched": never or 0}
+    total = sum(parts.values())
+    if never is None or not total:
+        return '<td class="share pages" data-v="-1">–</td>'
+    bars = "".join(
+        f'<i class="{name}" style="width:{100 * size / total:.2f}%"></i>' for name, size in parts.items() if size
+    )
+    said = {name: f"{value_text('bytes', size)} {name.replace('-', ' ')}" for name, size in parts.items() if size}
+    below = ", ".join(text for name, text in said.items() if name != "touched") or "all touched"
+    return (
+        f'<td class="share pages" data-v="{never}" title="{esc(", ".join(said.values()))}">'
+        f'<span class="track parts">{bars}</span><small>{esc(below)}</small></td>'
+    )
+
+
+def whole_number(value: float) -> str:
+    """A count; millions shortened, with the number as a tooltip.
+
+    >>> whole_number(1234.4), whole_number(2708425.6)
+    ('1,234', '<span title="2,708,426">2.71 M</span>')
+    """
+    for size, unit in ((1e9, "G"), (1e6, "M")):
+        if value >= size:
+            return f'<span title="{value:,.0f}">{value / size:.2f} {unit}</span>'
+    return f"{value:,.0f}"
+
+
 def function_markup(name: str | None) -> str:
     if not name:
         return '<span class="muted">(unnamed)</span>'
-    return f'<span class="clamp" title="{esc(name)}">{esc(name)}</span>' if len(name) > 90 else esc(name)
+    return (
+        f'<span class="clamp" title="{esc(shortened(name))}">{esc(shortened(name, 300))}</span>'
+        if len(name) > 90
+        else esc(name)
+    )
+
+
+def place_markup(row: Mapping[str, Any], *, one_line: bool = False) -> str:
+    """A function, and under it (or beside it) its file and line, or its module where no line is known."""
+    module = row.get("module") or ""
+    if row.get("file"):
+        text = f"{posixpath.basename(row['file'])}:{row.get('line') or '?'}"
+        where = f'<code title="{esc(row["file"])}">{esc(text)}</code>'
+    elif module:
+        where = f'<code title="{esc(module)}">[{esc((posixpath.basename(module) or module).strip("[]"))}]</code>'
+    else:
+        where = ""
+    function = function_markup(row.get("function"))
+    return f"{function} {where}" if one_line or not where else f"{function}<small>{where}</small>"
 
 
 def path_markup(path: str | None, line: int | None = None) -> str:
@@ -178,10 +252,11 @@ def table(
     total_rows: int | None = None,
     export: str = "",
     empty: str = "Nothing to show.",
+    kind: str = "",
 ) -> str:
     """A captioned table of ready cells, with a sentence when it is cut or empty.
 
-    `heads` are (label, class of the column); `caption` is markup.
+    `heads` are (label, class of the column); `caption` is markup; `kind` is a class of the table.
     """
     if not rows:
         return f'<div class="block"><h3>{caption}</h3><p class="muted">{esc(empty)}</p></div>'
@@ -192,7 +267,8 @@ def table(
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
     hidden = (total_rows or len(rows)) - len(rows)
     more = f'<p class="more">{hidden:,} more; see: <code>{esc(export)}</code></p>' if hidden > 0 else ""
-    sortable = ' class="sortable"' if len(rows) > 1 else ""
+    classes = " ".join(name for name in ("sortable" if len(rows) > 1 else "", kind) if name)
+    sortable = f' class="{classes}"' if classes else ""
     return (
         f'<div class="block"><div class="table"><table{sortable}><caption>{caption}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}</div>"
@@ -201,6 +277,11 @@ def table(
 
 def export_command(name: str) -> str:
     return f"memlens export CAPTURE -o DIR --tables {name}"
+
+
+def json_command(result_name: str, table_name: str) -> str:
+    """Shows a table that only a result holds, with all its rows."""
+    return f"memlens report CAPTURE --json | jq .results.{result_name}.tables.{table_name}"
 
 
 def top_rows(result: Result, name: str) -> tuple[list[dict[str, Any]], int]:
@@ -247,3 +328,8 @@ def fill_patterns() -> str:
 def swatch(name: str) -> str:
     box = f'<rect width="13" height="13" fill="{class_fill(name)}"/>'
     return f'<svg class="swatch" width="13" height="13" aria-hidden="true">{box}</svg>'
+
+
+def page_swatch(name: str) -> str:
+    """The look of one part of `pages_cell`'s bars."""
+    return f'<span class="track parts key" aria-hidden="true"><i class="{name}"></i></span>'

@@ -55,9 +55,9 @@ def capacity_section(result: Result) -> str:
         limit = figures.get("limit_bytes")
         near = limit if limit and peak and limit <= LIMIT_ON_CHART_RATIO * peak else None
         kind = figures.get("limit_kind") or "machine"
-        legend = [f"<li>{line_swatch('rss')}RSS of all processes (shared pages count in each)</li>"]
+        legend = [f"<li>{line_swatch('filled')}RSS of all processes (shared pages count in each)</li>"]
         if pss.times:
-            legend.append(f"<li>{line_swatch('pss')}PSS (shared pages divided among their users)</li>")
+            legend.append(f"<li>{line_swatch('dotted')}PSS (shared pages divided among their users)</li>")
         if near:
             legend.append(f"<li>{line_swatch('limit')}limit of the {esc(kind)}, {titled('bytes', near)}</li>")
         chart = step_chart(
@@ -296,7 +296,14 @@ def faults_section(result: Result) -> str:
         empty="There were no faults.",
     )
     over_time = _faults_over_time(result)
-    return f'<section id="faults"><h2>Page faults</h2>{by_class}{over_time}{by_function}</section>'
+    own = figures.get("own_faults") or 0
+    said = (
+        f'<p class="muted">{counted(own, "page fault")} on memory of memlens\'s own library inside the program '
+        f"{'is' if own == 1 else 'are'} left out here; the kernel's count has {'it' if own == 1 else 'them'} too.</p>"
+        if own
+        else ""
+    )
+    return f'<section id="faults"><h2>Page faults</h2>{said}{by_class}{over_time}{by_function}</section>'
 
 
 def _faults_over_time(result: Result) -> str:

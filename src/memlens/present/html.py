@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ..registry import PresenterDescriptor
 from ._charts import esc
 from ._markup import (
     cell,
+    column,
     counted,
     definitions,
     fill_patterns,
@@ -30,11 +31,12 @@ from ._markup import (
     value_text,
     words,
 )
+from ._object_sections import about, objects_section, regions_section
 from ._sections import capacity_section, faults_section, first_touch_section, other_section, processes_section
 from ._units import exit_in_words, human_bytes, human_figure
 
 if TYPE_CHECKING:
-    from ..results import Finding, Quality, Report
+    from ..results import Finding, Quality, Report, Result
 
 CSP = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 SEVERITY_MARKS = {"high": "▲", "medium": "◆", "low": "●"}
@@ -45,7 +47,13 @@ def header(report: Report) -> str:
     meta = report.meta
     machine = meta.get("machine") or {}
     command = meta.get("command") or []
-    line = shlex.join(str(word) for word in command) if command else f"process {meta.get('pid', '?')} (attached)"
+    standalone = meta.get("state") == "standalone"
+    if command:
+        line = f"<code>{esc(shlex.join(str(word) for word in command))}</code>"
+    elif standalone:
+        line = "not recorded"
+    else:
+        line = f"<code>process {esc(meta.get('pid', '?'))} (attached)</code>"
     nodes = len(machine.get("numa_nodes") or []) or 1
     computer = [str(machine.get("cpu") or "unknown CPU")]
     if machine.get("cpus"):
@@ -59,14 +67,19 @@ def header(report: Report) -> str:
     if machine.get("host"):
         computer.append(f"host {machine['host']}")
     facts = [
-        ("Command", f"<code>{esc(line)}</code>"),
-        ("Machine", esc(", ".join(computer))),
+        ("Command", line),
+        ("Machine", "not recorded" if standalone and not machine.get("cpu") else esc(", ".join(computer))),
         (
             "Recorded",
-            _moment(meta.get("started"))
+            _moment(meta.get("started") or _from_unix(meta.get("started_unix_ns")))
             + (f" in <code>{esc(meta['working_directory'])}</code>" if meta.get("working_directory") else ""),
         ),
-        ("Run", f"{esc(value_text('wall_s', meta.get('wall_s')))}, {_ending(meta)}"),
+        (
+            "Run",
+            f"{esc(value_text('wall_s', meta.get('wall_s')))}, {_ending(meta)}"
+            if meta.get("wall_s") is not None or not standalone
+            else _ending(meta),
+        ),
         (
             "Collectors",
             esc(
@@ -79,7 +92,7 @@ def header(report: Report) -> str:
         facts.append(("Redacted", "paths, arguments and host name were left out when recording"))
     listed = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts)
     return (
-        f'<header><p class="product"><b>memlens</b> {esc(meta.get("memlens_version", "?"))} report</p>'
+        f'<header><p class="product"><b>memlens</b> {esc(meta.get("memlens_version") or "")} report</p>'
         f'<h1>{esc(report.title)}</h1><dl class="facts">{listed}</dl></header>'
     )
 
@@ -93,7 +106,16 @@ def _moment(started: Any) -> str:
     return f'<time datetime="{esc(started)}">{moment:%Y-%m-%d %H:%M:%S} {esc(zone)}</time>'
 
 
+def _from_unix(unix_ns: Any) -> str | None:
+    try:
+        return datetime.fromtimestamp(int(unix_ns) // 1_000_000_000, UTC).isoformat()
+    except (TypeError, ValueError, OverflowError, OSError):
+        return None
+
+
 def _ending(meta: dict[str, Any]) -> str:
+    if meta.get("state") == "standalone":
+        return "written by the program itself, without a recorder: no page faults and no readings of RSS"
     if meta.get("state", "complete") != "complete":
         return '<span class="bad">the recording did not finish; the capture ends where it was cut</span>'
     text = esc(exit_in_words(meta.get("wait_status")))
@@ -112,6 +134,14 @@ def _collector(name: str, options: Any) -> str:
         )
     if options.get("single"):
         said.append("one event a fault")
+    if "sample_bytes" in options:
+        said.append(
+            f"one in {human_bytes(options['sample_bytes'])} of small objects"
+            if options["sample_bytes"]
+            else "every object"
+        )
+        if options["sample_bytes"] and options.get("large_bytes"):
+            said.append(f"all of {human_bytes(options['large_bytes'])} and more")
     return f"{name} ({', '.join(said)})" if said else name
 
 
@@ -212,6 +242,16 @@ def _how_recorded(meta: dict[str, Any]) -> str:
     rate = (collectors.get("timeline") or {}).get("rate_hz")
     if rate:
         parts.append(f"RSS was read {rate:g} times a second.")
+    if "alloc" in collectors:
+        options = collectors["alloc"] or {}
+        sample, large = options.get("sample_bytes"), options.get("large_bytes")
+        if sample:
+            all_of = (
+                f"Objects of {human_bytes(large)} and more were all recorded, smaller ones" if large else "Objects were"
+            )
+            parts.append(f"{all_of} sampled, one in {human_bytes(sample)} of allocations.")
+        else:
+            parts.append("Every object was recorded." if sample == 0 else "Objects were recorded.")
     return " ".join(parts)
 
 
@@ -219,9 +259,10 @@ def _how_recorded(meta: dict[str, Any]) -> str:
 def figures_section(report: Report) -> str:
     tiles: list[tuple[str, str]] = []
 
-    def tile(label: str, name: str, value: Any, remark: str = "") -> None:
+    def tile(label: str, name: str, value: Any, remark: str = "", *, estimated: bool = False) -> None:
         if value is not None:
-            tiles.append((esc(label), titled(name, value) + (f"<small>{esc(remark)}</small>" if remark else "")))
+            shown = about(titled(name, value), sampled=estimated)
+            tiles.append((esc(label), shown + (f"<small>{esc(remark)}</small>" if remark else "")))
 
     if capacity := report.results.get("capacity"):
         figures = capacity.figures
@@ -238,6 +279,14 @@ def figures_section(report: Report) -> str:
             figures.get("limit_bytes") or None,
             f"of the {figures.get('limit_kind') or 'machine'}",
         )
+    if objects := report.results.get("objects"):
+        figures = objects.figures
+        sampled = bool(figures.get("sample_bytes"))
+        tile(
+            "Peak heap", "bytes", figures.get("peak_heap_bytes") or None, "live objects, one process", estimated=sampled
+        )
+        tile("Never touched", "bytes", figures.get("never_touched_bytes") or None, "pages of allocated objects")
+        tile("Not freed at exit", "bytes", figures.get("leaked_bytes") or None, "of the heap", estimated=sampled)
     if touch := report.results.get("first_touch"):
         figures = touch.figures
         tile(
@@ -255,13 +304,11 @@ def figures_section(report: Report) -> str:
         tile("In huge pages", "bytes", figures.get("huge_bytes"), "of the first-touched")
     if faults := report.results.get("faults"):
         figures = faults.figures
-        kernel = figures.get("kernel_faults")
-        tile(
-            "Page faults",
-            "faults",
-            figures.get("faults"),
-            f"kernel's count {kernel:,}" if kernel is not None else "",
-        )
+        kernel, own = figures.get("kernel_faults"), figures.get("own_faults") or 0
+        counts = [f"kernel's count {kernel:,}"] if kernel is not None else []
+        if own:
+            counts.append(f"with {own:,} of memlens" if counts else f"{own:,} of memlens left out")
+        tile("Page faults", "faults", figures.get("faults"), " ".join(counts))
         tile(
             "Fault rate, peak",
             "peak_faults_per_s",
@@ -285,6 +332,9 @@ def figures_section(report: Report) -> str:
 # ---- the page ------------------------------------------------------------
 def absent(what: str, collector: str, meta: dict[str, Any]) -> str:
     """One line that says why a section is not there."""
+    if meta.get("state") == "standalone" and collector not in (meta.get("collectors") or {}):
+        why = "the program wrote this capture itself; readings of RSS and page faults need a recorder (memlens record)"
+        return f'<p class="muted absent">{esc(what)} not shown: {esc(why)}.</p>'
     for entry in meta.get("unsupported") or []:
         if entry.get("collector") == collector:
             why = f"the collector {collector} could not run: {entry.get('reason', 'reason not recorded')}"
@@ -293,9 +343,16 @@ def absent(what: str, collector: str, meta: dict[str, Any]) -> str:
         why = (
             f"the collector {collector} ran but wrote no record"
             if collector in (meta.get("collectors") or {})
-            else f"the collector {collector} was not used (memlens record --collectors faults,timeline)"
+            else f"the collector {collector} was not used (memlens record --collectors faults,timeline,alloc)"
         )
     return f'<p class="muted absent">{esc(what)} not shown: {esc(why)}.</p>'
+
+
+def _processes_by_number(capacity: Result | None) -> dict[int, dict[str, Any]]:
+    """pid, name and end of each process, as far as they are known."""
+    arrow = capacity.tables.get("by_process") if capacity else None
+    rows = arrow.to_pylist() if arrow is not None and arrow.num_columns else []
+    return {row["process"]: row for row in rows if row.get("process") is not None}
 
 
 def navigation(sections: Iterable[tuple[str, str]]) -> str:
@@ -317,15 +374,22 @@ def render(report: Report) -> str:
     '<!doctype html>'
     """
     results, meta = report.results, report.meta
-    capacity, touch, faults = (results.get(name) for name in ("capacity", "first_touch", "faults"))
+    names = ("capacity", "objects", "first_touch", "faults", "regions")
+    capacity, objects, touch, faults, regions = (results.get(name) for name in names)
     figures = figures_section(report)
     body = [findings_section(report.findings), quality_section(report), figures]
     links = [("findings", "Findings"), ("quality", "Quality")] + ([("figures", "Key figures")] if figures else [])
-    if capacity:
+    if capacity and (meta.get("state") != "standalone" or column(capacity, "over_time", "time_s")):
         body.append(capacity_section(capacity))
         links.append(("capacity", "Memory over time"))
     else:
-        body.append(absent("Memory over time and processes", "timeline", meta))
+        body.append(absent("Memory over time" + ("" if capacity else " and processes"), "timeline", meta))
+    if objects:
+        end_s = (capacity.figures.get("duration_s") if capacity else None) or meta.get("wall_s") or 0.0
+        body.append(objects_section(objects, meta, _processes_by_number(capacity), end_s=end_s))
+        links.append(("objects", "Objects"))
+    else:
+        body.append(absent("Objects", "alloc", meta))
     if touch:
         body.append(first_touch_section(touch, meta))
         links.append(("first-touch", "First touch"))
@@ -336,8 +400,11 @@ def render(report: Report) -> str:
         missing = [label for label, there in (("First touch", touch), ("page faults", faults)) if not there]
         text = " and ".join(missing)
         body.append(absent(text[:1].upper() + text[1:], "faults", meta))
+    if regions:
+        body.append(regions_section(regions, faults_known=faults is not None, objects=objects))
+        links.append(("regions", "Regions"))
     for name, result in results.items():
-        if name not in ("capacity", "first_touch", "faults"):
+        if name not in ("capacity", "objects", "first_touch", "faults", "regions"):
             body.append(other_section(result))
             links.append((esc(name.replace("_", "-")), name.replace("_", " ").capitalize()))
     if capacity:

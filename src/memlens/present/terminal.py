@@ -107,7 +107,7 @@ def show(report: Report, *, file: IO[str], rows: int = 10, brief: bool = False) 
         report.results["capacity"].figures["duration_s"] if "capacity" in report.results else 0.0
     )
     console.print(f"\n[bold]{escape(report.title)}[/]  {duration:.2f} s, {ended}", overflow="ellipsis", no_wrap=True)
-    if not brief:
+    if not brief and machine.get("cpu"):
         console.print(
             f"[dim]{escape(str(machine.get('cpu', '?')))}, {machine.get('cpus', '?')} CPUs, "
             f"{max(1, len(machine.get('numa_nodes', [])))} NUMA node(s), Linux {escape(str(machine.get('kernel', '?')))}, "
@@ -135,6 +135,8 @@ def show(report: Report, *, file: IO[str], rows: int = 10, brief: bool = False) 
 def _capacity(console: Console, report: Report) -> None:
     result = report.results["capacity"]
     figures = result.figures
+    if figures["peak_rss_bytes"] is None:
+        return  # a program that writes for itself reads no RSS; for others the quality says why
     table = result.tables["over_time"]
     columns = resampled(
         table.column("time_s").to_pylist(), table.column("rss_bytes").to_pylist(), figures["duration_s"]
@@ -289,7 +291,9 @@ def _faults(console: Console, report: Report) -> None:
         f"{row['class']} {row['faults']:,}"
         for row in sorted(result.tables["by_class"].to_pylist(), key=lambda r: -r["faults"])
     )
-    console.print(f"\n[bold]Faults[/]  {figures['faults']:,}: {classes or 'none'}")
+    own = figures.get("own_faults")
+    left_out = f" ({own:,} of memlens's own library left out)" if own else ""
+    console.print(f"\n[bold]Faults[/]  {figures['faults']:,}: {classes or 'none'}{left_out}")
     over_time = result.tables["over_time"]
     sums = [0.0] * over_time.num_rows
     for name in over_time.column_names:
@@ -307,7 +311,7 @@ def _processes(console: Console, report: Report, rows: int) -> None:
     console.print(f"\n[bold]Processes[/]  {len(table)}")
     for row in table[:rows]:
         console.print(
-            f"  {row['pid']:>8} {escape(row['name'][:24]):<24} peak {human_bytes(row['peak_rss_bytes'])}, {row['threads']} thread(s)"
+            f"  {row['pid']:>8} {escape((row['name'] or '?')[:24]):<24} peak {human_bytes(row['peak_rss_bytes'])}, {row['threads']} thread(s)"
         )
     if len(table) > rows:
         console.print(f"  … and {len(table) - rows} more", style="dim")
