@@ -64,7 +64,7 @@ class Model:
             if time < forked or execs:
                 break
             chain.append((process, time))
-            time, process = forked, parent
+            time, process = max(forked - 1, 0), parent
             for thing in self.things:
                 if thing.process != process or not thing.alive(time):
                     continue

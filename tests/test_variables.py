@@ -190,7 +190,7 @@ def test_addresses_sizes_and_places_are_the_programs_own(tmp_path: Path, compile
         # Without standalone debug information Clang describes a class only where its constructor is.
         flags = flags.replace("-gstrict-dwarf", "-fstandalone-debug").replace("-gdwarf-", "-fstandalone-debug -gdwarf-")
     if compiler == "clang++" and "types-section" in flags:
-        pytest.skip("known limit: scopes that Clang leaves without a name beside a type unit's signature")
+        pytest.xfail("known limit: scopes that Clang leaves without a name beside a type unit's signature")
     text = CPP_PROGRAM if "++" in compiler else C_PROGRAM
     program = compile_program(tmp_path, text, compiler=compiler, flags=flags)
     module = _core.ModuleVariables(str(program))

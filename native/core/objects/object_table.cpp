@@ -266,7 +266,7 @@ void ObjectTable::each_ancestor(const Process& process, uint64_t time, Visit&& v
   const Process* at = &process;
   while (at->parent != nullptr && time >= at->fork_ns && time < at->inherits_until_ns) {
     chain.emplace_back(at, time);
-    time = at->fork_ns;
+    time = at->fork_ns > 0 ? at->fork_ns - 1 : 0;  // what comes in the fork's own nanosecond comes after it
     at = at->parent;
     const auto is_ended = [&](uint32_t id) {
       for (const auto& [heir, seen_ns] : chain) {
