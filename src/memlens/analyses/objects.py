@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from ..registry import AnalysisDescriptor
@@ -25,54 +26,69 @@ ALLOCATOR_MODULES = (
     "libtcmalloc",
     "libmimalloc",
 )
-LIBRARY_NAMES = (
-    "std::",
-    "__gnu_cxx::",
-    "operator new",
-    "void* std::",
-    "void std::",
-    "boost::container::",
-    "alloc::",
-    "__rust_",
+LIBRARY_NAMES = re.compile(
+    r"(?:[\w:<>,*& ]+ )?(?:std|__gnu_cxx|boost::container|alloc|core)::|operator new|operator delete|__rust_|__rdl_|__rg_"
+    r"|x?(?:malloc|calloc|realloc|strdup|memalign|zalloc|reallocarray)(?:_array|_n|0)?$|g_(?:malloc|slice_alloc|try_malloc)"
+    r"|PyMem_|PyObject_Malloc|_PyObject_|_PyMem_|CRYPTO_(?:malloc|zalloc|realloc)|safe_?malloc"
 )
+"""Functions that allocate for somebody else: the site is whoever called them."""
+INLINED = re.compile(r"^(?P<function>.*) \((?P<file>[^()]*):(?P<line>\d+)\)$", re.DOTALL)
 
 
 class AllocationStacks:
-    """Call stacks of allocations by name, and the frame that a programmer would call the site."""
+    """Call stacks of allocations by name, inlined functions too, and the frame that a programmer would call the site."""
 
     def __init__(self, capture: Capture) -> None:
-        self.frames = capture.replay.stacks
+        self.codes = capture.replay.stacks
         sites = capture.replay.code_sites
-        self.functions = sites.column("function").to_pylist()
-        self.modules = sites.column("module").to_pylist()
-        self.files = sites.column("file").to_pylist()
-        self.lines = sites.column("line").to_pylist()
+        columns = ("function", "module", "file", "line", "inlined_into")
+        self._sites = list(zip(*(sites.column(name).to_pylist() for name in columns), strict=True))
+        self._frames: dict[int, list[dict[str, Any]]] = {}
 
-    def name(self, code: int) -> str:
-        module = (self.modules[code] or "?").rpartition("/")[2]
-        return self.functions[code] or (module if module.startswith("[") else f"[{module}]")
+    def frames_of_code(self, code: int) -> list[dict[str, Any]]:
+        """The function at an address and those that it was inlined into, innermost first."""
+        if code not in self._frames:
+            function, module, file, line, outer = self._sites[code]
+            found = [{"function": function, "module": module, "file": file, "line": line}]
+            for text in outer or []:
+                match = INLINED.match(text)
+                found.append(
+                    {"function": match["function"], "module": module, "file": match["file"], "line": int(match["line"])}
+                    if match
+                    else {"function": text, "module": module, "file": None, "line": None}
+                )
+            self._frames[code] = found
+        return self._frames[code]
+
+    def frames(self, stack: int) -> list[dict[str, Any]]:
+        """Frames of a stack without those of our own library, innermost first."""
+        return [
+            frame
+            for code in self.codes.get(stack, [])
+            for frame in self.frames_of_code(code)
+            if not (frame["module"] or "").endswith("/libmemlens.so")
+        ]
 
     def names(self, stack: int) -> list[str]:
         """Function names, innermost first."""
-        return [self.name(code) for code in self.frames.get(stack, [])]
+        names = []
+        for frame in self.frames(stack):
+            module = (frame["module"] or "?").rpartition("/")[2]
+            names.append(frame["function"] or (module if module.startswith("[") else f"[{module}]"))
+        return names
 
     def site(self, stack: int) -> dict[str, Any]:
         """The innermost frame that is not the allocator's or the standard library's own."""
-        codes = self.frames.get(stack, [])
-        for code in codes:
-            module = (self.modules[code] or "").rpartition("/")[2]
-            if not module.startswith(ALLOCATOR_MODULES) and not (self.functions[code] or "").startswith(LIBRARY_NAMES):
-                return self._row(code)
-        return self._row(codes[0]) if codes else {"function": None, "module": None, "file": None, "line": None}
-
-    def _row(self, code: int) -> dict[str, Any]:
-        return {
-            "function": self.functions[code], "module": self.modules[code], "file": self.files[code],
-            "line": self.lines[code],
-        }  # fmt: skip
+        frames = self.frames(stack)
+        for frame in frames:
+            module = (frame["module"] or "").rpartition("/")[2]
+            function = frame["function"] or ""
+            if not module.startswith(ALLOCATOR_MODULES) and not LIBRARY_NAMES.match(function):
+                return frame
+        return frames[0] if frames else {"function": None, "module": None, "file": None, "line": None}
 
     def code_row(self, code: int | None) -> dict[str, Any]:
-        return self._row(code) if code is not None and code < len(self.functions) else {}
+        return self.frames_of_code(code)[0] if code is not None and code < len(self._sites) else {}
 
 
 def objects(capture: Capture) -> Result:
