@@ -8,20 +8,29 @@
  * recorded all counts are 1 and the exact table is not used; before the start all are 0. */
 #define FILTER_BYTES (1u << ML_FILTER_BITS)
 #define BUCKET_SLOTS 8 /* a cache line */
-#define BUCKET_BITS 17
-#define PROBES 16
+#define PROBES 4
+/* The table grows by segments, so that a program with few recorded objects touches few pages. */
+#define SEGMENTS 3
+static const uint64_t bucket_bits[SEGMENTS] = {8, 13, 18}; /* 16 KiB, 512 KiB, 16 MiB */
 
 static uint8_t filter_memory[FILTER_BYTES] __attribute__((aligned(64)));
 uint8_t *ml_filter = filter_memory;
-static _Atomic uint64_t *table;
+static _Atomic(_Atomic uint64_t *) segments[SEGMENTS];
 
 void ml_sampled_start(void) {
   if (ml_runtime.sample_bytes == 0) {
     memset(filter_memory, 1, sizeof filter_memory);
     return;
   }
-  /* A fork's child goes on with its parent's set: it may release those objects too. */
-  if (table == NULL) table = ml_map_private((UINT64_C(1) << BUCKET_BITS) * BUCKET_SLOTS * sizeof *table, false);
+}
+
+/* A fork's child goes on with its parent's set: it may release those objects too. */
+static _Atomic uint64_t *segment_of(unsigned number) {
+  _Atomic uint64_t *segment = atomic_load(&segments[number]);
+  if (ML_LIKELY(segment != NULL)) return segment;
+  _Atomic uint64_t *made = ml_map_private((UINT64_C(1) << bucket_bits[number]) * BUCKET_SLOTS * sizeof *made, false);
+  if (made == NULL || atomic_compare_exchange_strong(&segments[number], &segment, made)) return made;
+  return segment;
 }
 
 /* Adds to a count of the filter, a byte, by way of the word around it: not every machine has atomic
@@ -42,14 +51,18 @@ static void change_count(uint64_t hash, int delta) {
   } while (!atomic_compare_exchange_weak_explicit(word, &old, changed, memory_order_release, memory_order_relaxed));
 }
 
-static size_t bucket_of(uint64_t hash) { return (size_t)((hash >> 8) & ((UINT64_C(1) << BUCKET_BITS) - 1)); }
+static _Atomic uint64_t *bucket_at(_Atomic uint64_t *segment, unsigned number, uint64_t hash, unsigned probe) {
+  return segment + (((hash >> 8) + probe) & ((UINT64_C(1) << bucket_bits[number]) - 1)) * BUCKET_SLOTS;
+}
 
 void ml_sampled_add(const void *address) {
   if (ml_runtime.sample_bytes == 0) return;
   const uint64_t hash = ml_pointer_hash(address);
-  if (table != NULL) {
-    for (size_t probe = 0; probe < PROBES; probe++) {
-      _Atomic uint64_t *bucket = table + ((bucket_of(hash) + probe) & ((UINT64_C(1) << BUCKET_BITS) - 1)) * BUCKET_SLOTS;
+  for (unsigned number = 0; number < SEGMENTS; number++) {
+    _Atomic uint64_t *segment = segment_of(number);
+    if (segment == NULL) continue;
+    for (unsigned probe = 0; probe < PROBES; probe++) {
+      _Atomic uint64_t *bucket = bucket_at(segment, number, hash, probe);
       for (unsigned slot = 0; slot < BUCKET_SLOTS; slot++) {
         uint64_t seen = 0;
         if (atomic_load_explicit(&bucket[slot], memory_order_relaxed) != 0 ||
@@ -65,17 +78,20 @@ void ml_sampled_add(const void *address) {
 
 bool ml_sampled_remove(const void *address) {
   if (ml_runtime.sample_bytes == 0) return true;
-  if (table == NULL) return false;
   const uint64_t hash = ml_pointer_hash(address);
-  for (size_t probe = 0; probe < PROBES; probe++) {
-    _Atomic uint64_t *bucket = table + ((bucket_of(hash) + probe) & ((UINT64_C(1) << BUCKET_BITS) - 1)) * BUCKET_SLOTS;
-    for (unsigned slot = 0; slot < BUCKET_SLOTS; slot++) {
-      uint64_t seen = (uint64_t)(uintptr_t)address;
-      if (atomic_load_explicit(&bucket[slot], memory_order_relaxed) != seen ||
-          !atomic_compare_exchange_strong(&bucket[slot], &seen, 0))
-        continue;
-      change_count(hash, -1);
-      return true;
+  for (unsigned number = 0; number < SEGMENTS; number++) {
+    _Atomic uint64_t *segment = atomic_load(&segments[number]);
+    if (segment == NULL) continue;
+    for (unsigned probe = 0; probe < PROBES; probe++) {
+      _Atomic uint64_t *bucket = bucket_at(segment, number, hash, probe);
+      for (unsigned slot = 0; slot < BUCKET_SLOTS; slot++) {
+        uint64_t seen = (uint64_t)(uintptr_t)address;
+        if (atomic_load_explicit(&bucket[slot], memory_order_relaxed) != seen ||
+            !atomic_compare_exchange_strong(&bucket[slot], &seen, 0))
+          continue;
+        change_count(hash, -1);
+        return true;
+      }
     }
   }
   return false;

@@ -6,40 +6,58 @@
 
 #include "memlens_checksum.h"
 
-#define STACK_SLOTS (1u << 18) /* 2 MiB, touched as needed */
-#define STRING_SLOTS (1u << 12)
-#define PROBES 64
+/* Tables grow by segments, so that a program with few stacks touches few pages. */
+#define SEGMENTS 3
+#define PROBES 24
+static const uint32_t stack_slots[SEGMENTS] = {1u << 11, 1u << 14, 1u << 18};
+static const uint32_t string_slots[SEGMENTS] = {1u << 9, 1u << 12, 1u << 14};
 
-static _Atomic uint64_t *stack_table, *string_table;
+struct table {
+  const uint32_t *slots;
+  _Atomic(_Atomic uint64_t *) segments[SEGMENTS];
+};
+static struct table stack_table = {.slots = stack_slots}, string_table = {.slots = string_slots};
 static _Atomic uint32_t overflow_ids; /* for what the tables have no room for */
 static _Atomic uint64_t unloads;      /* code was unloaded: the same addresses may mean other code */
 
 void ml_stacks_start(void) {
-  stack_table = ml_map_private(STACK_SLOTS * sizeof *stack_table, true);
-  string_table = ml_map_private(STRING_SLOTS * sizeof *string_table, true);
+  atomic_store(&stack_table.segments[0], ml_map_private(stack_slots[0] * sizeof(uint64_t), true));
+  atomic_store(&string_table.segments[0], ml_map_private(string_slots[0] * sizeof(uint64_t), true));
+}
+
+static _Atomic uint64_t *segment_of(struct table *table, unsigned number) {
+  _Atomic uint64_t *segment = atomic_load(&table->segments[number]);
+  if (ML_LIKELY(segment != NULL)) return segment;
+  _Atomic uint64_t *made = ml_map_private(table->slots[number] * sizeof *made, true);
+  if (made == NULL || atomic_compare_exchange_strong(&table->segments[number], &segment, made)) return made;
+  return segment; /* another thread was faster; the mapping made here stays, untouched */
 }
 
 void ml_stacks_forget(void) { atomic_fetch_add(&unloads, 1); }
 
 /* The id of a hash; *is_new: this call filled the slot. */
-static uint32_t id_of(_Atomic uint64_t *table, uint32_t slots, uint64_t hash, bool *is_new) {
+static uint32_t id_of(struct table *table, uint64_t hash, bool *is_new) {
   if (hash == 0) hash = 1;
   *is_new = false;
-  if (table != NULL) {
-    uint32_t at = (uint32_t)hash & (slots - 1);
-    for (unsigned probe = 0; probe < PROBES; probe++, at = (at + 1) & (slots - 1)) {
-      uint64_t seen = atomic_load_explicit(&table[at], memory_order_relaxed);
-      if (seen == hash) return at + 1;
+  uint32_t first_id = 1;
+  for (unsigned number = 0; number < SEGMENTS; first_id += table->slots[number++]) {
+    _Atomic uint64_t *segment = segment_of(table, number);
+    if (segment == NULL) continue;
+    const uint32_t mask = table->slots[number] - 1;
+    uint32_t at = (uint32_t)(hash >> 20) & mask;
+    for (unsigned probe = 0; probe < PROBES; probe++, at = (at + 1) & mask) {
+      uint64_t seen = atomic_load_explicit(&segment[at], memory_order_relaxed);
+      if (seen == hash) return first_id + at;
       if (seen != 0) continue;
-      if (atomic_compare_exchange_strong_explicit(&table[at], &seen, hash, memory_order_relaxed, memory_order_relaxed)) {
+      if (atomic_compare_exchange_strong_explicit(&segment[at], &seen, hash, memory_order_relaxed, memory_order_relaxed)) {
         *is_new = true;
-        return at + 1;
+        return first_id + at;
       }
-      if (seen == hash) return at + 1;
+      if (seen == hash) return first_id + at;
     }
   }
   *is_new = true; /* written again each time: larger, not wrong */
-  return slots + 1 + atomic_fetch_add(&overflow_ids, 1) % (UINT32_MAX / 2);
+  return first_id + atomic_fetch_add(&overflow_ids, 1) % (UINT32_MAX / 2);
 }
 
 uint32_t ml_stack_here(void) {
@@ -52,7 +70,7 @@ uint32_t ml_stack_here(void) {
     hash = (hash ^ ips[i]) * UINT64_C(0x9E3779B97F4A7C15);
     hash ^= hash >> 29;
   }
-  const uint32_t id = id_of(stack_table, STACK_SLOTS, hash, &is_new);
+  const uint32_t id = id_of(&stack_table, hash, &is_new);
   if (!is_new) return id;
   atomic_fetch_add_explicit(&ml_runtime.slot->stacks, 1, memory_order_relaxed);
   struct ml_ticket ticket = ml_reserve(ML_KIND_STACK, sizeof(struct ml_stack) + depth * sizeof *ips);
@@ -71,7 +89,7 @@ uint32_t ml_string(const char *text, size_t bytes) {
   bool is_new;
   if (bytes == 0) return 0;
   if (bytes > 1024) bytes = 1024;
-  const uint32_t id = id_of(string_table, STRING_SLOTS, ml_checksum(text, bytes), &is_new);
+  const uint32_t id = id_of(&string_table, ml_checksum(text, bytes), &is_new);
   if (!is_new) return id;
   struct ml_ticket ticket = ml_reserve(ML_KIND_STRING, sizeof(struct ml_string) + ((bytes + 7) & ~(size_t)7));
   if (ticket.record == NULL) return 0;
