@@ -10,7 +10,8 @@ BUILD := build
 BUILD_PACKAGES := g++ cmake ninja-build pkg-config libdw-dev libzstd-dev python3 python3-venv python3-dev
 TEST_PACKAGES := binutils elfutils clang llvm util-linux nodejs default-jdk-headless chromium~ \
   qemu-system-x86 qemu-system-common virtiofsd~ seabios busybox-static cpio kmod \
-  lld gdb gfortran rustc~ musl-tools~ systemtap-sdt-dev~ qemu-user~ gcc-aarch64-linux-gnu~ gcc-riscv64-linux-gnu~ gcc-powerpc64le-linux-gnu~
+  lld gdb gfortran musl-tools~ systemtap-sdt-dev~ qemu-user~ gcc-aarch64-linux-gnu~ gcc-riscv64-linux-gnu~ gcc-powerpc64le-linux-gnu~ \
+  heaptrack~ sqlite3~ xz-utils file~ libnuma-dev~ libjemalloc2~ libtcmalloc-minimal4~ libmimalloc2.0~ golang-go~ rustc~
 BENCH_PACKAGES := linux-perf/linux-tools-generic
 
 NATIVE_SOURCES := $(shell find format native -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name '*.def') \

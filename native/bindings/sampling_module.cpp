@@ -60,6 +60,7 @@ class Channel {
     result["holes"] = counts.holes;
     result["nested"] = counts.nested;
     result["untracked"] = counts.untracked;
+    result["other_malloc"] = counts.other_malloc;
     result["waits"] = counts.waits;
     result["waited_ns"] = counts.waited_ns;
     result["stacks"] = counts.stacks;

@@ -21,6 +21,7 @@
 __thread struct ml_thread ml_self;
 struct ml_runtime ml_runtime;
 
+#define STUCK_WAIT_NS UINT64_C(10000000)
 #define SLOT_WAIT_MS 200 /* a child waits this long for a slot before it runs unrecorded */
 
 uint64_t ml_now_ns(void) {
@@ -204,9 +205,10 @@ static bool claim_slot(void) {
           atomic_compare_exchange_strong(&slot->state, &expected, ML_CLAIM_TAKEN)) {
         slot->pid = (uint32_t)getpid();
         slot->pid_namespace = pid_namespace();
-        atomic_store(&slot->flags, slot->pid_namespace != header->recorder_pid_namespace
-                                       ? (uint32_t)ML_ENUM_runtime_flags_OTHER_PID_NAMESPACE
-                                       : 0u);
+        atomic_store(&slot->flags, (slot->pid_namespace != header->recorder_pid_namespace
+                                        ? (uint32_t)ML_ENUM_runtime_flags_OTHER_PID_NAMESPACE
+                                        : 0u) |
+                                       (ml_runtime.other_malloc ? (uint32_t)ML_ENUM_runtime_flags_OTHER_MALLOC : 0u));
         ml_runtime.slot = slot;
         ml_runtime.rings = (unsigned char *)slot + ML_CHANNEL_SLOT_HEADER_BYTES;
         ml_runtime.ring_bytes = header->ring_bytes;
@@ -244,10 +246,16 @@ static bool attach_channel(void) {
 
 /* ---- attaching ------------------------------------------------------------------------------- */
 static bool attach(void) {
-  if (environ == NULL) return false; /* the C library is not initialised yet: ask again */
+  /* Without variables the C library is not initialised yet: ask again. (Or the program cleared them: a
+   * fork's child then has all it needs from its parent.) */
+  if (environ == NULL && ml_runtime.header == NULL && !ml_runtime.standalone) return false;
   uint32_t expected = ML_DETACHED;
   if (!atomic_compare_exchange_strong(&ml_runtime.guard->attachment, &expected, ML_ATTACHING))
     return expected == ML_ATTACHED;
+  if (ml_runtime.sandboxed) {
+    ml_stop_recording();
+    return false;
+  }
   const int saved = errno;
   const bool standalone_child = ml_runtime.standalone; /* a fork of a process that writes for itself */
   bool attached = !standalone_child && attach_channel();
@@ -270,11 +278,20 @@ bool ml_attached(void) {
   if (ml_runtime.guard == NULL) return false;
   const uint32_t attachment = atomic_load_explicit(&ml_runtime.guard->attachment, memory_order_acquire);
   if (ML_LIKELY(attachment == ML_ATTACHED)) {
+    if (ML_UNLIKELY(!ml_runtime.standalone && atomic_load_explicit(&ml_runtime.header->closed, memory_order_relaxed))) {
+      /* Nobody reads any more: back to full speed, for good. */
+      ml_stop_recording();
+      return false;
+    }
     if (ML_UNLIKELY(ml_self.generation != ml_runtime.generation)) ml_thread_refresh();
     return true;
   }
   if (attachment != ML_DETACHED) return false;
   return attach();
+}
+
+void ml_stop_recording(void) {
+  if (ml_runtime.guard != NULL) atomic_store(&ml_runtime.guard->attachment, ML_OFF);
 }
 
 void ml_thread_refresh(void) {
@@ -299,6 +316,26 @@ void ml_note_missed(void) {
 }
 
 /* ---- rings --------------------------------------------------------------------------------------- */
+/* The recorder was killed: it is gone, or nobody has waited for it yet. */
+static bool recorder_is_gone(void) {
+  if (ml_runtime.slot->pid_namespace != ml_runtime.header->recorder_pid_namespace) return false;
+  const pid_t pid = (pid_t)ml_runtime.header->recorder_pid;
+  if (kill(pid, 0) != 0) return errno == ESRCH;
+  char path[32] = "/proc/", digits[12], text[256];
+  size_t length = 6, count = 0;
+  for (uint32_t left = (uint32_t)pid; left != 0; left /= 10) digits[count++] = (char)('0' + left % 10);
+  while (count > 0) path[length++] = digits[--count];
+  memcpy(path + length, "/stat", 6);
+  const int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
+  if (fd < 0) return false;
+  const long got = syscall(SYS_read, fd, text, sizeof text - 1);
+  syscall(SYS_close, fd);
+  if (got <= 0) return false;
+  text[got] = 0;
+  const char *name_end = strrchr(text, ')');
+  return name_end != NULL && (name_end[2] == 'Z' || name_end[2] == 'X');
+}
+
 /* A ring is full: waits for the reader. False: give up this record. */
 static bool wait_for_room(struct ml_channel_ring *ring, uint64_t seen_tail) {
   if (ml_runtime.standalone) {
@@ -310,6 +347,7 @@ static bool wait_for_room(struct ml_channel_ring *ring, uint64_t seen_tail) {
   atomic_fetch_add_explicit(&ml_runtime.slot->waits, 1, memory_order_relaxed);
   const int saved = errno;
   bool room = false;
+  uint64_t next_look = 20000000;
   for (;;) {
     if (atomic_load(&ml_runtime.header->closed)) break;
     wake_recorder();
@@ -319,18 +357,21 @@ static bool wait_for_room(struct ml_channel_ring *ring, uint64_t seen_tail) {
       break;
     }
     const uint64_t waited = ml_now_ns() - begin;
-    const bool gone = waited > 20000000 && ml_runtime.slot->pid_namespace == ml_runtime.header->recorder_pid_namespace &&
-                      kill((pid_t)ml_runtime.header->recorder_pid, 0) != 0 && errno == ESRCH;
-    if (gone) {
-      atomic_store(&ml_runtime.header->closed, 1);
-      break;
+    if (waited > next_look) {
+      next_look = waited + 20000000;
+      if (recorder_is_gone()) {
+        atomic_store(&ml_runtime.header->closed, 1);
+        break;
+      }
     }
-    if (waited > (uint64_t)ml_runtime.wait_ms * 1000000u) {
-      /* The reader hangs. Do not slow the program down again and again. */
+    /* The reader hangs. Do not slow the program down again and again: from the second time on it gets
+     * a moment each second to show that it is back. */
+    if (waited > (ml_runtime.stuck_until_ns != 0 ? STUCK_WAIT_NS : (uint64_t)ml_runtime.wait_ms * 1000000u)) {
       ml_runtime.stuck_until_ns = ml_now_ns() + UINT64_C(1000000000);
       break;
     }
   }
+  if (room) ml_runtime.stuck_until_ns = 0;
   atomic_fetch_add_explicit(&ml_runtime.slot->waited_ns, ml_now_ns() - begin, memory_order_relaxed);
   errno = saved;
   return room;

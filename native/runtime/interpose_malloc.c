@@ -122,12 +122,14 @@ static void *first_pvalloc(size_t bytes) {
 }
 
 /* ---- the hooks ------------------------------------------------------------------------------------ */
-/* operator new calls malloc: the record names the outer one. */
-static struct ml_what what_is(unsigned operation) {
+/* operator new calls malloc: the record names the outer one. After a failure operator new may throw,
+ * past the place where it would take its mark back: what comes next is no `new` any more. */
+static struct ml_what what_is(unsigned operation, const void *address) {
   struct ml_what what = {.operation = operation};
   if (ml_self.operation != 0) {
     what.operation = ml_self.operation;
     what.flags = ml_self.operation_flags;
+    if (address == NULL) ml_self.operation = 0;
   }
   return what;
 }
@@ -135,7 +137,7 @@ static struct ml_what what_is(unsigned operation) {
 static __attribute__((noinline)) void *malloc_slowly(size_t bytes) {
   const struct ml_birth birth = ml_choose(bytes);
   void *address = real_malloc(bytes);
-  if (birth.wanted) ml_record_birth(birth, address, bytes, what_is(OPERATION(MALLOC)));
+  if (birth.wanted) ml_record_birth(birth, address, bytes, what_is(OPERATION(MALLOC), address));
   return address;
 }
 
@@ -147,7 +149,7 @@ ML_EXPORT void *malloc(size_t bytes) {
 static __attribute__((noinline)) void *calloc_slowly(size_t count, size_t bytes, size_t total) {
   const struct ml_birth birth = ml_choose(total);
   void *address = real_calloc(count, bytes);
-  if (birth.wanted) ml_record_birth(birth, address, total, what_is(OPERATION(CALLOC)));
+  if (birth.wanted) ml_record_birth(birth, address, total, what_is(OPERATION(CALLOC), address));
   return address;
 }
 
@@ -160,7 +162,9 @@ ML_EXPORT void *calloc(size_t count, size_t bytes) {
 
 static __attribute__((noinline)) void free_slowly(void *address) {
   if (is_early(address)) return;
-  if (ml_take_release(address)) ml_record_release(address, 0, 0, OPERATION(FREE), 0);
+  if (ML_LIKELY(ml_self.deleting != address || address == NULL)) {
+    if (ml_take_release(address)) ml_record_release(address, 0, 0, OPERATION(FREE), 0);
+  }
   real_free(address);
 }
 
@@ -211,7 +215,7 @@ ML_EXPORT void *reallocarray(void *address, size_t count, size_t bytes) {
 }
 
 static void record_aligned(struct ml_birth birth, void *address, size_t alignment, size_t bytes) {
-  struct ml_what what = what_is(OPERATION(ALIGNED));
+  struct ml_what what = what_is(OPERATION(ALIGNED), address);
   what.alignment = alignment;
   ml_record_birth(birth, address, bytes, what);
 }

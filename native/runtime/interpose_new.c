@@ -85,8 +85,10 @@ static __attribute__((noinline)) void *without_library(size_t bytes, size_t alig
     void *(*call) parameters;                                                                                         \
     __builtin_memcpy(&call, &function, sizeof call);                                                                            \
     if (ML_LIKELY(atomic_load_explicit(&real_##symbol.way, memory_order_relaxed) == WAY_PASS)) {                      \
-      ml_self.operation = ML_ENUM_allocation_operation_NEW;                                                           \
-      ml_self.operation_flags = (array) ? ML_ENUM_allocation_flags_ARRAY : 0;                                         \
+      if (ml_self.operation == 0) { /* not below another operator: new[] calls new */                                 \
+        ml_self.operation = ML_ENUM_allocation_operation_NEW;                                                         \
+        ml_self.operation_flags = (array) ? ML_ENUM_allocation_flags_ARRAY : 0;                                       \
+      }                                                                                                               \
       void *address = call arguments;                                                                                 \
       ml_self.operation = 0;                                                                                          \
       return address;                                                                                                 \
@@ -123,11 +125,16 @@ NEW(_ZnamSt11align_val_tRKSt9nothrow_t, (size_t bytes, size_t alignment, const v
       free(address);                                                                                       \
       return;                                                                                              \
     }                                                                                                      \
-    if (ML_UNLIKELY(atomic_load_explicit(&real_##symbol.way, memory_order_relaxed) == WAY_RECORD) &&       \
-        ml_maybe_sampled(address) && ml_take_release(address))                                             \
-      ml_record_release(address, 0, 0, ML_ENUM_allocation_operation_DELETE, 0);                            \
     void (*call) parameters;                                                                               \
-    __builtin_memcpy(&call, &function, sizeof call);                                                                 \
+    __builtin_memcpy(&call, &function, sizeof call);                                                       \
+    if (ML_UNLIKELY(atomic_load_explicit(&real_##symbol.way, memory_order_relaxed) == WAY_RECORD) &&       \
+        ml_maybe_sampled(address) && ml_self.deleting == NULL) {                                           \
+      if (ml_take_release(address)) ml_record_release(address, 0, 0, ML_ENUM_allocation_operation_DELETE, 0); \
+      ml_self.deleting = address; /* jemalloc's operators call free */                                     \
+      call arguments;                                                                                      \
+      ml_self.deleting = NULL;                                                                             \
+      return;                                                                                              \
+    }                                                                                                      \
     call arguments;                                                                                        \
   }
 

@@ -5,11 +5,11 @@
 #include <string.h>
 #include <unistd.h>
 
-size_t ml_large = SIZE_MAX;
+size_t ml_large = 0; /* before it is known: look closer at everything, also at objects of 0 bytes */
 
 /* Back to the size checks of the fast path, after attaching. */
 static void use_settings(void) {
-  ml_large = ml_runtime.sample_bytes == 0 ? SIZE_MAX : (size_t)ml_runtime.large_bytes;
+  ml_large = ml_runtime.sample_bytes == 0 ? 0 : (size_t)ml_runtime.large_bytes;
   ml_sampled_start();
 }
 
@@ -39,9 +39,8 @@ struct ml_birth ml_choose(size_t bytes) {
   const int saved = errno;
   self->inside++;
   if (ready()) {
-    if (ml_runtime.sample_bytes == 0 || bytes >= ml_large) {
+    if (bytes >= ml_large) {
       birth.wanted = true;
-      if (ml_runtime.sample_bytes == 0) self->countdown = -1;
     } else if (!self->has_gap) {
       self->has_gap = true;
       self->countdown = ml_next_gap(self) - (int64_t)bytes;
@@ -49,11 +48,12 @@ struct ml_birth ml_choose(size_t bytes) {
     } else {
       birth.wanted = true;
     }
-    if (birth.wanted && bytes < ml_large && ml_runtime.sample_bytes != 0) {
+    if (birth.wanted && bytes < ml_large) {
       birth.weight_bytes = ml_sample_weight(bytes);
       self->countdown = ml_next_gap(self);
     }
   } else if (is_off()) {
+    ml_large = SIZE_MAX;
     self->countdown = ML_NEVER;
   } else {
     self->countdown = 0; /* too early to know */

@@ -35,6 +35,7 @@ struct ml_thread {
   uint16_t inside;        /* > 0: in our own code, calls from here are not the program's */
   uint16_t operation;     /* set by operator new for the malloc below it */
   uint8_t operation_flags;
+  const void *deleting;   /* set by a recorded operator delete for the free below it */
   uint16_t region_depth;
   uint32_t regions[32];   /* names of the open regions */
 };
@@ -65,6 +66,8 @@ struct ml_runtime {
   unsigned char *rings;
   bool whole_mapped; /* header and all slots are mapped: a child needs neither a path nor a descriptor */
   bool standalone;
+  bool other_malloc; /* the program has a malloc of its own: ours is not called */
+  bool sandboxed; /* unexpected system calls may kill from here on, in forked children too */
   uint64_t generation;
   uint64_t ring_bytes;
   uint32_t ring_count;
@@ -75,7 +78,6 @@ struct ml_runtime {
   char path[128];
   uint64_t text_begin, text_end; /* our own code, left out of stacks */
   uint64_t stuck_until_ns;       /* the reader made no progress: do not wait before this */
-  uint64_t stuck_tail;
   _Atomic uint64_t break_address; /* as last recorded */
 };
 extern struct ml_runtime ml_runtime __attribute__((visibility("hidden")));
@@ -94,6 +96,7 @@ struct ml_ticket ml_reserve(unsigned kind, size_t bytes);
 void ml_commit(struct ml_ticket ticket);
 uint64_t ml_now_ns(void);
 void ml_thread_refresh(void); /* after ml_attached: fields of ml_self for this attachment */
+void ml_stop_recording(void); /* for the rest of this process, and for its children if it is `sandboxed` */
 void ml_note_missed(void);    /* a call that was left out because inside > 0 */
 uint32_t ml_string(const char *text, size_t bytes);
 void *ml_map_private(size_t bytes, bool wipe_on_fork); /* NULL on failure */

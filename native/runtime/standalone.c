@@ -278,9 +278,12 @@ static void write_meta(uint64_t monotonic_ns, uint64_t unix_ns) {
 }
 
 bool ml_standalone_attach(void) {
-  const char *output = getenv("MEMLENS_OUTPUT");
-  if (output == NULL || *output != '/' || strlen(output) >= sizeof directory || getauxval(AT_SECURE)) return false;
-  strcpy(directory, output);
+  const bool is_child = ml_runtime.standalone; /* it goes on as its parent, whose variables may be gone */
+  if (!is_child) {
+    const char *output = getenv("MEMLENS_OUTPUT");
+    if (output == NULL || *output != '/' || strlen(output) >= sizeof directory || getauxval(AT_SECURE)) return false;
+    strcpy(directory, output);
+  }
   if (mkdir(directory, 0777) != 0 && errno != EEXIST) return false;
   struct utsname machine = {0};
   uname(&machine);
@@ -327,10 +330,12 @@ bool ml_standalone_attach(void) {
   ml_runtime.slot->claimed_ns = ml_now_ns();
   atomic_store(&ml_runtime.slot->flags, (uint32_t)ML_ENUM_runtime_flags_STANDALONE);
   atomic_store(&ml_runtime.slot->state, ML_CLAIM_TAKEN);
-  ml_runtime.sample_bytes = number_of("MEMLENS_SAMPLE_BYTES", 512 << 10);
-  ml_runtime.large_bytes = number_of("MEMLENS_LARGE_BYTES", 64 << 10);
-  const char *alloc = getenv("MEMLENS_ALLOC");
-  ml_runtime.flags = ML_CHANNEL_ANNOTATIONS | (alloc != NULL && alloc[0] == '0' ? 0 : ML_CHANNEL_ALLOC);
+  if (!is_child) {
+    ml_runtime.sample_bytes = number_of("MEMLENS_SAMPLE_BYTES", 512 << 10);
+    ml_runtime.large_bytes = number_of("MEMLENS_LARGE_BYTES", 64 << 10);
+    const char *alloc = getenv("MEMLENS_ALLOC");
+    ml_runtime.flags = ML_CHANNEL_ANNOTATIONS | (alloc != NULL && alloc[0] == '0' ? 0 : ML_CHANNEL_ALLOC);
+  }
   const struct ml_file_header header = {.magic = ML_FILE_MAGIC,
                                         .format_version = ML_FORMAT_CURRENT,
                                         .header_bytes = sizeof header,

@@ -284,8 +284,8 @@ static bool find_object(uint64_t pc, struct found_object *found) {
   return true;
 }
 
-/* The FDE that holds pc, from the sorted table in .eh_frame_hdr. */
-static const unsigned char *find_fde(const struct found_object *object, uint64_t pc) {
+/* The FDE that holds pc, or the last one before it, from the sorted table in .eh_frame_hdr. */
+static const unsigned char *find_fde(const struct found_object *object, uint64_t pc, uint64_t *begin) {
   const unsigned char *header = object->eh_frame_header;
   if (header == NULL || header[0] != 1 || header[3] != 0x3b) return NULL; /* every linker writes datarel sdata4 */
   struct cursor cursor = {header + 4, header + 64};
@@ -302,8 +302,10 @@ static const unsigned char *find_fde(const struct found_object *object, uint64_t
     else high = middle;
   }
   if (low == 0) return NULL;
-  int32_t offset;
+  int32_t offset, location;
+  memcpy(&location, table + 8 * (low - 1), 4);
   memcpy(&offset, table + 8 * (low - 1) + 4, 4);
+  *begin = base + (uint64_t)(int64_t)location;
   return (const unsigned char *)(uintptr_t)(base + (uint64_t)(int64_t)offset);
 }
 
@@ -313,20 +315,21 @@ static bool is_signal_return(uint64_t pc) {
 #else
   static const unsigned char code[] = {0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4};
 #endif
-  return memcmp((const void *)(uintptr_t)pc, code, sizeof code) == 0;
+  /* A wrong address may lie anywhere, also in a hole between an object's segments. */
+  return ml_readable(pc, sizeof code) && memcmp((const void *)(uintptr_t)pc, code, sizeof code) == 0;
 }
 
 /* `pc` lies in the function; `exact` is the instruction that runs next. */
 static struct rule read_rule(uint64_t pc, uint64_t exact) {
   struct rule rule = {.kind = KIND_BLIND, .fp_slot = SLOT_SAME, .ra_slot = SLOT_SAME};
   struct found_object object;
-  if (!find_object(pc, &object)) return rule;
-  if (find_object(exact, &object) && exact + 16 <= object.end && is_signal_return(exact)) {
+  if (is_signal_return(exact)) { /* in the C library, the vDSO, or a page of an emulator's own */
     rule.kind = KIND_SIGNAL;
     return rule;
   }
   if (!find_object(pc, &object)) return rule;
-  const unsigned char *fde = find_fde(&object, pc);
+  uint64_t function_begin = 0;
+  const unsigned char *fde = find_fde(&object, pc, &function_begin);
   if (fde == NULL) return rule;
   struct cursor entry = {fde, (const unsigned char *)(uintptr_t)object.end};
   uint64_t length = take(&entry, 4);
@@ -370,7 +373,9 @@ static struct rule read_rule(uint64_t pc, uint64_t exact) {
   const uint64_t begin = take_encoded(&entry, encoding);
   const uint64_t range = take_encoded(&entry, encoding & 0x0f);
   if (pc < begin || pc >= begin + range) {
-    rule.kind = KIND_BLIND; /* a hole between functions that have tables */
+    /* A hole between functions that have tables. A return address behind it that is a function's first
+     * instruction was put there by hand: the bottom of a coroutine's stack (makecontext). */
+    rule.kind = find_fde(&object, exact, &function_begin) != NULL && function_begin == exact ? KIND_END : KIND_BLIND;
     return rule;
   }
   if (has_length) {
@@ -455,6 +460,8 @@ __attribute__((noinline)) unsigned ml_unwind(uint64_t *ips, unsigned capacity, b
   bool exact = false; /* pc is an instruction to run, not a return address */
   unsigned count = 0, steps = 0, blind = 0;
   *truncated = true;
+  /* On another stack than last time (coroutines): the old one may be gone. */
+  if (ML_UNLIKELY(sp < ml_self.safe_low || sp >= ml_self.safe_high)) ml_self.safe_low = ml_self.safe_high = 0;
   while (pc != 0 && ++steps < ML_MAX_DEPTH + 32) {
     if (count > 0 || pc < ml_runtime.text_begin || pc >= ml_runtime.text_end) {
       if (count == capacity) return count;
@@ -485,8 +492,7 @@ __attribute__((noinline)) unsigned ml_unwind(uint64_t *ips, unsigned capacity, b
     }
     if (rule.kind == KIND_STOP) return count;
     if (rule.kind == KIND_BLIND) {
-      if (++blind > 32 || fp <= sp || !load(fp, &next_fp) || !load(fp + 8, &next_pc)) return count;
-      if (next_fp != 0 && next_fp <= fp) return count;
+      if (++blind > 32 || fp < sp || !load(fp, &next_fp) || !load(fp + 8, &next_pc)) return count;
       next_sp = fp + 16;
     } else {
       if (rule.kind == KIND_SP) cfa = sp + (uint64_t)rule.cfa_offset;

@@ -26,6 +26,7 @@
 #define CHECK_NS UINT64_C(200000000) /* and processes are looked after this often */
 #define PUBLISH_STEP 8
 #define WANTED_FREE 6
+#define UNKNOWN_PID 0x40000000 /* above any pid; + the pid in its own namespace */
 
 /* A process's own ids → the capture's. */
 struct id_map {
@@ -287,7 +288,11 @@ static void drain_ring(struct ml_channel *channel, struct claim *claim, struct m
   const uint64_t begin = atomic_load_explicit(&ring->tail, memory_order_relaxed);
   uint64_t tail = begin, given_back = begin;
   _Alignas(8) unsigned char copy[ML_RING_MAX_RECORD];
-  if (head == tail || claim->damaged) return;
+  if (head == tail) return;
+  if (claim->damaged) { /* given up, but its threads must not wait for us */
+    if (head % 8 == 0) atomic_store_explicit(&ring->tail, head, memory_order_release);
+    return;
+  }
   if (head - tail > capacity || head % 8 != 0) {
     claim->damaged = true;
     return;
@@ -371,28 +376,48 @@ static bool process_lives(pid_t pid, uint64_t *start_ticks) {
   return same && state != 'Z' && state != 'X';
 }
 
-/* Which of the processes that we know has this pid in its own namespace? */
+/* Does our `pid` have the number `inner_pid` in that namespace? */
+static bool is_in_namespace(pid_t pid, uint32_t inner_pid, uint64_t namespace) {
+  char path[64], line[256];
+  struct stat status;
+  snprintf(path, sizeof path, "/proc/%d/ns/pid", (int)pid);
+  if (stat(path, &status) != 0 || (uint64_t)status.st_ino != namespace) return false;
+  snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+  FILE *file = fopen(path, "re");
+  if (file == NULL) return false;
+  bool found = false;
+  while (!found && fgets(line, sizeof line, file) != NULL)
+    if (strncmp(line, "NSpid:", 6) == 0) {
+      const char *last = strrchr(line, '\t');
+      found = last != NULL && (uint32_t)strtoul(last + 1, NULL, 10) == inner_pid;
+    }
+  fclose(file);
+  return found;
+}
+
+/* The process that has this pid in its own namespace: one that we know, or any (without perf records a
+ * child may write before it was found by polling). 0: none lives. */
 static pid_t find_in_namespace(struct ml_session *session, uint32_t inner_pid, uint64_t namespace) {
-  for (size_t i = session->process_count; i-- > 0;) {
-    const pid_t pid = session->processes[i]->info.pid;
-    char path[64], line[256];
-    struct stat status;
-    if (!session->processes[i]->info.alive) continue;
-    snprintf(path, sizeof path, "/proc/%d/ns/pid", (int)pid);
-    if (stat(path, &status) != 0 || (uint64_t)status.st_ino != namespace) continue;
-    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
-    FILE *file = fopen(path, "re");
-    if (file == NULL) continue;
-    bool found = false;
-    while (!found && fgets(line, sizeof line, file) != NULL)
-      if (strncmp(line, "NSpid:", 6) == 0) {
-        const char *last = strrchr(line, '\t');
-        found = last != NULL && (uint32_t)strtoul(last + 1, NULL, 10) == inner_pid;
-      }
-    fclose(file);
-    if (found) return pid;
+  for (size_t i = session->process_count; i-- > 0;)
+    if (session->processes[i]->info.alive && is_in_namespace(session->processes[i]->info.pid, inner_pid, namespace))
+      return session->processes[i]->info.pid;
+  pid_t found = 0;
+  DIR *proc = opendir("/proc");
+  if (proc == NULL) return 0;
+  for (struct dirent *entry; found == 0 && (entry = readdir(proc)) != NULL;) {
+    const pid_t pid = (pid_t)atoi(entry->d_name);
+    if (pid > 0 && is_in_namespace(pid, inner_pid, namespace)) found = pid;
   }
-  return 0;
+  closedir(proc);
+  return found;
+}
+
+/* Without perf records, or for a process that they name otherwise, nobody else says that it exists. */
+static void announce(struct ml_session *session, struct ml_process *process, uint64_t time_ns) {
+  if (process->announced || (session->options.faults && process->info.pid < UNKNOWN_PID)) return;
+  process->announced = true;
+  ml_process_event_add(session, process, time_ns, ML_ENUM_process_operation_ATTACH, (uint32_t)process->info.pid, NULL, 0,
+                       0, -1, ML_ENUM_process_flags_POLLED);
 }
 
 static void write_status(struct ml_channel *channel, const struct claim *claim, const struct ml_channel_slot *slot) {
@@ -413,6 +438,7 @@ static void write_status(struct ml_channel *channel, const struct claim *claim, 
   channel->counts.dropped += status.dropped;
   channel->counts.nested += status.nested;
   channel->counts.untracked += status.untracked;
+  if ((status.flags & ML_ENUM_runtime_flags_OTHER_MALLOC) != 0) channel->counts.other_malloc++;
   channel->counts.waits += status.waits;
   channel->counts.waited_ns += status.waited_ns;
   channel->counts.stacks += status.stacks;
@@ -438,8 +464,8 @@ static void end_claim(struct ml_channel *channel, struct claim *claim, struct ml
 }
 
 /* Finds out whose the slot is. False: not known yet. */
-static bool begin_claim(struct ml_channel *channel, struct claim *claim, const struct ml_channel_slot *slot,
-                        uint64_t now_ns) {
+static bool begin_claim(struct ml_channel *channel, struct claim *claim, struct ml_channel_slot *slot, uint64_t now_ns,
+                        bool last) {
   struct ml_session *session = channel->session;
   const uint64_t claimed_ns = __atomic_load_n(&slot->claimed_ns, __ATOMIC_ACQUIRE);
   if (claimed_ns == 0) return false; /* being claimed */
@@ -453,11 +479,22 @@ static bool begin_claim(struct ml_channel *channel, struct claim *claim, const s
     claim->pid = (pid_t)slot->pid;
   } else {
     claim->pid = find_in_namespace(session, slot->pid, slot->pid_namespace);
-    if (claim->pid == 0 && now_ns - claim->first_seen_ns < UINT64_C(1000000000)) return false;
+    const bool over = last || atomic_load(&slot->state) == ML_CLAIM_LEAVING;
+    if (claim->pid == 0 && !over && now_ns - claim->first_seen_ns < UINT64_C(1000000000)) return false;
   }
-  process_lives(claim->pid, &claim->start_ticks);
-  claim->process = ml_process_of(session, claim->pid != 0 ? claim->pid : (pid_t)slot->pid, claimed_ns);
+  if (claim->pid != 0) {
+    process_lives(claim->pid, &claim->start_ticks);
+    claim->process = ml_process_of(session, claim->pid, claimed_ns);
+  } else {
+    /* It ended before we could find it: what it wrote is kept, under a pid that no process of ours has. */
+    claim->process = ml_process_new(session, (pid_t)(UNKNOWN_PID + slot->pid % UNKNOWN_PID), 0, claimed_ns);
+    if (claim->process != NULL) {
+      claim->process->info.alive = 0;
+      claim->process->exit_ns = now_ns;
+    }
+  }
   if (claim->process == NULL) return false;
+  announce(session, claim->process, claimed_ns);
   if (!session->options.faults) {
     claim->maps_ns = now_ns;
     ml_process_note_maps(session, claim->process);
@@ -466,7 +503,7 @@ static bool begin_claim(struct ml_channel *channel, struct claim *claim, const s
   /* After an exec the process has a new slot, and nobody can reach its old one. */
   for (uint32_t i = 0; i < channel->published; i++) {
     struct claim *other = &channel->claims[i];
-    if (other != claim && other->process != NULL && other->pid == claim->pid && other->claimed_ns < claimed_ns)
+    if (other != claim && other->process != NULL && other->pid != 0 && other->pid == claim->pid && other->claimed_ns < claimed_ns)
       end_claim(channel, other, slot_at(channel, i));
   }
   return true;
@@ -486,7 +523,7 @@ static void drain_channel(struct ml_channel *channel, bool last) {
       free_slots++;
       continue;
     }
-    if (!begin_claim(channel, claim, slot, now)) {
+    if (!begin_claim(channel, claim, slot, now, last)) {
       if (last && claim->claimed_ns != 0) end_claim(channel, claim, slot);
       continue;
     }
@@ -500,7 +537,9 @@ static void drain_channel(struct ml_channel *channel, bool last) {
     }
     if (state == ML_CLAIM_LEAVING || last || now - claim->checked_ns > CHECK_NS) {
       claim->checked_ns = now;
-      if (last || !process_lives(claim->pid, &claim->start_ticks)) {
+      /* One that was not found may live, out of our sight: its slot is free when it says so. */
+      const bool gone = claim->pid != 0 ? !process_lives(claim->pid, &claim->start_ticks) : state == ML_CLAIM_LEAVING;
+      if (last || gone) {
         end_claim(channel, claim, slot);
         free_slots++;
       }
@@ -508,7 +547,8 @@ static void drain_channel(struct ml_channel *channel, bool last) {
   }
   pthread_mutex_unlock(&channel->counts_lock);
   pthread_mutex_unlock(&session->lock);
-  if (!last && free_slots < WANTED_FREE) publish(channel, PUBLISH_STEP);
+  /* In proportion to what is in use: a program that forks hundreds at a time asks for many at once. */
+  if (!last && free_slots < WANTED_FREE + channel->published / 16) publish(channel, PUBLISH_STEP + channel->published / 4);
 }
 
 static void *channel_thread(void *argument) {

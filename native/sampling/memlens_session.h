@@ -135,6 +135,7 @@ struct ml_channel_counts {
   uint64_t damaged;     /* rings given up because their content made no sense */
   uint64_t holes;       /* records that a process was writing when it was killed */
   uint64_t nested, untracked, waits, waited_ns, stacks;
+  uint64_t other_malloc; /* processes whose malloc is their own, so that their heap was not seen */
   uint64_t cpu_ns;      /* of the thread that empties the rings */
 };
 struct ml_channel;

@@ -508,6 +508,11 @@ def _channel_notes(counts: dict[str, int]) -> list[str]:
         notes.append(
             f"{counts['refused']} processes ran without recorded allocations: more ran at one time than there was room for."
         )
+    if counts["other_malloc"]:
+        notes.append(
+            f"The heap objects of {counts['other_malloc']} processes are not recorded: their program has a malloc of its own "
+            "linked in (clang's sanitizers do)."
+        )
     if counts["untracked"]:
         notes.append(f"{counts['untracked']} objects seem to live to the end: too many sampled ones lived at one time.")
     if counts["nested"]:
