@@ -351,8 +351,9 @@ def _quality(console: Console, quality: Quality, meta: dict[str, Any], *, brief:
     console.print(f"\n[dim]Quality  {'; '.join(parts)}[/]")
     for note in quality.notes:
         console.print(Padding(f"! {escape(note)}", (0, 0, 0, 2)), style="yellow")
-    if not brief or "faults" not in collectors:
-        for entry in meta.get("unsupported", []):
+    for entry in meta.get("unsupported", []):
+        # The short summary tells what is missing altogether, not what works in part.
+        if not brief or entry["collector"] == "alloc" or entry["collector"] not in collectors:
             console.print(
                 Padding(f"! {escape(entry['collector'])}: {escape(entry['reason'])}", (0, 0, 0, 2)), style="yellow"
             )
