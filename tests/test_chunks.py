@@ -270,6 +270,12 @@ def test_captures_of_every_format_version_stay_readable(version: Path) -> None:
     )
     assert got == expected["classes"]
     assert [row["name"] for row in capture.table("processes").to_pylist()] == expected["processes"]
+    if "heap_objects" in expected:
+        result = memlens.analyses.run("objects", capture)
+        assert capture.table("objects").column("kind").to_pylist().count("heap") == expected["heap_objects"]
+        assert result.figures["allocated_bytes"] == expected["allocated_bytes"]
+        assert result.tables["by_site"].column("function").to_pylist() == expected["sites"]
+        assert capture.table("regions").column("name").to_pylist() == expected["regions"]
 
 
 def test_side_tables_of_another_version_or_damaged_ones_are_made_anew(tmp_path: Path) -> None:

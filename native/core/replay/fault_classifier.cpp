@@ -133,7 +133,7 @@ AreaKind FaultClassifier::kind_of(const Area* area) const {
   } else {
     const auto found = strings_.find(area->path);
     const std::string& name = found == strings_.end() ? std::string() : found->second;
-    if (starts_with(name, "/memfd:memlens") || name.find("/libmemlens.so") != std::string::npos) kind = AreaKind::memlens;
+    if (starts_with(name, "/memfd:memlens") || name.ends_with("libmemlens.so")) kind = AreaKind::memlens;
     else if (name == "[heap]") kind = AreaKind::heap;
     else if (starts_with(name, "[stack")) kind = AreaKind::stack;
     else if (starts_with(name, "/dev/zero") || starts_with(name, "/memfd:") || starts_with(name, "/dev/shm/") ||

@@ -66,7 +66,7 @@ class AllocationStacks:
             frame
             for code in self.codes.get(stack, [])
             for frame in self.frames_of_code(code)
-            if not (frame["module"] or "").endswith("/libmemlens.so")
+            if not (frame["module"] or "").endswith("libmemlens.so")
         ]
 
     def names(self, stack: int) -> list[str]:

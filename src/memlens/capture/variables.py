@@ -272,7 +272,7 @@ class _LoadedModules:
         """The variables of one program run."""
         by_path: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for row in run.mappings:
-            own = row["path"].endswith("/libmemlens.so")
+            own = row["path"].endswith("libmemlens.so")
             if self._all_modules or not (own or _SYSTEM_LIBRARY.match(row["path"])):
                 by_path[row["path"]].append(row)
         modules: dict[int, tuple[str, _Module]] = {}

@@ -24,6 +24,23 @@ RECORD_FILE = "records-recorder.mlc"
 META_FILE = "meta.json"
 
 
+SHARED_MEMORY = (b"/memfd:", b"/SYSV", b"/anon_hugepage", b"/dev/zero", b"/dev/shm/")
+"""What the kernel calls memory that is no file; a reader knows it by these beginnings."""
+
+
+def redacted(path: bytes) -> bytes:
+    """The last component of a path; what is no path stays.
+
+    >>> redacted(b"/home/me/solver"), redacted(b"//anon"), redacted(b"/dev/shm/me/buffer")
+    (b'solver', b'//anon', b'/dev/shm/buffer')
+    """
+    if not path.startswith(b"/") or path.startswith(b"//"):
+        return path
+    if path.startswith(SHARED_MEMORY):
+        return b"/dev/shm/" + os.path.basename(path) if path.startswith(b"/dev/shm/") else path
+    return os.path.basename(path)
+
+
 def write_json_atomically(path: Path, content: dict[str, Any]) -> None:
     """A reader sees the old file or the new one, never half of one."""
     partial = path.with_suffix(".partial")
@@ -123,8 +140,8 @@ class CaptureWriter:
         for record, tail in records_with_tails(packer.layout, payload):
             text = tail.decode("utf-8", "replace")
             self.strings[record["id"]] = text
-            if self.redact and text.startswith("/") and not text.startswith("//"):
-                tail = os.path.basename(tail)
+            if self.redact:
+                tail = redacted(tail)
             kept.append(packer.pack(tail, id=record["id"]))
         return b"".join(kept) if self.redact else payload
 
