@@ -185,13 +185,18 @@ class Model:
             ancestor = self.parents[ancestor][0]
             if ancestor == process:
                 return
+        self._end_everything(process, now)
+        self.execs.pop(process, None)
         self.parents[process] = (f["parent"], now)
 
     def on_exec(self, operation: str, process: int, now: int, f: dict[str, int]) -> None:
+        self._end_everything(process, now)
+        self.execs.setdefault(process, []).append(now)
+
+    def _end_everything(self, process: int, now: int) -> None:
         for thing in self.things:
             if thing.process == process and thing.died is None:
                 self.end(thing, process, now, released=False)
-        self.execs.setdefault(process, []).append(now)
         self.moved = {key: value for key, value in self.moved.items() if key[0] != process}
 
     def on_tag(self, operation: str, process: int, now: int, f: dict[str, int]) -> None:

@@ -80,7 +80,7 @@ def events(draw: Any) -> list[Event]:
             made.append(("realloc", process, {**common, "time_ns": time_ns + draw(st.integers(0, 3)), "address": new,
                                               "old_address": old, "bytes": small["bytes"]}))  # fmt: skip
         elif operation in ("mmap", "munmap"):
-            made.append((operation, process, {**common, **page}))
+            made.append((operation, process, {**common, **page, **({"protection": 3} if operation == "mmap" else {})}))
         elif operation == "mremap":
             made.append((operation, process, {**common, **page, "old_address": draw(st.integers(1, 8)) * PAGE}))
         elif operation == "fork":
@@ -334,7 +334,12 @@ def test_a_touch_counts_while_the_object_lives_only(tmp_path: Path) -> None:
 
 def test_pages_that_the_kernel_placed_count_as_touched_by_nobody(tmp_path: Path) -> None:
     ms = 1_000_000
-    builder = start().mapping(4, 5000, 100).allocation(10, "mmap", 5000 * PAGE, 20 * PAGE).look(0, 50 * ms, 5000, 15)
+    builder = (
+        start()
+        .mapping(4, 5000, 100)
+        .allocation(10, "mmap", 5000 * PAGE, 20 * PAGE, protection=3)
+        .look(0, 50 * ms, 5000, 15)
+    )
     names = (*TOUCHED, "faults", "first_touch_thread", "touching_threads")
     assert rows(builder, tmp_path / "c", *names) == [(15 * PAGE, 0, 5 * PAGE, 0, None, 0)]
 

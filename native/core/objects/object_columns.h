@@ -8,9 +8,9 @@
 
 namespace memlens::objects {
 
-enum class Kind : uint8_t { heap, mmap, brk, tag, stack, file, memlens, variable, thread_local_variable };
+enum class Kind : uint8_t { heap, mmap, brk, tag, stack, file, memlens, variable, thread_local_variable, reserved };
 inline constexpr const char* kKindNames[] = {"heap", "mmap",    "brk",    "tag", "stack",
-                                             "file", "memlens", "static", "tls"};
+                                             "file", "memlens", "static", "tls", "reserved"};
 
 // Beside enum ml_allocation_flags, which take the low bits.
 inline constexpr uint8_t kPiece = 0x80;  // what a partial munmap left of an older object

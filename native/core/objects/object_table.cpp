@@ -425,6 +425,10 @@ void ObjectTable::replay_map_call(const MapCall& call) {
                    .operation = static_cast<uint8_t>(record.operation), .alignment_shift = record.alignment_shift,
                    .flags = static_cast<uint8_t>(record.flags & ~(kPiece | kCut)),
                    .protection = static_cast<uint8_t>(record.protection)};
+  // Address space without access, or without a promise of memory: kept for later, not memory yet.
+  constexpr uint64_t kNoReserve = 0x4000;
+  if (record.operation == ML_ENUM_allocation_operation_MMAP && (record.protection == 0 || (record.map_flags & kNoReserve) != 0))
+    object.kind = Kind::reserved;
   if (record.operation == ML_ENUM_allocation_operation_MREMAP) {
     // How much was moved is not recorded: all of the object from the old address on.
     const auto hit = overlapping(process, Layer::mmap, record.old_address, record.old_address + 1, now);
@@ -432,6 +436,7 @@ void ObjectTable::replay_map_call(const MapCall& call) {
       ++counts_.unknown_unmaps;
     } else {
       object.previous = hit[0].id;
+      object.kind = static_cast<Kind>(columns_.kind[hit[0].id - 1]);
       object.map_flags = columns_.map_flags[hit[0].id - 1];
       object.protection = columns_.protection[hit[0].id - 1];
       cut(process, Layer::mmap, record.old_address, hit[0].end, now, record.thread);
@@ -462,6 +467,18 @@ void ObjectTable::replay_break(Process& process, const ml_allocation& record) {
   process.breaks.push_back(make(process, object, now));
 }
 
+void ObjectTable::end_everything(Process& process, uint64_t now, uint32_t thread) {
+  for (auto& layer : process.layers) {
+    if (!layer) continue;
+    for (uint32_t id : layer->clear(now)) end_object(id, now, thread, End::replaced);
+  }
+  for (uint32_t id : process.tags.clear()) end_object(id, now, thread, End::replaced);
+  if (!process.breaks.empty() && columns_.died_ns[process.breaks.back() - 1] == 0)
+    end_object(process.breaks.back(), now, thread, End::replaced);
+  process.moved.clear();
+  process.thread_stacks.clear();
+}
+
 void ObjectTable::replay_process_event(uint32_t number, const ml_process_event& event) {
   Process& process = process_of(number);
   if (process.main_thread == 0) process.main_thread = event.pid;
@@ -472,22 +489,16 @@ void ObjectTable::replay_process_event(uint32_t number, const ml_process_event& 
       Process& parent = process_of(event.parent_process);
       for (const Process* at = &parent; at != nullptr; at = at->parent)
         if (at == &process) return;  // damage: nobody is their own ancestor
+      end_everything(process, now, event.thread);  // nothing, unless records of an older process were taken for its own
       process.parent = &parent;
       process.fork_ns = now;
+      process.inherits_until_ns = kForever;
       process.space = parent.space;
       break;
     }
     case ML_ENUM_process_operation_EXEC: {
-      for (auto& layer : process.layers) {
-        if (!layer) continue;
-        for (uint32_t id : layer->clear(now)) end_object(id, now, event.thread, End::replaced);
-      }
-      for (uint32_t id : process.tags.clear()) end_object(id, now, event.thread, End::replaced);
-      if (!process.breaks.empty() && columns_.died_ns[process.breaks.back() - 1] == 0)
-        end_object(process.breaks.back(), now, event.thread, End::replaced);
+      end_everything(process, now, event.thread);
       process.inherits_until_ns = std::min(process.inherits_until_ns, now);
-      process.moved.clear();
-      process.thread_stacks.clear();
       process.space.clear();
       break;
     }

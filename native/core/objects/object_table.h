@@ -135,6 +135,7 @@ class ObjectTable {
   void replay_map_call(const MapCall& call);
   void replay_break(Process& process, const ml_allocation& record);
   void replay_process_event(uint32_t number, const ml_process_event& event);
+  void end_everything(Process& process, uint64_t now, uint32_t thread);
   void replay_mapping(uint32_t number, const ml_mapping& record);
   void replay_tag(uint32_t number, const ml_tag_event& record);
   void replay_thread(uint32_t number, const ml_thread_memory& record);

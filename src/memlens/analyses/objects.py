@@ -216,6 +216,7 @@ def _by_site(capture: Capture, sites: pa.Table, stacks: AllocationStacks) -> pa.
             )
             touched[name] = sums.astype(np.uint64)
     merged: dict[tuple[Any, ...], dict[str, Any]] = {}
+    group_of_site = np.full(sites.num_rows, -1)
     for number, row in enumerate(sites.to_pylist()):
         if row["kind"] not in ("heap", "mmap"):
             continue
@@ -224,7 +225,7 @@ def _by_site(capture: Capture, sites: pa.Table, stacks: AllocationStacks) -> pa.
         entry = merged.setdefault(
             key,
             {
-                **site, "kind": row["kind"], "stacks": 0, "allocations": 0.0, "allocated_bytes": 0, "peak_bytes": 0,
+                **site, "group": len(merged), "kind": row["kind"], "stacks": 0, "allocations": 0.0, "allocated_bytes": 0, "peak_bytes": 0,
                 "bytes_at_process_peak": 0, "live": 0.0, "live_bytes": 0, "releases": 0.0, "lifetime_ns": 0.0,
                 "temporary": 0.0, "largest_bytes": 0, "touched_bytes": None, "recycled_bytes": None,
                 "never_touched_bytes": None, "sampled": False,
@@ -234,12 +235,17 @@ def _by_site(capture: Capture, sites: pa.Table, stacks: AllocationStacks) -> pa.
         for name in ("allocations", "allocated_bytes", "bytes_at_process_peak", "live", "live_bytes", "releases",
                      "lifetime_ns", "temporary", "peak_bytes"):  # fmt: skip
             entry[name] += row[name]
+        group_of_site[number] = entry["group"]
         entry["largest_bytes"] = max(entry["largest_bytes"], row["max_bytes"])
         entry["sampled"] = entry["sampled"] or row["sampled"]
         for name, of_site in touched.items():
             entry[name] = (entry[name] or 0) + int(of_site[number])
+    several = np.array([entry["stacks"] > 1 for entry in merged.values()], dtype=bool)
+    for group, peak in _peaks_together(capture, group_of_site, several).items():
+        list(merged.values())[group]["peak_bytes"] = peak
     rows = sorted(merged.values(), key=lambda entry: -entry["peak_bytes"])
     for entry in rows:
+        del entry["group"]
         total, count = entry.pop("lifetime_ns"), entry["releases"]
         entry["mean_lifetime_ns"] = total / count if count else None
     schema = pa.schema(
@@ -254,6 +260,43 @@ def _by_site(capture: Capture, sites: pa.Table, stacks: AllocationStacks) -> pa.
         ]
     )  # fmt: skip
     return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _peaks_together(capture: Capture, group_of_site: Any, wanted: Any) -> dict[int, int]:
+    """The peak of live bytes of each wanted group of call stacks: their own peaks are not at one time."""
+    import numpy as np
+
+    engine = capture.objects
+    columns = engine.columns
+    site = np.asarray(columns["site"])
+    group = np.full(engine.count, -1)
+    known = site < len(group_of_site)
+    group[known] = group_of_site[site[known]]
+    mine = np.flatnonzero((group >= 0) & wanted[np.maximum(group, 0)]) if len(wanted) else np.array([], dtype=int)
+    if len(mine) == 0:
+        return {}
+    ends = {
+        row["process"]: row["end_ns"] for row in capture.table("processes").to_pylist() if row["end_ns"] is not None
+    }
+    process = np.asarray(columns["process"])[mine]
+    last = np.uint64(2**63)
+    died = np.asarray(columns["died_ns"])[mine]
+    process_end = np.full(int(process.max()) + 1, last, dtype=np.uint64)
+    for number, end_ns in ends.items():
+        if number < len(process_end):
+            process_end[number] = end_ns
+    died = np.where(died != 0, died, process_end[process])
+    born = np.asarray(columns["born_ns"])[mine]
+    weight = np.asarray(columns["weight_bytes"])[mine]
+    weight = np.where(weight != 0, weight, np.asarray(columns["bytes"])[mine]).astype(np.int64)
+    change = np.concatenate((weight, -weight))
+    groups = np.concatenate((group[mine], group[mine]))
+    order = np.lexsort((change > 0, np.concatenate((born, died)), groups))  # releases before births of one moment
+    groups, running = groups[order], np.cumsum(change[order])
+    starts = np.flatnonzero(np.concatenate(([True], groups[1:] != groups[:-1])))
+    before = np.concatenate(([0], running[starts[1:] - 1]))
+    peaks = np.maximum.reduceat(running, starts) - before
+    return {int(one): int(peak) for one, peak in zip(groups[starts], peaks, strict=True)}
 
 
 def _leaks(heap: pa.Table, stacks: AllocationStacks, ended: set[int]) -> list[dict[str, Any]]:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 MIN_BYTES = 16 << 20
 MIN_SHARE = 0.75
-MAP_NORESERVE = 0x4000
 PROT_WRITE = 2
 EVIDENCE = """
 SELECT id, process, kind, bytes, touched_bytes, recycled_bytes, never_touched_bytes, stack FROM objects
@@ -34,13 +33,9 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     columns = engine.columns
     never = engine.pages("never")
     size = np.asarray(columns["bytes"])
-    is_mmap = engine.is_kind("mmap")
-    # A reservation that says so is not an allocation: no access yet, or no promise of memory.
-    reserved = is_mmap & (
-        ((np.asarray(columns["protection"]) & PROT_WRITE) == 0)
-        | ((np.asarray(columns["map_flags"]) & MAP_NORESERVE) != 0)
-    )
-    mine = engine.is_kind("heap", "mmap") & ~reserved & (never >= MIN_SHARE * size) & (size >= 1 << 20)
+    # Address space that was only reserved (PROT_NONE, MAP_NORESERVE) is a kind of its own.
+    writable = ~engine.is_kind("mmap") | ((np.asarray(columns["protection"]) & PROT_WRITE) != 0)
+    mine = engine.is_kind("heap", "mmap") & writable & (never >= MIN_SHARE * size) & (size >= 1 << 20)
     stacks = AllocationStacks(capture)
     by_site: dict[str, list[int]] = {}
     for row in np.flatnonzero(mine):
