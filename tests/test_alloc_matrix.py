@@ -68,7 +68,7 @@ func main() { s := 0; for i := 0; i < 1000; i++ { b := make([]byte, 20000); s +=
 """
 RUST = """fn main() {
   let mut s = 0;
-  for _ in 0..1000 { let v: Vec<u8> = vec![1; 20000]; s += std::hint::black_box(&v).len(); }
+  for _ in 0..1000 { let v: Vec<u8> = vec![1; 20000]; s += v.len() * unsafe { std::ptr::read_volatile(v.as_ptr()) } as usize; }
   println!("{}", s); std::process::exit(6); }
 """
 JAVA = """public class Main { public static void main(String[] a) {
