@@ -278,6 +278,17 @@ static bool take_record(struct ml_channel *channel, struct claim *claim, unsigne
 #undef FIXED
 }
 
+/* Everything before `until` was taken: zeroes it and lets writers have it. */
+static void give_back(struct ml_channel_ring *ring, unsigned char *data, uint64_t capacity, uint64_t until) {
+  for (uint64_t at = atomic_load_explicit(&ring->tail, memory_order_relaxed); at < until;) {
+    const uint64_t from = at & (capacity - 1);
+    const uint64_t run = until - at < capacity - from ? until - at : capacity - from;
+    memset(data + from, 0, run);
+    at += run;
+  }
+  atomic_store_explicit(&ring->tail, until, memory_order_release);
+}
+
 /* Empties one ring. `dead`: nobody writes any more, so an unfinished record ends nothing. */
 static void drain_ring(struct ml_channel *channel, struct claim *claim, struct ml_channel_slot *slot, uint32_t number,
                        bool dead) {
@@ -286,7 +297,7 @@ static void drain_ring(struct ml_channel *channel, struct claim *claim, struct m
   unsigned char *data = (unsigned char *)slot + ML_CHANNEL_SLOT_HEADER_BYTES + number * capacity;
   const uint64_t head = atomic_load_explicit(&ring->head, memory_order_acquire);
   const uint64_t begin = atomic_load_explicit(&ring->tail, memory_order_relaxed);
-  uint64_t tail = begin, given_back = begin;
+  uint64_t tail = begin;
   _Alignas(8) unsigned char copy[ML_RING_MAX_RECORD];
   if (head == tail) return;
   if (claim->damaged) { /* given up, but its threads must not wait for us */
@@ -334,24 +345,10 @@ static void drain_ring(struct ml_channel *channel, struct claim *claim, struct m
       channel->counts.records++;
     }
     tail += length;
-    if (tail - given_back >= capacity / 8) { /* room early: a writer may be waiting */
-      for (uint64_t at = given_back; at < tail;) {
-        const uint64_t from = at & (capacity - 1);
-        const uint64_t run = tail - at < capacity - from ? tail - at : capacity - from;
-        memset(data + from, 0, run);
-        at += run;
-      }
-      atomic_store_explicit(&ring->tail, tail, memory_order_release);
-      given_back = tail;
-    }
+    if (tail - atomic_load_explicit(&ring->tail, memory_order_relaxed) >= capacity / 8) /* a writer may be waiting */
+      give_back(ring, data, capacity, tail);
   }
-  for (uint64_t at = given_back; at < tail;) {
-    const uint64_t from = at & (capacity - 1);
-    const uint64_t run = tail - at < capacity - from ? tail - at : capacity - from;
-    memset(data + from, 0, run);
-    at += run;
-  }
-  atomic_store_explicit(&ring->tail, tail, memory_order_release);
+  give_back(ring, data, capacity, tail);
 }
 
 /* ---- processes --------------------------------------------------------------------------------------- */

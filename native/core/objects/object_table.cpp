@@ -1,22 +1,23 @@
 #include "object_table.h"
 
-#include <string_view>
 #include <algorithm>
-#include <cstring>
+#include <string_view>
 #include <thread>
+
+#include "replay/record_walk.h"
 
 namespace memlens::objects {
 namespace {
 
+// Records with times and sizes that cannot overflow, whatever a damaged capture holds.
 template <typename Record, typename Sink>
 void each_record(std::span<const unsigned char> payload, Sink&& sink) {
-  for (size_t at = 0; at + sizeof(Record) <= payload.size(); at += sizeof(Record)) {
-    Record record;
-    memcpy(&record, payload.data() + at, sizeof record);
+  replay::each_record<Record>(payload, [&](Record record) {
     if constexpr (requires { record.time_ns; }) record.time_ns = std::min(record.time_ns, kLatest - 1);
-    if constexpr (requires { record.bytes; record.address; }) record.bytes = std::min(record.bytes, kLatest - std::min(record.address, kLatest));
+    if constexpr (requires { record.bytes; record.address; })
+      record.bytes = std::min(record.bytes, kLatest - std::min(record.address, kLatest));
     sink(record);
-  }
+  });
 }
 
 constexpr uint32_t kMostProcess = (uint32_t{1} << 31) - 1;  // what Release can hold
@@ -44,17 +45,10 @@ ObjectTable::ObjectTable(uint64_t page_bytes)
 // ---- input -------------------------------------------------------------------------------
 
 void ObjectTable::add_strings(std::span<const unsigned char> payload) {
-  for (size_t at = 0; at + sizeof(ml_string) <= payload.size();) {
-    ml_string record;
-    memcpy(&record, payload.data() + at, sizeof record);
-    at += sizeof record;
-    const size_t padded = (size_t{record.tail_bytes} + 7) & ~size_t{7};
-    if (padded > payload.size() - at) return;
-    const std::string_view path(reinterpret_cast<const char*>(payload.data()) + at, record.tail_bytes);
-    const bool is_file = path.starts_with('/') && !path.starts_with("//") && !path.starts_with("/memfd:memlens");
-    if (is_file) file_paths_.insert(record.id);
-    at += padded;
-  }
+  replay::each_variable_record<ml_string>(payload, [&](const ml_string& record, std::span<const unsigned char> tail) {
+    const std::string_view path(reinterpret_cast<const char*>(tail.data()), tail.size());
+    if (path.starts_with('/') && !path.starts_with("//") && !path.starts_with("/memfd:memlens")) file_paths_.insert(record.id);
+  });
 }
 
 void ObjectTable::add_allocations(uint32_t process, std::span<const unsigned char> payload) {

@@ -4,31 +4,10 @@
 #include <cstring>
 #include <string>
 
+#include "record_walk.h"
+
 namespace memlens::replay {
 namespace {
-
-template <typename Record, typename Sink>
-void each_record(std::span<const unsigned char> payload, Sink&& sink) {
-  for (size_t at = 0; at + sizeof(Record) <= payload.size(); at += sizeof(Record)) {
-    Record record;
-    memcpy(&record, payload.data() + at, sizeof record);
-    sink(record);
-  }
-}
-
-// Walks records with a variable tail; stops at one whose length does not fit.
-template <typename Record, typename Sink>
-void each_variable_record(std::span<const unsigned char> payload, Sink&& sink) {
-  for (size_t at = 0; at + sizeof(Record) <= payload.size();) {
-    Record record;
-    memcpy(&record, payload.data() + at, sizeof record);
-    at += sizeof record;
-    const size_t padded = (size_t{record.tail_bytes} + 7) & ~size_t{7};
-    if (padded > payload.size() - at) return;
-    sink(record, payload.subspan(at, record.tail_bytes));
-    at += padded;
-  }
-}
 
 constexpr uint64_t kLookSlackNs = 5'000'000;
 
