@@ -129,6 +129,12 @@ def test_a_static_program_without_the_archive_runs_and_says_why_there_is_nothing
     assert done.returncode == 0
     capture = memlens.open(output)
     assert capture.table("regions").num_rows == 0
+    assert "statically linked" in next(r["reason"] for r in capture.meta["unsupported"] if r["collector"] == "alloc")
+    # Started by something else it is counted: the shell has our library, this program has not.
+    done = run_memlens("record", "-q", "--force", "-o", output, "--", "sh", "-c", f"{program}; true")
+    assert done.returncode == 0
+    notes = memlens.analyses.run("objects", memlens.open(output)).quality.notes
+    assert any(note.startswith("1 processes ran without our library") and "program" in note for note in notes)
 
 
 def test_regions_in_a_library_that_is_opened_later(tmp_path: Path) -> None:

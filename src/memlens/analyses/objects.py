@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ..registry import AnalysisDescriptor
@@ -181,11 +182,12 @@ def LEAK_SCHEMA() -> pa.Schema:
 
 def _without_library(capture: Capture, status: pa.Table) -> list[str]:
     """Programs that ran without our library: static ones, setuid ones, other namespaces."""
-    seen = set(status.column("process").to_pylist())
+    seen = Counter(status.column("process").to_pylist())
     missing = [
         row
         for row in capture.table("processes").to_pylist()
-        if row["process"] not in seen and (row["execs"] or not row["parent"])
+        # One status for each program that a process executed, and one for a child before its first.
+        if seen[row["process"]] < max(row["execs"], 0 if row["parent"] else 1)
     ]
     if not missing or capture.standalone:
         return []
