@@ -32,6 +32,7 @@
 #define ML_CHANNEL_HEADER_BYTES 4096
 #define ML_CHANNEL_SLOT_HEADER_BYTES 4096
 #define ML_CHANNEL_MAX_RINGS 16
+#define ML_CHANNEL_MAX_SLOTS 2048
 #define ML_RING_COMMITTED UINT32_C(0x80000000)
 #define ML_RING_MAX_RECORD 4096 /* with its header */
 
@@ -57,6 +58,8 @@ struct ml_channel_header {
   ML_ATOMIC(uint32_t) closed;  /* 1: nobody reads any more */
   ML_ATOMIC(uint32_t) wake;    /* futex: a writer wants the recorder to come */
   ML_ATOMIC(uint32_t) refused; /* processes that found no slot */
+  /* A bit for each slot that is free: whoever clears it may claim that slot. The slot's own state decides. */
+  ML_ATOMIC(uint64_t) free_slots[ML_CHANNEL_MAX_SLOTS / 64];
 };
 
 struct ml_channel_ring {

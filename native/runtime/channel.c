@@ -22,6 +22,7 @@ __thread struct ml_thread ml_self;
 struct ml_runtime ml_runtime;
 
 #define STUCK_WAIT_NS UINT64_C(10000000)
+#define MAPPED_BYTES (UINT64_C(128) << 20) /* of the channel, at once: hundreds of slots when small objects are sampled */
 #define SLOT_WAIT_MS 200 /* a child waits this long for a slot before it runs unrecorded */
 
 uint64_t ml_now_ns(void) {
@@ -76,7 +77,7 @@ struct mapping_request {
   uint64_t slot_offset; /* 0: header, and everything if that is allowed */
   uint64_t slot_bytes;
   void *header, *slot;
-  bool whole;
+  uint64_t mapped_bytes; /* from the header on */
 };
 
 /* True when an address-space limit could make room that we take missing elsewhere. */
@@ -98,13 +99,15 @@ static void map_file(struct mapping_request *request, int fd) {
   const bool ours = header->magic == ML_CHANNEL_MAGIC && header->version == ML_CHANNEL_VERSION &&
                     header->token[0] == request->token[0] && header->token[1] == request->token[1] &&
                     (uint64_t)status.st_size >= header->file_bytes;
+  request->mapped_bytes = ML_CHANNEL_HEADER_BYTES;
   if (ours && !address_space_is_limited()) {
-    void *whole = map_memory(header->file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (whole != NULL) {
-      syscall(SYS_madvise, whole, header->file_bytes, MADV_DONTDUMP);
+    const uint64_t bytes = header->file_bytes < MAPPED_BYTES ? header->file_bytes : MAPPED_BYTES;
+    void *many = map_memory(bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (many != NULL) {
+      syscall(SYS_madvise, many, bytes, MADV_DONTDUMP);
       syscall(SYS_munmap, header, ML_CHANNEL_HEADER_BYTES);
-      request->header = whole;
-      request->whole = true;
+      request->header = many;
+      request->mapped_bytes = bytes;
       return;
     }
   }
@@ -169,7 +172,8 @@ static bool read_variable(void) {
 /* ---- slots ----------------------------------------------------------------------------------- */
 static struct ml_channel_slot *slot_at(uint32_t index, bool *mapped_alone) {
   const uint64_t offset = ML_CHANNEL_HEADER_BYTES + (uint64_t)index * ml_runtime.header->slot_stride;
-  if (ml_runtime.whole_mapped) return (void *)((unsigned char *)ml_runtime.header + offset);
+  if (offset + ml_runtime.header->slot_stride <= ml_runtime.mapped_bytes)
+    return (void *)((unsigned char *)ml_runtime.header + offset);
   struct mapping_request request = {
       .path = ml_runtime.path, .slot_offset = offset, .slot_bytes = ml_runtime.header->slot_stride};
   map_channel(&request);
@@ -188,36 +192,50 @@ static void sleep_ns(uint64_t ns) {
   syscall(SYS_nanosleep, &pause, NULL);
 }
 
+static bool take_slot(struct ml_channel_slot *slot, bool mapped_alone) {
+  struct ml_channel_header *header = ml_runtime.header;
+  uint32_t expected = ML_CLAIM_FREE;
+  if (!atomic_compare_exchange_strong(&slot->state, &expected, ML_CLAIM_TAKEN)) return false;
+  slot->pid = (uint32_t)getpid();
+  slot->pid_namespace = pid_namespace();
+  const bool other_namespace = slot->pid_namespace != header->recorder_pid_namespace;
+  atomic_store(&slot->flags, (other_namespace ? (uint32_t)ML_ENUM_runtime_flags_OTHER_PID_NAMESPACE : 0u) |
+                                 (ml_runtime.other_malloc ? (uint32_t)ML_ENUM_runtime_flags_OTHER_MALLOC : 0u));
+  ml_runtime.slot = slot;
+  ml_runtime.slot_mapped_alone = mapped_alone;
+  ml_runtime.rings = (unsigned char *)slot + ML_CHANNEL_SLOT_HEADER_BYTES;
+  ml_runtime.ring_bytes = header->ring_bytes;
+  ml_runtime.ring_count = header->ring_count;
+  /* Last: the recorder takes a slot as valid once it has a time. */
+  __atomic_store_n(&slot->claimed_ns, ml_now_ns(), __ATOMIC_RELEASE);
+  return true;
+}
+
 static bool claim_slot(void) {
   struct ml_channel_header *header = ml_runtime.header;
-  /* The parent's slot, if this is a fork's child that cannot see all slots. */
-  if (!ml_runtime.whole_mapped && ml_runtime.slot != NULL) syscall(SYS_munmap, ml_runtime.slot, header->slot_stride);
+  /* The parent's slot, if this is a fork's child. */
+  if (ml_runtime.slot_mapped_alone) syscall(SYS_munmap, ml_runtime.slot, header->slot_stride);
   ml_runtime.slot = NULL;
+  ml_runtime.slot_mapped_alone = false;
   for (int waited_ms = 0; waited_ms <= SLOT_WAIT_MS; waited_ms++) {
     if (atomic_load(&header->closed)) return false;
-    const uint32_t published = atomic_load_explicit(&header->slots_published, memory_order_acquire);
-    for (uint32_t i = 0; i < published && i < header->slot_max; i++) {
-      bool mapped_alone = false;
-      struct ml_channel_slot *slot = slot_at(i, &mapped_alone);
-      if (slot == NULL) return false; /* no descriptor, or the path leads elsewhere now (chroot, setns) */
-      uint32_t expected = ML_CLAIM_FREE;
-      if (atomic_load_explicit(&slot->state, memory_order_relaxed) == ML_CLAIM_FREE &&
-          atomic_compare_exchange_strong(&slot->state, &expected, ML_CLAIM_TAKEN)) {
-        slot->pid = (uint32_t)getpid();
-        slot->pid_namespace = pid_namespace();
-        atomic_store(&slot->flags, (slot->pid_namespace != header->recorder_pid_namespace
-                                        ? (uint32_t)ML_ENUM_runtime_flags_OTHER_PID_NAMESPACE
-                                        : 0u) |
-                                       (ml_runtime.other_malloc ? (uint32_t)ML_ENUM_runtime_flags_OTHER_MALLOC : 0u));
-        ml_runtime.slot = slot;
-        ml_runtime.rings = (unsigned char *)slot + ML_CHANNEL_SLOT_HEADER_BYTES;
-        ml_runtime.ring_bytes = header->ring_bytes;
-        ml_runtime.ring_count = header->ring_count;
-        /* Last: the recorder takes a slot as valid once it has a time. */
-        __atomic_store_n(&slot->claimed_ns, ml_now_ns(), __ATOMIC_RELEASE);
-        return true;
+    for (uint32_t word = 0; word < ML_CHANNEL_MAX_SLOTS / 64; word++) {
+      uint64_t free_bits = atomic_load_explicit(&header->free_slots[word], memory_order_acquire);
+      for (; free_bits != 0; free_bits &= free_bits - 1) {
+        const uint64_t bit = free_bits & -free_bits;
+        if ((atomic_fetch_and(&header->free_slots[word], ~bit) & bit) == 0) continue; /* another was faster */
+        const uint32_t index = word * 64 + (uint32_t)__builtin_ctzll(bit);
+        if (index >= header->slot_max) continue;
+        bool mapped_alone = false;
+        struct ml_channel_slot *slot = slot_at(index, &mapped_alone);
+        if (slot == NULL) { /* no descriptor, or the path leads elsewhere now (chroot, setns) */
+          atomic_fetch_or(&header->free_slots[word], bit);
+          atomic_fetch_add(&header->refused, 1);
+          return false;
+        }
+        if (take_slot(slot, mapped_alone)) return true;
+        if (mapped_alone) syscall(SYS_munmap, slot, header->slot_stride);
       }
-      if (mapped_alone) syscall(SYS_munmap, slot, header->slot_stride);
     }
     wake_recorder();
     sleep_ns(1000000);
@@ -233,7 +251,7 @@ static bool attach_channel(void) {
     map_channel(&request);
     if (request.header == NULL) return false;
     ml_runtime.header = request.header;
-    ml_runtime.whole_mapped = request.whole;
+    ml_runtime.mapped_bytes = request.mapped_bytes;
   }
   struct ml_channel_header *header = ml_runtime.header;
   if (atomic_load(&header->closed) || !claim_slot()) return false;

@@ -64,7 +64,8 @@ struct ml_runtime {
   struct ml_channel_header *header; /* NULL: no channel */
   struct ml_channel_slot *slot;
   unsigned char *rings;
-  bool whole_mapped; /* header and all slots are mapped: a child needs neither a path nor a descriptor */
+  uint64_t mapped_bytes; /* of the channel; a child needs neither a path nor a descriptor for a slot in it */
+  bool slot_mapped_alone;
   bool standalone;
   bool other_malloc; /* the program has a malloc of its own: ours is not called */
   bool sandboxed; /* unexpected system calls may kill from here on, in forked children too */

@@ -70,13 +70,17 @@ static struct ml_channel_slot *slot_at(const struct ml_channel *channel, uint32_
   return (void *)((unsigned char *)channel->header + ML_CHANNEL_HEADER_BYTES + index * channel->stride);
 }
 
+static void set_free(struct ml_channel *channel, uint32_t index) {
+  atomic_fetch_or_explicit(&channel->header->free_slots[index / 64], UINT64_C(1) << index % 64, memory_order_release);
+}
+
 /* Puts memory behind more slots. A full system makes fewer slots, never a signal in a target. */
 static void publish(struct ml_channel *channel, uint32_t count) {
   struct ml_channel_header *header = channel->header;
   while (count-- > 0 && channel->published < channel->options.slot_max) {
     const off_t offset = (off_t)(ML_CHANNEL_HEADER_BYTES + channel->published * channel->stride);
     if (fallocate(channel->fd, 0, offset, (off_t)channel->stride) != 0) return;
-    channel->published++;
+    set_free(channel, channel->published++);
     atomic_store_explicit(&header->slots_published, channel->published, memory_order_release);
   }
 }
@@ -93,7 +97,8 @@ struct ml_channel *ml_channel_new(const struct ml_channel_options *options) {
   }
   if (chosen->ring_count > ML_CHANNEL_MAX_RINGS) chosen->ring_count = ML_CHANNEL_MAX_RINGS;
   if (chosen->ring_bytes == 0) chosen->ring_bytes = every ? UINT64_C(4) << 20 : UINT64_C(128) << 10;
-  if (chosen->slot_max == 0) chosen->slot_max = every ? 128 : 2048;
+  if (chosen->slot_max == 0) chosen->slot_max = every ? 128 : ML_CHANNEL_MAX_SLOTS;
+  if (chosen->slot_max > ML_CHANNEL_MAX_SLOTS) chosen->slot_max = ML_CHANNEL_MAX_SLOTS;
   const uint64_t stride = ML_CHANNEL_SLOT_HEADER_BYTES + chosen->ring_count * chosen->ring_bytes;
   const uint64_t bytes = ML_CHANNEL_HEADER_BYTES + stride * chosen->slot_max;
   channel->fd = memfd_create("memlens", MFD_CLOEXEC);
@@ -458,6 +463,7 @@ static void end_claim(struct ml_channel *channel, struct claim *claim, struct ml
   memset(claim, 0, sizeof *claim);
   memset((unsigned char *)slot + sizeof slot->state, 0, ML_CHANNEL_SLOT_HEADER_BYTES - sizeof slot->state);
   atomic_store_explicit(&slot->state, ML_CLAIM_FREE, memory_order_release);
+  set_free(channel, (uint32_t)(claim - channel->claims));
 }
 
 /* Finds out whose the slot is. False: not known yet. */
@@ -517,6 +523,11 @@ static void drain_channel(struct ml_channel *channel, bool last) {
     struct claim *claim = &channel->claims[i];
     const uint32_t state = atomic_load_explicit(&slot->state, memory_order_acquire);
     if (state == ML_CLAIM_FREE) {
+      /* A process may have been killed between clearing the bit and claiming the slot. */
+      if (now - claim->checked_ns > UINT64_C(1000000000)) {
+        if (claim->checked_ns != 0) set_free(channel, i);
+        claim->checked_ns = now;
+      }
       free_slots++;
       continue;
     }
