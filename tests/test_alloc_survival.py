@@ -234,8 +234,8 @@ def test_a_killed_recorder_does_not_hold_the_program_up(
             recorder.wait()
         wait_for(done, 30)
         # Once it noticed (20 ms), nothing is recorded: what is left runs nearly as fast as without us. The bound allows
-        # for a busy machine.
-        assert time.monotonic() - killed < 3 * native_s + 2.0
+        # for a busy machine, and is below the 5 s that it would wait for a recorder that lives.
+        assert time.monotonic() - killed < 3 * native_s + 4.0
         recorder.communicate()
 
 

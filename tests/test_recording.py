@@ -137,6 +137,7 @@ def test_interrupt_from_the_terminal_reaches_the_program_once(tmp_path: Path) ->
     script = "trap 'echo got' INT; echo ready; i=0; while [ $i -lt 15 ]; do sleep 0.1; i=$((i+1)); done; exit 4"
     pid, fd = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # tests that run in the background have it ignored
         os.execv(
             sys.executable, [*MEMLENS, "record", "-q", "-o", str(tmp_path / "c.memlens"), "--", "sh", "-c", script]
         )
