@@ -115,8 +115,8 @@ def objects(capture: Capture) -> Result:
     leaks = _leaks(heap, stacks, ended)
 
     status = capture.table("runtime_status")
-    sampled = bool(pc.any(sites.column("sampled")).as_py()) if sites.num_rows else False
     rate = max(status.column("sample_bytes").to_pylist(), default=0)
+    sampled = rate > 0  # also when no small object was picked: there may have been some
     peak = max(peaks.to_pylist(), key=lambda row: row["heap_peak_bytes"], default=None)
     data = engine.is_kind("heap", "mmap")
     never = int(engine.pages("never")[data].sum()) if engine.touches is not None else None

@@ -184,10 +184,15 @@ def _objects(console: Console, report: Report, rows: int) -> None:
     figures = result.figures
     about = "about " if figures["sample_bytes"] else ""
     peak_s = figures["peak_heap_s"]
-    console.print(
-        f"\n[bold]Objects[/]  peak heap {about}{human_bytes(figures['peak_heap_bytes'])}"
+    heap = (
+        "no heap object was recorded (small ones are sampled)"
+        if figures["sample_bytes"] and not figures["allocations"]
+        else f"peak heap {about}{human_bytes(figures['peak_heap_bytes'])}"
         + (f" at {peak_s:.2f} s" if peak_s is not None else "")
         + f"; {about}{figures['allocations']:,.0f} allocations of {human_bytes(figures['allocated_bytes'])}"
+    )
+    console.print(
+        f"\n[bold]Objects[/]  {heap}"
         + (f"; mmap peak {human_bytes(figures['peak_mmap_bytes'])}" if figures["peak_mmap_bytes"] else "")
         + (f"; {human_bytes(figures['never_touched_bytes'])} never touched" if figures["never_touched_bytes"] else "")
         + (f"; {about}{human_bytes(figures['leaked_bytes'])} not freed at exit" if figures["leaked_bytes"] else "")
