@@ -72,7 +72,7 @@ struct ml_channel_slot {
   uint32_t pid; /* in the process's own PID namespace */
   uint64_t pid_namespace;
   uint64_t claimed_ns;
-  ML_ATOMIC(uint64_t) records, dropped, nested, untracked, waits, waited_ns, stacks;
+  ML_ATOMIC(uint64_t) dropped, nested, untracked, waits, waited_ns, stacks;
   uint64_t own_bytes;
   ML_ATOMIC(uint32_t) flags; /* enum runtime_flags of memlens_format.h */
   uint32_t reserved;

@@ -55,9 +55,6 @@ class Objects:
         engine.run()
         self.engine = engine
 
-    kind_names = KINDS
-    """What the numbers in the column `kind` mean."""
-
     @property
     def count(self) -> int:
         return int(self.engine.count)

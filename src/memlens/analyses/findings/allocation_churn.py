@@ -25,10 +25,12 @@ FROM objects WHERE kind = 'heap' AND died_ns IS NOT NULL GROUP BY stack ORDER BY
 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
+    from ._activity import cpu_seconds
     from ._where import place
 
     result = results["objects"]
-    cpu_s = _cpu_seconds(capture)
+    # A capture without a recorder has no CPU times: its duration is what there is.
+    cpu_s = max(sum(cpu_seconds(capture)) or (capture.end_ns - capture.begin_ns) / 1e9, 1e-3)
     found = []
     for row in result.tables["by_site"].to_pylist():
         life = row["mean_lifetime_ns"]
@@ -63,12 +65,6 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
             )
         )  # fmt: skip
     return found[:5]
-
-
-def _cpu_seconds(capture: Capture) -> float:
-    rusage = capture.meta.get("rusage") or {}
-    seconds = float(rusage.get("user_s", 0)) + float(rusage.get("system_s", 0))
-    return max(seconds or (capture.end_ns - capture.begin_ns) / 1e9, 1e-3)
 
 
 def _region(results: dict[str, Result], row: dict[str, Any]) -> str:
