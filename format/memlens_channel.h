@@ -34,7 +34,7 @@
 #define ML_CHANNEL_MAX_RINGS 16
 #define ML_CHANNEL_MAX_SLOTS 2048
 #define ML_RING_COMMITTED UINT32_C(0x80000000)
-#define ML_RING_MAX_RECORD 4096 /* with its header */
+#define ML_RING_MAX_RECORD 32768 /* with its header */
 
 enum ml_channel_flags { ML_CHANNEL_ALLOC = 1, ML_CHANNEL_ANNOTATIONS = 2 };
 enum ml_claim { ML_CLAIM_FREE = 0, ML_CLAIM_TAKEN = 1, ML_CLAIM_LEAVING = 2 };

@@ -203,7 +203,15 @@ enum ml_record_version {
   ML_ENUM(access_operation, PREFETCH, 4, "prefetch")             \
   ML_ENUM(access_operation, FETCH, 5, "fetch")                   \
   ML_ENUM(access_flags, KERNEL_MODE, 1, "kernel_mode")           \
-  ML_ENUM(access_flags, SOURCE_VALID, 2, "source_valid")
+  ML_ENUM(access_flags, SOURCE_VALID, 2, "source_valid")         \
+  ML_ENUM(code_flags, STACK_KNOWN, 1, "stack_known")             \
+  ML_ENUM(code_flags, ANONYMOUS, 2, "anonymous")                 \
+  ML_ENUM(code_flags, MODIFIED, 4, "modified")                   \
+  ML_ENUM(code_flags, ATOMIC, 8, "atomic")                       \
+  ML_ENUM(code_flags, UNSEEN, 16, "unseen")                      \
+  ML_ENUM(unseen_cause, EXEC, 1, "exec")                         \
+  ML_ENUM(unseen_cause, INSTRUCTION, 2, "instruction")           \
+  ML_ENUM(unseen_cause, SYSTEM_CALL, 3, "system_call")
 
 #define ML_ENUM_CONSTANT(family, VALUE, number, text) ML_ENUM_##family##_##VALUE = number,
 enum ml_enum_values { ML_ENUMS(ML_ENUM_CONSTANT) ML_ENUM_END };

@@ -1,0 +1,111 @@
+/* What the emulator's plugin (native/emulator) shares with the library inside the guest (native/runtime)
+ * and with the recorder. Not part of a capture: all sides come from one build.
+ *
+ * 1. Guest calls. The library inside the guest makes a system call with a number that no kernel has. The
+ *    plugin sees it and answers through the guest's memory; the emulator itself answers ENOSYS, as a kernel
+ *    would. The first argument is an enum ml_guest_call, addresses are the guest's.
+ *
+ * 2. The arena: one sparse memory file of the recorder in which every emulated process keeps its counters.
+ *    They outlive the process, however it ends. A process takes a block by adding to `next_byte`; a block
+ *    begins with its header and is found by walking from the first one. */
+#ifndef MEMLENS_EMULATOR_H
+#define MEMLENS_EMULATOR_H
+
+#include <stdint.h>
+
+#define ML_GUEST_CALL_NUMBER 27756 /* 0x6d6c */
+#define ML_GUEST_CALL_VERSION 1
+
+enum ml_guest_call {
+  ML_GUEST_HELLO = 1,  /* (struct ml_guest_hello *) */
+  ML_GUEST_REGION = 2, /* (enum ml_region_operation BEGIN or END, const char *name, length) */
+  ML_GUEST_POLICY = 3, /* (struct ml_guest_policy *) */
+};
+
+/* The library says that it is there. The guard page is the one that a fork's child must find zeroed
+ * (MADV_WIPEONFORK; qemu before 8.1 ignores it): the plugin zeroes it in the child before guest code runs. */
+struct ml_guest_hello {
+  uint32_t version; /* in: ML_GUEST_CALL_VERSION */
+  uint32_t answer;  /* out: ML_GUEST_CALL_VERSION when a plugin is there */
+  uint64_t guard_address, guard_bytes;
+};
+
+/* A memory-policy system call that the emulator does not have: the plugin makes it. Pointers among the
+ * arguments are the guest's. */
+enum ml_guest_policy_call {
+  ML_POLICY_MBIND = 1,
+  ML_POLICY_SET_MEMPOLICY = 2,
+  ML_POLICY_GET_MEMPOLICY = 3,
+  ML_POLICY_MOVE_PAGES = 4,
+  ML_POLICY_MIGRATE_PAGES = 5,
+};
+struct ml_guest_policy {
+  uint64_t call; /* enum ml_guest_policy_call */
+  uint64_t arguments[6];
+  int64_t result; /* out: as the kernel gave it, negative errno */
+  uint64_t done;  /* out: 1 */
+};
+
+/* The variable that tells programs under the emulator how to start others under it, and the plugin what to
+ * do: fields separated by the byte 0x1f. Fields up to the one that is exactly "--" are the words of the
+ * command that runs a program under the emulator (the emulator, -plugin, …; the program's path and its arguments
+ * follow them), then come NAME=VALUE settings of the plugin. */
+#define ML_EMULATOR_VARIABLE "MEMLENS_EMULATOR"
+
+/* ---- arena -------------------------------------------------------------------------------------------- */
+#define ML_ARENA_MAGIC UINT64_C(0x414e4552414c454d) /* "MELARENA" in memory order */
+#define ML_ARENA_VERSION 1
+#define ML_ARENA_FIRST_BYTE 4096
+
+struct ml_arena_header {
+  uint64_t magic;
+  uint64_t version;
+  uint64_t token[2]; /* those of the channel */
+  uint64_t file_bytes;
+  uint64_t next_byte; /* atomic; where the next block begins, a multiple of 4096 */
+  uint64_t refused;   /* atomic: blocks that found no room */
+};
+
+enum ml_arena_kind { ML_ARENA_SLOTS = 1, ML_ARENA_COUNTERS = 2, ML_ARENA_REGIONS = 3 };
+
+struct ml_arena_block { /* 64 bytes, then the content */
+  uint32_t kind;  /* enum ml_arena_kind, 0 = not filled in yet */
+  uint32_t bytes; /* with this header, a multiple of 4096 */
+  uint32_t pid;
+  uint32_t thread;  /* counters: kernel thread id, 0 = several that have ended */
+  uint64_t born_ns; /* of the process's tables: tells processes of one pid apart */
+  uint32_t region;  /* counters: number of the region in this process, 0 = outside any */
+  uint32_t first;   /* slots and counters: number of the first slot in it */
+  uint32_t used;    /* slots: filled in; regions: bytes of text */
+  uint32_t reserved[7];
+};
+
+#define ML_SLOTS_OF_BLOCK 255 /* slots and counters are 32 bytes: a block has 8192 */
+
+/* A slot is one (instruction, direction, width): what one counter counts. */
+struct ml_count_slot {
+  uint64_t pc;
+  uint64_t first_ns;
+  uint32_t generation; /* of the code at this address */
+  uint16_t width;      /* bytes of each part */
+  uint16_t parts;      /* > 0: this many parts make one access; 0: `merged` tells */
+  uint16_t store;      /* 0 load, 1 store, 2 unseen: `parts` of the counter are executions */
+  uint16_t flags;      /* enum ml_code_flags */
+  uint32_t reserved;
+};
+
+struct ml_slot_counter {
+  uint64_t parts;        /* what the emulator reports */
+  uint64_t merged;       /* parts that continue the access before them */
+  uint64_t stack_parts;  /* of these, on a stack */
+  uint64_t stack_merged;
+};
+
+#ifdef __cplusplus
+static_assert(sizeof(ml_arena_block) == 64 && sizeof(ml_count_slot) == 32 && sizeof(ml_slot_counter) == 32);
+#else
+_Static_assert(sizeof(struct ml_arena_block) == 64, "arena block header");
+_Static_assert(sizeof(struct ml_count_slot) == 32 && sizeof(struct ml_slot_counter) == 32, "slots and counters");
+#endif
+
+#endif
