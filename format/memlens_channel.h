@@ -39,6 +39,9 @@
 enum ml_channel_flags { ML_CHANNEL_ALLOC = 1, ML_CHANNEL_ANNOTATIONS = 2 };
 enum ml_claim { ML_CLAIM_FREE = 0, ML_CLAIM_TAKEN = 1, ML_CLAIM_LEAVING = 2 };
 
+/* An emulated process has two slots: its own library's and the emulator's. */
+enum ml_channel_writer { ML_CHANNEL_WRITER_LIBRARY = 0, ML_CHANNEL_WRITER_EMULATOR = 1 };
+
 struct ml_channel_header {
   uint64_t magic;
   uint32_t version;
@@ -75,7 +78,7 @@ struct ml_channel_slot {
   ML_ATOMIC(uint64_t) dropped, nested, untracked, waits, waited_ns, stacks;
   uint64_t own_bytes;
   ML_ATOMIC(uint32_t) flags; /* enum runtime_flags of memlens_format.h */
-  uint32_t reserved;
+  uint32_t writer; /* enum ml_channel_writer */
   struct ml_channel_ring rings[ML_CHANNEL_MAX_RINGS];
 };
 

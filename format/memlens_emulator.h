@@ -80,7 +80,7 @@ struct ml_arena_block { /* 64 bytes, then the content */
   uint32_t reserved[7];
 };
 
-#define ML_SLOTS_OF_BLOCK 255 /* slots and counters are 32 bytes: a block has 8192 */
+#define ML_SLOTS_OF_BLOCK 254 /* slots and counters are 32 bytes: a block has 8192 */
 
 /* A slot is one (instruction, direction, width): what one counter counts. */
 struct ml_count_slot {

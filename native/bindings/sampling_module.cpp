@@ -81,7 +81,7 @@ class Channel {
 class Session {
  public:
   Session(bool faults, bool fault_before, bool include_kernel, int stack_mode, uint32_t stack_dump_bytes,
-          uint64_t ring_bytes, uint64_t queue_bytes, double timeline_hz) {
+          uint64_t ring_bytes, uint64_t queue_bytes, double timeline_hz, bool emulated) {
     const ml_session_options options{.faults = faults,
                                      .fault_before = fault_before,
                                      .include_kernel = include_kernel,
@@ -89,7 +89,8 @@ class Session {
                                      .stack_dump_bytes = stack_dump_bytes,
                                      .ring_bytes = ring_bytes,
                                      .queue_bytes = queue_bytes,
-                                     .timeline_hz = timeline_hz};
+                                     .timeline_hz = timeline_hz,
+                                     .emulated = emulated};
     session_.reset(ml_session_new(&options));
     if (!session_) throw std::bad_alloc();
   }
@@ -301,9 +302,10 @@ NB_MODULE(_sampling, module) {
       .def_prop_ro("value", &Channel::value, "The environment variable that leads processes here.")
       .def("counts", &Channel::counts);
   nb::class_<Session>(module, "Session")
-      .def(nb::init<bool, bool, bool, int, uint32_t, uint64_t, uint64_t, double>(), nb::kw_only(), "faults"_a,
+      .def(nb::init<bool, bool, bool, int, uint32_t, uint64_t, uint64_t, double, bool>(), nb::kw_only(), "faults"_a,
            "fault_before"_a = true, "include_kernel"_a = true, "stack_mode"_a = 1, "stack_dump_bytes"_a = 8192,
-           "ring_bytes"_a = 0, "queue_bytes"_a = 0, "timeline_hz"_a = 10.0)
+           "ring_bytes"_a = 0, "queue_bytes"_a = 0, "timeline_hz"_a = 10.0,
+           "emulated"_a = false)
       .def("use_channel", &Session::use_channel, "channel"_a, nb::keep_alive<1, 2>())
       .def("attach", &Session::attach, "pid"_a, nb::kw_only(), "enable_on_exec"_a)
       .def("start", &Session::start)

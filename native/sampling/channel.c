@@ -278,6 +278,39 @@ static bool take_record(struct ml_channel *channel, struct claim *claim, unsigne
       ml_buffer_append(session, process, ML_SLOT_TLS_MODULE, record, bytes, time_ns);
       return true;
     }
+    case ML_KIND_WINDOW: {
+      struct ml_window *window = (void *)record;
+      if (bytes < sizeof *window || ((window->tail_bytes + 7u) & ~7u) != bytes - sizeof *window) return false;
+      window->region = string_of(claim, window->region);
+      window->stack = stack_of(session, claim, window->stack);
+      ml_buffer_append(session, process, ML_SLOT_WINDOW, record, bytes, time_ns);
+      return true;
+    }
+    case ML_KIND_PAGE_COUNT: {
+      FIXED(ml_page_count);
+      struct ml_page_count *count = (void *)record;
+      count->stack = stack_of(session, claim, count->stack);
+      ml_buffer_append(session, process, ML_SLOT_PAGE_COUNT, record, bytes, time_ns);
+      return true;
+    }
+    case ML_KIND_MAPPING: {
+      FIXED(ml_mapping);
+      struct ml_mapping *mapping = (void *)record;
+      mapping->path = string_of(claim, mapping->path);
+      ml_buffer_append(session, process, ML_SLOT_MAPPING, record, bytes, time_ns);
+      return true;
+    }
+    case ML_KIND_UNSEEN: {
+      FIXED(ml_unseen);
+      struct ml_unseen *unseen = (void *)record;
+      unseen->name = string_of(claim, unseen->name);
+      ml_buffer_append(session, process, ML_SLOT_UNSEEN, record, bytes, time_ns);
+      return true;
+    }
+    case ML_KIND_EMULATOR_STATUS:
+      FIXED(ml_emulator_status);
+      ml_buffer_append(session, process, ML_SLOT_EMULATOR_STATUS, record, bytes, time_ns);
+      return true;
     default: return false;
   }
 #undef FIXED
@@ -451,7 +484,7 @@ static void write_status(struct ml_channel *channel, const struct claim *claim, 
 static void end_claim(struct ml_channel *channel, struct claim *claim, struct ml_channel_slot *slot) {
   if (claim->process != NULL) {
     for (uint32_t ring = 0; ring < channel->options.ring_count; ring++) drain_ring(channel, claim, slot, ring, true);
-    write_status(channel, claim, slot);
+    if (slot->writer == ML_CHANNEL_WRITER_LIBRARY) write_status(channel, claim, slot);
   }
   for (uint32_t ring = 0; ring < channel->options.ring_count; ring++) {
     const uint64_t capacity = channel->options.ring_bytes;
@@ -498,7 +531,7 @@ static bool begin_claim(struct ml_channel *channel, struct claim *claim, struct 
   }
   if (claim->process == NULL) return false;
   announce(session, claim->process, claimed_ns);
-  if (!session->options.faults) {
+  if (!session->options.faults && !session->options.emulated) {
     claim->maps_ns = now_ns;
     ml_process_note_maps(session, claim->process);
   }
@@ -506,7 +539,8 @@ static bool begin_claim(struct ml_channel *channel, struct claim *claim, struct 
   /* After an exec the process has a new slot, and nobody can reach its old one. */
   for (uint32_t i = 0; i < channel->published; i++) {
     struct claim *other = &channel->claims[i];
-    if (other != claim && other->process != NULL && other->pid != 0 && other->pid == claim->pid && other->claimed_ns < claimed_ns)
+    if (other != claim && other->process != NULL && other->pid != 0 && other->pid == claim->pid &&
+        other->claimed_ns < claimed_ns && slot_at(channel, i)->writer == slot->writer)
       end_claim(channel, other, slot_at(channel, i));
   }
   return true;
@@ -538,7 +572,7 @@ static void drain_channel(struct ml_channel *channel, bool last) {
     /* A recorder that falls behind leaves records in the ring: the writer waits, nothing is lost. */
     if (last || session->queued_bytes < session->options.queue_bytes / 2)
       for (uint32_t ring = 0; ring < channel->options.ring_count; ring++) drain_ring(channel, claim, slot, ring, false);
-    if (!session->options.faults && claim->new_stacks && now - claim->maps_ns > CHECK_NS) {
+    if (!session->options.faults && !session->options.emulated && claim->new_stacks && now - claim->maps_ns > CHECK_NS) {
       claim->new_stacks = false;
       claim->maps_ns = now;
       ml_process_note_maps(session, claim->process);

@@ -33,6 +33,7 @@ struct ml_session_options {
   uint64_t ring_bytes;       /* a CPU; 0 = as much as is useful and allowed */
   uint64_t queue_bytes;      /* records waiting for the recorder; more is dropped and counted */
   double timeline_hz;        /* 0 = no timeline */
+  int emulated;              /* 1: processes run under an emulator: their /proc/PID/maps are not the program's */
 };
 
 /* What was really obtained; travels in the capture's quality. */

@@ -78,6 +78,7 @@ void ml_process_event_add(struct ml_session *session, struct ml_process *process
 
 /* Mapping records of what a running process has mapped already. */
 void ml_process_note_maps(struct ml_session *session, struct ml_process *process) {
+  if (session->options.emulated) return; /* these are the emulator's own; its plugin tells the guest's */
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/maps", (int)process->info.pid);
   FILE *file = fopen(path, "re");

@@ -13,6 +13,7 @@ from .main import new_parser, print_error
 
 if TYPE_CHECKING:
     from ..capture.reader import Capture
+    from ..collect.emulator import EmulateOptions
 
 EXAMPLES = """\
   memlens record -- ./solver input.dat          writes solver.memlens, then a summary
@@ -20,6 +21,7 @@ EXAMPLES = """\
   memlens record --rate 100 -- ./short          100 readings of RSS a second
   memlens record --stacks dwarf -- ./noframes   call stacks of faults without frame pointers
   memlens record --sample-bytes 0 -- ./leaky    every object, not a sample of the small ones
+  memlens record --emulate -- ./solver          every access, exactly, of an unmodified program of any ISA
   memlens record --pid 4711 --duration 10       watch a running process for 10 s
 
 The program's standard streams, signals and exit status are untouched; memlens
@@ -27,7 +29,7 @@ writes to standard error only, after the program has ended.
 """
 
 
-COLLECTORS = ("faults", "timeline", "alloc")
+COLLECTORS = ("faults", "timeline", "alloc", "emulate")
 
 
 def byte_count(text: str) -> int:
@@ -77,6 +79,18 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         metavar="N",
         help="always record objects of N bytes and more (64K)",
     )
+    parser.add_argument(
+        "--emulate",
+        nargs="?",
+        const="",
+        metavar="WHAT",
+        help="run the program under qemu and count every access; WHAT, after =, joined by commas: counts (nothing else), "
+        "window=N,period=N (addresses of N accesses in every so many; default 1000 in 100000), full (all addresses), "
+        "pages (accesses by page and thread), cpu=NAME, stacks=off, wait=off, seed=N",
+    )
+    parser.add_argument(
+        "--functions", metavar="REGEX", help="with --emulate: functions that are regions, callees included"
+    )
     parser.add_argument("--redact", action="store_true", help="keep no paths, arguments or host name in the capture")
     parser.add_argument("-q", "--quiet", action="store_true", help="no summary")
     parser.add_argument("words", nargs="*", metavar="PROGRAM [arguments]")
@@ -91,6 +105,10 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         raise UsageError(f"--rate {options.rate:g} is out of range", hint="give 1 to 1000 readings a second")
     if options.duration is not None and options.duration <= 0:
         raise UsageError(f"--duration {options.duration:g} must be positive")
+    if options.functions is not None and options.emulate is None:
+        raise UsageError("--functions needs --emulate", hint="memlens record --emulate --functions REGEX -- PROGRAM")
+    if options.emulate is not None and options.pid is not None:
+        raise UsageError("--emulate starts a program; it cannot watch a running one")
     if options.collectors is not None:
         names = [name for name in options.collectors.split(",") if name]
         unknown = [name for name in names if name not in COLLECTORS]
@@ -105,6 +123,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 VALUE_OPTIONS = {
     "-o", "--output", "--pid", "--duration", "--collectors", "--rate", "--stacks", "--sample-bytes", "--large-bytes",
+    "--functions",
 }  # fmt: skip
 
 
@@ -132,6 +151,17 @@ def default_output(command: list[str], pid: int | None) -> Path:
     return path
 
 
+def _emulate_options(options: argparse.Namespace) -> EmulateOptions | None:
+    asked = options.emulate is not None or "emulate" in (options.collectors or ())
+    if not asked:
+        return None
+    from dataclasses import replace
+
+    from ..collect import emulator
+
+    return replace(emulator.parse(options.emulate or ""), functions=options.functions or "")
+
+
 def main(arguments: list[str]) -> int:
     options, command = parse(arguments)
     from ..collect.recorder import Recorder, RecordOptions, exit_like
@@ -148,6 +178,7 @@ def main(arguments: list[str]) -> int:
             sample_bytes=options.sample_bytes,
             large_bytes=options.large_bytes,
             duration_s=options.duration,
+            emulate=_emulate_options(options),
             force=options.force,
             redact=options.redact,
         ),

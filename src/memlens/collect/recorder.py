@@ -26,8 +26,8 @@ from ..capture import machine
 from ..capture.layouts import Packer, enum_value, layouts
 from ..capture.writer import CaptureWriter
 from ..errors import CollectorError, ProgramNotExecutable, ProgramNotFound, os_reason
+from . import emulator, preload
 from . import facts as machine_facts
-from . import preload
 from .slow_sampler import SlowSampler
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ class RecordOptions:
     """Mean distance of recorded small objects in allocated bytes; 0: every object."""
     large_bytes: int = DEFAULT_LARGE_BYTES
     """Objects of this size and more are always recorded."""
+    emulate: emulator.EmulateOptions | None = None
+    """Run the program under an emulator that sees every access."""
     duration_s: float | None = None
     force: bool = False
     redact: bool = False
@@ -121,6 +123,8 @@ class Recorder:
         self.session: _sampling.Session
         self.slow: SlowSampler
         self.channel: _sampling.Channel | None = None
+        self.arena: emulator.Arena | None = None
+        self.launch: emulator.Launch | None = None
         self.capture: Capture | None = None
         """What was recorded, after the end: spares reading it again."""
         self._recording = True
@@ -128,10 +132,13 @@ class Recorder:
 
     # ---- what to use ------------------------------------------------------------------
     def _choose(self, facts: dict[str, Any]) -> list[str]:
-        from .collectors import alloc, faults, timeline
+        from .collectors import alloc, emulate, faults, timeline
 
         chosen = []
-        for descriptor in (faults.DESCRIPTOR, timeline.DESCRIPTOR, alloc.DESCRIPTOR):
+        candidates = (faults.DESCRIPTOR, timeline.DESCRIPTOR, alloc.DESCRIPTOR)
+        if self.options.emulate is not None:  # the others would watch the emulator, not the program
+            candidates = (emulate.DESCRIPTOR, alloc.DESCRIPTOR)
+        for descriptor in candidates:
             asked = self.options.collectors is not None and descriptor.name in self.options.collectors
             if self.options.collectors is not None and not asked:
                 continue
@@ -153,6 +160,7 @@ class Recorder:
             include_kernel=True,
             stack_mode=STACK_MODES[self.options.stacks] if faults else 0,
             timeline_hz=self.options.rate_hz if "timeline" in self.collectors else 0.0,
+            emulated=self.options.emulate is not None,
         )
         if self.channel is not None:
             session.use_channel(self.channel)
@@ -210,6 +218,14 @@ class Recorder:
         options = self.options
         if name == "faults":
             return {"stacks": options.stacks, "single": options.single}
+        if name == "emulate":
+            assert self.launch is not None and options.emulate is not None
+            return {
+                **options.emulate.settings,
+                "qemu": self.launch.emulator.version,
+                "plugin_api": self.launch.emulator.plugin_api,
+                "machine": self.launch.guest.machine,
+            }
         if name == "alloc":
             return {"sample_bytes": options.sample_bytes, "large_bytes": options.large_bytes}
         return {"rate_hz": options.rate_hz}
@@ -325,8 +341,30 @@ class Recorder:
             self._give_up(error)
         self._recording = False
 
+    def _open_emulator(self, program: str, command: list[str], options: emulator.EmulateOptions) -> emulator.Launch:
+        self.channel = _sampling.Channel(
+            sample_bytes=self.options.sample_bytes,
+            large_bytes=self.options.large_bytes,
+            alloc="alloc" in self.collectors,
+            wait_ms=10_000,
+            ring_bytes=emulator.RING_BYTES,
+            slot_max=256,
+        )
+        self.arena = emulator.Arena(self.channel.value)
+        self.launch = emulator.launch(
+            options, program, command, self.channel.value, self.arena, alloc="alloc" in self.collectors
+        )
+        for reason, remedy in self.launch.notes:
+            self.unsupported.append({"collector": "alloc", "reason": reason, "remedy": remedy})
+        return self.launch
+
     def run_command(self, command: list[str]) -> Outcome:
-        self._open_channel(find_program(command[0]))
+        program = find_program(command[0])
+        if self.options.emulate is not None:
+            launch = self._open_emulator(program, command, self.options.emulate)
+            self._open(command, None)
+            return self._run(_sampling.Child(launch.command, environment=launch.environment), command)
+        self._open_channel(program)
         self._open(command, None)
         with contextlib.ExitStack() as while_running:
             environment: list[str] = []
@@ -447,9 +485,18 @@ class Recorder:
                 f"Writing stopped in the middle ({os_reason(failure)}); {self.writer.dropped_records} records after that "
                 "are missing."
             )
-        if "faults" not in self.collectors:
+        if "faults" not in self.collectors and self.arena is None:
             notes.append("Processes that lived shorter than one timeline interval may be missing (found by polling).")
         return notes
+
+    def _write_counts(self, arena: emulator.Arena) -> None:
+        """What the emulated processes counted, from the memory that they left."""
+        from ..capture.reader import Capture
+
+        pids = {row["pid"]: row["process"] for row in Capture(self.writer.path).table("processes").to_pylist()}
+        totals = emulator.write_counts(self.writer, arena, pids)
+        self.writer.meta["emulate"] = {**totals, "refused_blocks": arena.refused}
+        arena.close()
 
     def _finish(self, status: int | None, wall_s: float) -> Outcome:
         counts = dict(self.session.counts())
@@ -475,6 +522,8 @@ class Recorder:
             },
         )
         try:
+            if self.arena is not None:
+                self._write_counts(self.arena)
             from .finish import write_side_tables  # Arrow and NumPy come with it: not before the program has ended
 
             with self._while_finishing():

@@ -1,29 +1,33 @@
-"""Collector `emulate`: designed (its records are in format/), not in this version."""
+"""Collector `emulate`: every access of an unmodified program, under qemu-user with a plugin of ours."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
-from ...registry import CollectorDescriptor
+from ...registry import CollectorDescriptor, Option
 
 
 def probe(facts: Mapping[str, Any]) -> Any:
+    from .. import emulator
     from ..facts import Availability
 
-    if facts["qemu_user"]:
-        return Availability(False, f"comes in a later version; this machine has {facts['qemu_user']}")
-    return Availability(
-        False,
-        "comes in a later version",
-        (("it will need qemu-user, which is not installed", "sudo apt-get install qemu-user"),),
-    )
+    own = emulator.find(os.uname().machine)
+    if isinstance(own, tuple):
+        return Availability(False, "not usable", (own,))
+    others = [name for name in emulator.MACHINES.values() if not isinstance(emulator.find(name), tuple)]
+    return Availability(True, f"qemu {own.version}, plugin interface {own.plugin_api}; programs of {', '.join(others)}")
 
 
 DESCRIPTOR = CollectorDescriptor(
     name="emulate",
-    question="every access of an unmodified program, exactly, on any ISA",
-    gives=("window",),
-    available=False,
+    question="How many bytes does each instruction read and write, exactly, and where?",
+    needs=("qemu-user 7.0 to 10.2 with plugins",),
+    gives=("code_count", "window", "page_count", "unseen", "emulator_status", "mapping", "stack"),
+    options=(
+        Option("--emulate", "counts; window=N,period=N; full; pages; cpu=NAME; stacks=off", "window=1000,period=100000"),
+        Option("--functions", "functions that are regions, as a regular expression", None),
+    ),
     probe=probe,
 )

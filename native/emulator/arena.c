@@ -1,0 +1,105 @@
+/* Blocks of counters in the recorder's memory file. A process takes extents and cuts blocks from them; a forked
+ * child puts extents of its own at the same addresses, because translated code has these addresses in it. */
+#include "emulator.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define BLOCK_BYTES 8192
+#define EXTENT_BYTES (UINT64_C(1) << 20)
+#define MAX_EXTENTS 65536
+
+static struct {
+  char path[128];
+  uint64_t token[2];
+  struct ml_arena_header *header;
+  unsigned char **extents;
+  uint32_t extent_count, next_block;
+} arena;
+
+void ml_arena_set(const char *path, const uint64_t token[2]) {
+  strncpy(arena.path, path, sizeof arena.path - 1);
+  memcpy(arena.token, token, sizeof arena.token);
+}
+
+bool ml_arena_open(void) {
+  arena.extents = calloc(MAX_EXTENTS, sizeof *arena.extents);
+  const int fd = open(arena.path, O_RDWR | O_CLOEXEC | O_NOCTTY);
+  if (fd < 0 || arena.extents == NULL) return false;
+  struct ml_arena_header *header = mmap(NULL, ML_ARENA_FIRST_BYTE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  close(fd);
+  if (header == MAP_FAILED) return false;
+  if (header->magic != ML_ARENA_MAGIC || header->version != ML_ARENA_VERSION || header->token[0] != arena.token[0] ||
+      header->token[1] != arena.token[1]) {
+    munmap(header, ML_ARENA_FIRST_BYTE);
+    return false;
+  }
+  arena.header = header;
+  return true;
+}
+
+/* Maps a new extent, at `where` if that is given. Without room in the arena it is private memory: counting goes
+ * on, the counts are lost, and that is counted. */
+static unsigned char *extent_new(void *where) {
+  const int fixed = where != NULL ? MAP_FIXED : 0;
+  void *memory = MAP_FAILED;
+  const int fd = arena.header != NULL ? open(arena.path, O_RDWR | O_CLOEXEC | O_NOCTTY) : -1;
+  if (fd >= 0) {
+    const uint64_t at = __atomic_fetch_add(&arena.header->next_byte, EXTENT_BYTES, __ATOMIC_RELAXED);
+    if (at + EXTENT_BYTES <= arena.header->file_bytes)
+      memory = mmap(where, EXTENT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | fixed, fd, (off_t)at);
+    close(fd);
+  }
+  if (memory == MAP_FAILED) {
+    if (arena.header != NULL) __atomic_fetch_add(&arena.header->refused, 1, __ATOMIC_RELAXED);
+    memory = mmap(where, EXTENT_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | fixed, -1, 0);
+  }
+  return memory == MAP_FAILED ? NULL : memory;
+}
+
+/* NULL only when memory is exhausted. Call with the plugin's lock held. */
+struct ml_arena_block *ml_arena_block_new(enum ml_arena_kind kind, uint32_t thread, uint32_t region, uint32_t first) {
+  const uint32_t blocks = EXTENT_BYTES / BLOCK_BYTES;
+  if (arena.extents == NULL) return NULL;
+  if (arena.extent_count == 0 || arena.next_block == blocks) {
+    if (arena.extent_count == MAX_EXTENTS) return NULL;
+    unsigned char *extent = extent_new(NULL);
+    if (extent == NULL) return NULL;
+    arena.extents[arena.extent_count++] = extent;
+    arena.next_block = 0;
+  }
+  struct ml_arena_block *block =
+      (void *)(arena.extents[arena.extent_count - 1] + (uint64_t)arena.next_block++ * BLOCK_BYTES);
+  block->bytes = BLOCK_BYTES;
+  block->pid = (uint32_t)getpid();
+  block->thread = thread;
+  block->born_ns = ml_plugin.born_ns;
+  block->region = region;
+  block->first = first;
+  __atomic_store_n(&block->kind, kind, __ATOMIC_RELEASE);
+  return block;
+}
+
+/* In a child: the same blocks at the same addresses, tables as they were, counters at zero. */
+void ml_arena_after_fork(void) {
+  static unsigned char copy[EXTENT_BYTES];
+  const uint32_t pid = (uint32_t)getpid();
+  const uint64_t now = ml_now_ns();
+  for (uint32_t i = 0; i < arena.extent_count; i++) {
+    memcpy(copy, arena.extents[i], EXTENT_BYTES);
+    if (extent_new(arena.extents[i]) == NULL) continue;
+    for (uint64_t at = 0; at < EXTENT_BYTES; at += BLOCK_BYTES) {
+      struct ml_arena_block *block = (void *)(copy + at);
+      if (block->kind == 0) continue;
+      block->pid = pid;
+      block->born_ns = ml_plugin.born_ns;
+      if (block->kind == ML_ARENA_SLOTS)
+        for (uint32_t k = 0; k < block->used; k++) ((struct ml_count_slot *)(block + 1))[k].first_ns = now;
+      const size_t keep = block->kind == ML_ARENA_COUNTERS ? sizeof *block : BLOCK_BYTES;
+      memcpy(arena.extents[i] + at, block, keep);
+    }
+  }
+}

@@ -1,0 +1,146 @@
+/* Slots (what is counted) and bases (the counters of a thread in a region). */
+#include "emulator.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static struct {
+  struct ml_arena_block *blocks[MAX_BLOCKS];
+  uint32_t count; /* slots */
+#if ML_PLUGIN_API >= 2
+  struct qemu_plugin_scoreboard *scores[MAX_BLOCKS];
+#endif
+} slots;
+
+static struct {
+  struct ml_arena_block *block;
+  uint32_t count;
+  uint32_t at[MAX_REGIONS], strings[MAX_REGIONS];
+} regions;
+
+static struct ml_count_slot *slot_entries(struct ml_arena_block *block) { return (void *)(block + 1); }
+
+struct slot_place ml_slot_new(uint64_t pc, uint32_t generation, unsigned width, unsigned parts, unsigned store,
+                              unsigned flags) {
+  pthread_mutex_lock(&ml_plugin.lock);
+  uint32_t number = slots.count;
+  /* The last slot of all takes what has no room: its address is 0. */
+  const bool full = number >= MAX_BLOCKS * ML_SLOTS_OF_BLOCK - 1;
+  if (full) number = MAX_BLOCKS * ML_SLOTS_OF_BLOCK - 1;
+  else slots.count++;
+  const uint32_t index = number / ML_SLOTS_OF_BLOCK, within = number % ML_SLOTS_OF_BLOCK;
+  if (slots.blocks[index] == NULL)
+    slots.blocks[index] = ml_arena_block_new(ML_ARENA_SLOTS, 0, 0, index * ML_SLOTS_OF_BLOCK);
+  struct ml_arena_block *block = slots.blocks[index];
+  if (block != NULL) {
+    struct ml_count_slot *slot = &slot_entries(block)[within];
+    slot->pc = full ? 0 : pc;
+    slot->first_ns = ml_now_ns();
+    slot->generation = generation;
+    slot->width = (uint16_t)width;
+    slot->parts = (uint16_t)parts;
+    slot->store = (uint16_t)store;
+    slot->flags = (uint16_t)flags;
+    __atomic_store_n(&block->used, within + 1, __ATOMIC_RELEASE);
+  }
+  pthread_mutex_unlock(&ml_plugin.lock);
+  return (struct slot_place){.block = index, .offset = within * (uint32_t)sizeof(struct ml_slot_counter)};
+}
+
+struct ml_slot_counter *ml_counter_slow(struct base *base, struct slot_place place) {
+  static struct ml_slot_counter nowhere[ML_SLOTS_OF_BLOCK];
+  pthread_mutex_lock(&ml_plugin.lock);
+  if (base->blocks[place.block] == NULL) {
+    struct ml_arena_block *block =
+        ml_arena_block_new(ML_ARENA_COUNTERS, base->thread, base->region, place.block * ML_SLOTS_OF_BLOCK);
+    __atomic_store_n(&base->blocks[place.block], block != NULL ? (void *)(block + 1) : nowhere, __ATOMIC_RELEASE);
+  }
+  pthread_mutex_unlock(&ml_plugin.lock);
+  return (struct ml_slot_counter *)((unsigned char *)base->blocks[place.block] + place.offset);
+}
+
+struct base *ml_base_new(uint32_t thread, uint32_t region) {
+  struct base *base = calloc(1, sizeof *base);
+  static struct base emergency;
+  if (base == NULL) return &emergency;
+  base->thread = thread;
+  base->region = region;
+  return base;
+}
+
+/* The thread's id is learned after its counters were made. */
+void ml_base_set_thread(struct base *base, uint32_t thread) {
+  pthread_mutex_lock(&ml_plugin.lock);
+  base->thread = thread;
+  for (uint32_t i = 0; i < MAX_BLOCKS && i * ML_SLOTS_OF_BLOCK <= slots.count; i++)
+    if (base->blocks[i] != NULL) ((struct ml_arena_block *)base->blocks[i] - 1)->thread = thread;
+  pthread_mutex_unlock(&ml_plugin.lock);
+}
+
+/* In a child: bases of threads that are not here lose their blocks. */
+void ml_base_drop(struct base *base) {
+  for (uint32_t i = 0; i < MAX_BLOCKS && i * ML_SLOTS_OF_BLOCK <= slots.count; i++)
+    if (base->blocks[i] != NULL) ((struct ml_arena_block *)base->blocks[i] - 1)->kind = 0;
+}
+
+uint32_t ml_region_number(const char *name, size_t bytes) {
+  pthread_mutex_lock(&ml_plugin.lock);
+  if (regions.block == NULL) regions.block = ml_arena_block_new(ML_ARENA_REGIONS, 0, 0, 0);
+  uint32_t number = 0;
+  if (regions.block != NULL) {
+    char *text = (void *)(regions.block + 1);
+    for (uint32_t i = 1; i <= regions.count && number == 0; i++)
+      if (strlen(text + regions.at[i]) == bytes && memcmp(text + regions.at[i], name, bytes) == 0) number = i;
+    if (number == 0 && regions.count + 1 < MAX_REGIONS &&
+        regions.block->used + bytes + 1 <= regions.block->bytes - sizeof *regions.block) {
+      number = ++regions.count;
+      regions.at[number] = regions.block->used;
+      memcpy(text + regions.block->used, name, bytes);
+      text[regions.block->used + bytes] = 0;
+      __atomic_store_n(&regions.block->used, regions.block->used + (uint32_t)bytes + 1, __ATOMIC_RELEASE);
+    }
+  }
+  pthread_mutex_unlock(&ml_plugin.lock);
+  return number;
+}
+
+uint32_t ml_region_string(uint32_t region) {
+  if (region == 0 || region > regions.count) return 0;
+  if (regions.strings[region] == 0) {
+    const char *text = (const char *)(regions.block + 1) + regions.at[region];
+    regions.strings[region] = ml_string(text, strlen(text));
+  }
+  return regions.strings[region];
+}
+
+void ml_region_strings_forget(void) { memset(regions.strings, 0, sizeof regions.strings); }
+
+#if ML_PLUGIN_API >= 2
+/* Scoreboards are the emulator's memory: their values are copied to the base now and then, as they are. */
+qemu_plugin_u64 ml_score(struct slot_place place) {
+  if (slots.scores[place.block] == NULL)
+    slots.scores[place.block] = qemu_plugin_scoreboard_new(ML_SLOTS_OF_BLOCK * sizeof(uint64_t));
+  return (qemu_plugin_u64){slots.scores[place.block],
+                           place.offset / sizeof(struct ml_slot_counter) * sizeof(uint64_t)};
+}
+
+void ml_scores_publish(struct vcpu *vcpu) {
+  struct base *base = vcpu->bases[0];
+  if (base == NULL) return;
+  for (uint32_t i = 0; i < MAX_BLOCKS && i * ML_SLOTS_OF_BLOCK <= slots.count; i++) {
+    if (slots.scores[i] == NULL) continue;
+    const uint64_t *values = qemu_plugin_scoreboard_find(slots.scores[i], vcpu->index);
+    for (uint32_t k = 0; k < ML_SLOTS_OF_BLOCK; k++)
+      if (values[k] != 0)
+        ml_counter(base, (struct slot_place){i, k * (uint32_t)sizeof(struct ml_slot_counter)})->parts = values[k];
+  }
+}
+
+void ml_scores_clear(unsigned index) {
+  for (uint32_t i = 0; i < MAX_BLOCKS && i * ML_SLOTS_OF_BLOCK <= slots.count; i++)
+    if (slots.scores[i] != NULL)
+      memset(qemu_plugin_scoreboard_find(slots.scores[i], index), 0, ML_SLOTS_OF_BLOCK * sizeof(uint64_t));
+}
+#endif

@@ -1,0 +1,246 @@
+/* The qemu plugin. Shared by the files of native/emulator/ only.
+ *
+ * It runs inside the emulator's process, on the threads that run the guest. It opens no descriptor for longer
+ * than a moment (the guest has the same table), prints nothing, and never ends the process. */
+#ifndef MEMLENS_EMULATOR_PLUGIN_H
+#define MEMLENS_EMULATOR_PLUGIN_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE 1
+#endif
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "memlens_channel.h"
+#include "memlens_emulator.h"
+#include "memlens_format.h"
+#include "memlens_stream.h"
+#include "qemu_api.h"
+
+#define ML_LIKELY(condition) __builtin_expect(!!(condition), 1)
+#define ML_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
+
+/* ---- settings ------------------------------------------------------------------------------------------- */
+struct settings {
+  bool windows;        /* record addresses */
+  bool full;           /* all of them */
+  bool pages;          /* count accesses by page */
+  bool stacks;         /* keep call stacks */
+  bool wait;           /* a full ring stops the guest; else windows are dropped and counted */
+  uint64_t window, period, seed;
+  char functions[4096]; /* path of a list of functions that are regions: VADDR NAME lines after @PATH lines */
+  uint32_t machine;     /* ELF e_machine of the guest */
+};
+extern struct settings ml_settings;
+
+/* ---- counters (arena.c, counters.c) ------------------------------------------------------------------------ */
+#define MAX_BLOCKS 4096 /* of slots in a process: a million slots */
+#define MAX_REGIONS 1024
+
+/* The counters of one thread in one region, by block of slots. */
+struct base {
+  uint32_t thread, region;
+  struct ml_slot_counter *blocks[MAX_BLOCKS]; /* of the first counter in a block; NULL: none yet */
+};
+
+struct vcpu;
+void ml_arena_set(const char *path, const uint64_t token[2]);
+bool ml_arena_open(void);
+void ml_arena_after_fork(void);
+struct ml_arena_block *ml_arena_block_new(enum ml_arena_kind kind, uint32_t thread, uint32_t region, uint32_t first);
+
+/* Where a slot's counter lies in a base. */
+struct slot_place {
+  uint32_t block, offset; /* offset in bytes from the first counter */
+};
+struct slot_place ml_slot_new(uint64_t pc, uint32_t generation, unsigned width, unsigned parts, unsigned store,
+                              unsigned flags);
+struct ml_slot_counter *ml_counter_slow(struct base *base, struct slot_place place);
+static inline struct ml_slot_counter *ml_counter(struct base *base, struct slot_place place) {
+  struct ml_slot_counter *first = base->blocks[place.block];
+  if (ML_UNLIKELY(first == NULL)) return ml_counter_slow(base, place);
+  return (struct ml_slot_counter *)((unsigned char *)first + place.offset);
+}
+struct base *ml_base_new(uint32_t thread, uint32_t region);
+void ml_base_set_thread(struct base *base, uint32_t thread);
+void ml_base_drop(struct base *base);
+void ml_region_strings_forget(void);
+#if ML_PLUGIN_API >= 2
+qemu_plugin_u64 ml_score(struct slot_place place);
+void ml_scores_publish(struct vcpu *vcpu);
+void ml_scores_clear(unsigned index);
+#endif
+uint32_t ml_region_number(const char *name, size_t bytes); /* from 1; 0: no room */
+uint32_t ml_region_string(uint32_t region);                /* its string id */
+
+/* ---- instructions (translate.c) --------------------------------------------------------------------------------- */
+/* What an instruction was seen to do in one direction and width. */
+struct access_kind {
+  uint32_t info; /* qemu's, as it came; tells direction and width */
+  uint16_t width;
+  bool store, irregular; /* irregular: not every execution makes the same number of parts, all contiguous */
+  uint16_t parts;        /* of an execution; 0: not known yet */
+  uint16_t runs;         /* executions that showed it, up to a limit */
+  struct slot_place place;        /* counts parts and merges */
+  struct slot_place inline_place; /* counts parts, of which `parts` are one access */
+  bool has_inline;
+};
+#define MAX_KINDS 8
+struct insn {
+  uint64_t pc;
+  uint32_t generation, hash;
+  uint16_t flags, bytes;
+  uint8_t kind_count;
+  bool multipart; /* the end of an execution must be told */
+  bool overflow;  /* more kinds than there is room for */
+  const char *unseen_name;     /* makes accesses that the emulator does not show */
+  struct slot_place unseen_place;
+  struct access_kind kinds[2]; /* nearly always enough */
+  struct access_kind *more;    /* MAX_KINDS - 2 */
+  struct insn *next;           /* of the same hash */
+};
+bool ml_kind_is_learned(const struct access_kind *kind);
+void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb);
+
+/* ---- threads --------------------------------------------------------------------------------------------------- */
+struct frame {
+  uint64_t return_pc;
+};
+struct region_mark {
+  uint32_t depth;    /* of the call stack when it was entered; UINT32_MAX: by annotation */
+  uint32_t region, previous; /* and the one before it */
+};
+#define MAX_FRAMES 65536
+#define MAX_MARKS 256
+#define STREAM_BYTES 24576
+#define ML_PAGE_CACHE 64
+
+struct vcpu {
+  struct base *base;       /* counters in use */
+  uint64_t executed;       /* accesses so far */
+  uint64_t next_event;     /* value of `executed` at which a window begins or ends */
+  uint64_t serial;         /* of block executions where it matters */
+  struct insn *last_insn;
+  struct access_kind *last_kind;
+  uint64_t last_serial, last_end;
+  uint64_t learning_calls, published_ns;
+  uint32_t run_parts;
+  bool run_contiguous, recording, stack_tried, came_by_jump;
+  uint64_t stack_low, stack_bytes;
+  /* the access that further parts may still extend */
+  uint64_t pending_pc, pending_address;
+  uint32_t pending_bytes, pending_operation;
+  /* windows */
+  uint64_t window_first, period_number, begin_ns, random, dropped;
+  uint32_t recorded, window_stack, region_at_window, thread;
+  int cpu_at_window;
+  unsigned char *stream_at;
+  struct ml_stream stream;
+  unsigned char stream_bytes[STREAM_BYTES + 64];
+  /* calls */
+  struct frame *frames;
+  uint32_t depth, lost_frames;
+  uint32_t region, mark_count;
+  struct region_mark marks[MAX_MARKS];
+  struct base *bases[MAX_REGIONS];
+  /* pages */
+  struct page_table *page_table;
+  struct page_cache {
+    uint64_t page, epoch;
+    struct page_entry *entry;
+  } page_cache[ML_PAGE_CACHE];
+  unsigned index;
+  bool live;
+};
+#define MAX_VCPUS 65536
+extern struct vcpu *ml_vcpus[MAX_VCPUS];
+void ml_vcpu_publish(struct vcpu *vcpu); /* before the thread or the program goes */
+struct vcpu *ml_current_vcpu(void);
+uint32_t ml_thread_id(struct vcpu *vcpu);
+
+extern struct plugin {
+  qemu_plugin_id_t id;
+  int api; /* what this qemu has */
+  struct vcpu *only; /* the thread that counts inline; NULL: several have run */
+  bool regions; /* counters are kept by region: no inline counting */
+  bool reset_asked;
+  uint64_t learning_limit; /* accesses of a thread in code that would be faster if it were translated again */
+  uint64_t pages_dropped;
+  char emulator[1024], arena_path[128];
+  uint64_t translations, flushes, modified, threads, recorded, dropped, waited_ns, born_ns;
+  uint64_t guest_base;
+  bool guest_base_known;
+  pthread_mutex_t lock;
+} ml_plugin;
+bool ml_counts_inline(void); /* may translated code count by itself now? */
+void ml_ask_reset(void);
+uint64_t ml_now_ns(void);
+
+/* ---- accesses (accesses.c) ------------------------------------------------------------------------------------- */
+void ml_on_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
+void ml_on_single_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
+void ml_on_block(unsigned cpu, void *block);
+void ml_on_unseen(unsigned cpu, void *insn);
+void ml_accesses_after_fork(void);
+void ml_switch_region(struct vcpu *vcpu, uint32_t region);
+
+/* ---- windows (windows.c) ------------------------------------------------------------------------------------------ */
+void ml_windows_start(struct vcpu *vcpu);
+void ml_window_event(struct vcpu *vcpu, uint64_t pc);
+void ml_window_add(struct vcpu *vcpu, uint64_t pc, uint64_t address, uint32_t bytes, bool store);
+void ml_window_extend(struct vcpu *vcpu, uint32_t bytes);
+void ml_window_finish(struct vcpu *vcpu); /* writes what there is */
+
+/* ---- calls (calls.c) ------------------------------------------------------------------------------------------------ */
+void ml_on_call(unsigned cpu, void *return_pc);
+void ml_on_jump(unsigned cpu, void *unused);
+void ml_on_landing(unsigned cpu, void *pc);
+void ml_on_function(unsigned cpu, void *region);
+uint32_t ml_stack_id(struct vcpu *vcpu, uint64_t pc);
+void ml_region_enter(struct vcpu *vcpu, uint32_t region, uint32_t depth);
+void ml_region_leave(struct vcpu *vcpu, uint32_t region);
+void ml_stacks_after_fork(void);
+
+/* ---- pages (pages.c) ---------------------------------------------------------------------------------------------- */
+void ml_page_access(struct vcpu *vcpu, uint64_t pc, uint64_t address, bool store);
+void ml_pages_unmapped(uint64_t address, uint64_t bytes);
+void ml_pages_write(struct vcpu *vcpu);
+void ml_pages_drop(struct vcpu *vcpu);
+void ml_pages_after_fork(void);
+
+/* ---- guest code and memory (isa.c, guest.c) ---------------------------------------------------------------------------- */
+enum insn_role { ROLE_NONE, ROLE_CALL, ROLE_RETURN, ROLE_JUMP, ROLE_UNSEEN };
+struct insn_facts {
+  enum insn_role role;
+  const char *unseen; /* its name */
+  bool atomic;
+};
+struct insn_facts ml_decode(const unsigned char *bytes, size_t size);
+struct code_place {
+  bool anonymous;
+};
+struct code_place ml_code_place(uint64_t pc); /* also reports the module to the recorder */
+void ml_code_unmapped(uint64_t address, uint64_t bytes);
+bool ml_mapping_at(uint64_t guest_address, uint64_t *begin, uint64_t *end);
+void *ml_host(uint64_t guest_address);
+uint32_t ml_function_region(uint64_t pc); /* 0: none starts here */
+void ml_guest_after_fork(void);
+
+/* ---- system calls (syscalls.c) ---------------------------------------------------------------------------------------- */
+void ml_on_syscall(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a1, uint64_t a2, uint64_t a3, uint64_t a4,
+                   uint64_t a5, uint64_t a6, uint64_t a7, uint64_t a8);
+void ml_on_syscall_return(qemu_plugin_id_t id, unsigned cpu, int64_t number, int64_t result);
+uint64_t ml_new_thread_stack(void); /* of the thread that this one is making */
+void ml_wipe_guard(void);
+
+/* ---- the recorder's channel (channel.c) ---------------------------------------------------------------------------------- */
+bool ml_channel_open(const char *value, uint64_t token[2]);
+void ml_channel_after_fork(void);
+/* Writes one record: `head`, then `tail`. False: no room, or no recorder. */
+bool ml_write(unsigned kind, const void *head, size_t head_bytes, const void *tail, size_t tail_bytes, bool wait);
+uint32_t ml_string(const char *text, size_t bytes);
+void ml_write_status(void);
+
+#endif

@@ -1,0 +1,101 @@
+/* What the plugin must know of an instruction from its bytes: calls and returns, atomics, and accesses that the
+ * emulator makes behind the plugin interface's back. */
+#include "emulator.h"
+
+#include <elf.h>
+#include <string.h>
+
+static struct insn_facts x86(const unsigned char *at, size_t size) {
+  struct insn_facts facts = {0};
+  const unsigned char *end = at + size;
+  while (at < end && (*at == 0x66 || *at == 0x67 || (*at >= 0x40 && *at <= 0x4f) || *at == 0xf0 || *at == 0xf2 ||
+                      *at == 0xf3 || *at == 0x2e || *at == 0x36 || *at == 0x3e || *at == 0x26 || *at == 0x64 || *at == 0x65))
+    facts.atomic |= *at++ == 0xf0;
+  if (at == end) return facts;
+  const unsigned modrm = at + 1 < end ? at[1] : 0;
+  switch (*at) {
+    case 0xe8: facts.role = ROLE_CALL; break;
+    case 0xc2: case 0xc3: case 0xca: case 0xcb: facts.role = ROLE_RETURN; break;
+    case 0xff: {
+      const unsigned operation = modrm >> 3 & 7;
+      if (operation == 2 || operation == 3) facts.role = ROLE_CALL;
+      if (operation == 4 || operation == 5) facts.role = ROLE_JUMP;
+      break;
+    }
+    case 0x86: case 0x87: facts.atomic |= modrm < 0xc0; break; /* xchg with memory locks */
+    case 0x0f: /* fxsave and its kind go to host memory directly from qemu 9.1 on */
+      if (modrm == 0xae && at + 2 < end && at[2] < 0xc0) {
+        const unsigned operation = at[2] >> 3 & 7;
+        if (operation == 0 || operation == 1 || operation == 4 || operation == 5 || operation == 6) {
+          facts.role = ROLE_UNSEEN;
+          facts.unseen = "fxsave/xsave";
+        }
+      }
+      break;
+    default: break;
+  }
+  return facts;
+}
+
+static struct insn_facts aarch64(uint32_t w) {
+  struct insn_facts facts = {0};
+  if ((w & 0xfc000000) == 0x94000000 || (w & 0xfefff000) == 0xd63f0000) facts.role = ROLE_CALL;
+  else if ((w & 0xfffff000) == 0xd65f0000) facts.role = ROLE_RETURN;
+  else if ((w & 0xfefff000) == 0xd61f0000) facts.role = ROLE_JUMP;
+  else if ((w & 0xffffffe0) == 0xd50b7420) facts = (struct insn_facts){ROLE_UNSEEN, "dc zva", false};
+  else if ((w & 0xffffffe0) == 0xd50b7480) facts = (struct insn_facts){ROLE_UNSEEN, "dc gzva", false};
+  else if ((w & 0x9e000000) == 0x84000000) facts = (struct insn_facts){ROLE_UNSEEN, "SVE load or store", false};
+  else if ((w & 0x3f200c00) == 0x19000400 || (w & 0x3f200c00) == 0x1d000400)
+    facts = (struct insn_facts){ROLE_UNSEEN, "cpy/set", false};
+  facts.atomic = (w & 0x3f000000) == 0x08000000 || (w & 0x3f200c00) == 0x38200000;
+  return facts;
+}
+
+static struct insn_facts riscv64(const unsigned char *at, size_t size) {
+  struct insn_facts facts = {0};
+  if (size == 2) {
+    const unsigned w = at[0] | (unsigned)at[1] << 8, rs1 = w >> 7 & 31, rs2 = w >> 2 & 31;
+    if ((w & 3) == 2 && rs2 == 0 && rs1 != 0) {
+      if (w >> 12 == 9) facts.role = ROLE_CALL;
+      else if (w >> 12 == 8) facts.role = rs1 == 1 || rs1 == 5 ? ROLE_RETURN : ROLE_JUMP;
+    }
+    return facts;
+  }
+  uint32_t w;
+  memcpy(&w, at, 4);
+  const unsigned rd = w >> 7 & 31, rs1 = w >> 15 & 31, operation = w & 127, width = w >> 12 & 7;
+  const bool link = rd == 1 || rd == 5;
+  if ((operation == 0x6f || operation == 0x67) && link) facts.role = ROLE_CALL;
+  else if (operation == 0x67 && rd == 0) facts.role = rs1 == 1 || rs1 == 5 ? ROLE_RETURN : ROLE_JUMP;
+  else if ((w & 0xfff07fff) == 0x0040200f) facts = (struct insn_facts){ROLE_UNSEEN, "cbo.zero", false};
+  else if ((operation == 0x07 || operation == 0x27) && (width == 0 || width >= 5) && ml_plugin.api >= 2)
+    facts = (struct insn_facts){ROLE_UNSEEN, "vector load or store", false};
+  facts.atomic = operation == 0x2f;
+  return facts;
+}
+
+static struct insn_facts ppc64(uint32_t w) {
+  struct insn_facts facts = {0};
+  const unsigned primary = w >> 26, extended = w >> 1 & 1023;
+  const bool link = (w & 1) != 0;
+  if (primary == 18 && link) facts.role = ROLE_CALL;
+  else if (primary == 16 && link && (w & 0xfffc) != 4) facts.role = ROLE_CALL; /* bcl 20,31,.+4 only reads the pc */
+  else if (primary == 19 && (extended == 16 || extended == 528))
+    facts.role = link ? ROLE_CALL : extended == 16 ? ROLE_RETURN : ROLE_JUMP;
+  else if (primary == 31 && extended == 1014) facts = (struct insn_facts){ROLE_UNSEEN, "dcbz", false};
+  facts.atomic = primary == 31 && (extended == 20 || extended == 84 || extended == 52 || extended == 116 ||
+                                   extended == 150 || extended == 214 || extended == 276 || extended == 182);
+  return facts;
+}
+
+struct insn_facts ml_decode(const unsigned char *bytes, size_t size) {
+  uint32_t word = 0;
+  if (size >= 4) memcpy(&word, bytes, 4);
+  switch (ml_settings.machine) {
+    case EM_X86_64: return x86(bytes, size);
+    case EM_AARCH64: return aarch64(word);
+    case EM_RISCV: return riscv64(bytes, size);
+    case EM_PPC64: return ppc64(word);
+    default: return (struct insn_facts){0};
+  }
+}

@@ -1,0 +1,197 @@
+/* System calls of the guest: what changes its memory, its threads or its program, and the calls of our own library. */
+#include "emulator.h"
+
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum call { MMAP, MUNMAP, MREMAP, MADVISE, CLONE, EXECVE, EXECVEAT, MBIND, SET_MEMPOLICY, GET_MEMPOLICY, MOVE_PAGES,
+            MIGRATE_PAGES, SHMDT, CALLS };
+static const char *const call_name[CALLS] = {"mmap", "munmap", "mremap", "madvise", "clone", "execve", "execveat", "mbind",
+                                             "set_mempolicy", "get_mempolicy", "move_pages", "migrate_pages", "shmdt"};
+static const int16_t numbers_x86_64[CALLS] = {9, 11, 25, 28, 56, 59, 322, 237, 238, 239, 279, 256, 67};
+static const int16_t numbers_generic[CALLS] = {222, 215, 216, 233, 220, 221, 281, 235, 237, 236, 239, 238, 197};
+static const int16_t numbers_ppc64[CALLS] = {90, 91, 163, 205, 120, 11, 362, 259, 261, 260, 301, 258, 398};
+
+static enum call which(int64_t number) {
+  const int16_t *numbers = ml_settings.machine == EM_X86_64 ? numbers_x86_64
+                           : ml_settings.machine == EM_PPC64 ? numbers_ppc64
+                                                             : numbers_generic;
+  for (int i = 0; i < CALLS; i++)
+    if (numbers[i] == number) return (enum call)i;
+  return CALLS;
+}
+
+/* A call that must have ended before it counts. */
+static __thread struct {
+  enum call call;
+  uint64_t address, bytes;
+} open_call = {.call = CALLS};
+static __thread uint64_t new_thread_stack;
+static uint64_t guard_address, guard_bytes;
+
+static __thread struct vcpu *current;
+struct vcpu *ml_current_vcpu(void) { return current; }
+
+uint64_t ml_new_thread_stack(void) { return new_thread_stack; }
+
+/* In a forked child, before its first instruction: see struct ml_guest_hello. */
+void ml_wipe_guard(void) {
+  if (guard_address != 0) memset(ml_host(guard_address), 0, guard_bytes);
+}
+
+static void unseen(struct vcpu *vcpu, unsigned cause, const char *name) {
+  const struct ml_unseen record = {.time_ns = ml_now_ns(), .executions = 1, .name = ml_string(name, strlen(name)),
+                                   .thread = ml_thread_id(vcpu), .cause = (uint16_t)cause};
+  ml_write(ML_KIND_UNSEEN, &record, sizeof record, NULL, 0, true);
+}
+
+/* ---- our library's calls ------------------------------------------------------------------------------------------- */
+/* The guest's memory for `bytes` from `address` on, or NULL: it may pass anything. */
+static void *checked(uint64_t address, uint64_t bytes) {
+  uint64_t begin, end;
+  if (address == 0 || !ml_mapping_at(address, &begin, &end) || end - address < bytes) return NULL;
+  return ml_host(address);
+}
+
+static void policy_call(struct ml_guest_policy *policy) {
+  const uint64_t *a = policy->arguments;
+  long result = -1;
+  errno = ENOSYS;
+  void *host[6];
+  for (int i = 0; i < 6; i++) host[i] = a[i] != 0 ? ml_host(a[i]) : NULL;
+  switch (policy->call) {
+    case ML_POLICY_MBIND: result = syscall(SYS_mbind, host[0], a[1], a[2], host[3], a[4], a[5]); break;
+    case ML_POLICY_SET_MEMPOLICY: result = syscall(SYS_set_mempolicy, a[0], host[1], a[2]); break;
+    case ML_POLICY_GET_MEMPOLICY: result = syscall(SYS_get_mempolicy, host[0], host[1], a[2], host[3], a[4]); break;
+    case ML_POLICY_MIGRATE_PAGES: result = syscall(SYS_migrate_pages, a[0], a[1], host[2], host[3]); break;
+    case ML_POLICY_MOVE_PAGES: {
+      /* The pages of another process are its guest's too: the same base is assumed. */
+      uint64_t *pages = a[1] < (UINT64_C(1) << 32) && host[2] != NULL ? malloc(a[1] * sizeof *pages + 8) : NULL;
+      if (pages == NULL) {
+        errno = host[2] == NULL ? EFAULT : ENOMEM;
+        break;
+      }
+      for (uint64_t i = 0; i < a[1]; i++) pages[i] = ((uint64_t *)host[2])[i] + ml_plugin.guest_base;
+      result = syscall(SYS_move_pages, a[0], a[1], pages, host[3], host[4], a[5]);
+      const int saved = errno;
+      free(pages);
+      errno = saved;
+      break;
+    }
+    default: break;
+  }
+  policy->result = result < 0 ? -errno : result;
+  policy->done = 1;
+}
+
+static void guest_call(struct vcpu *vcpu, uint64_t a1, uint64_t a2, uint64_t a3, uint64_t a4) {
+  switch (a1) {
+    case ML_GUEST_HELLO: {
+      struct ml_guest_hello *hello = checked(a2, sizeof *hello);
+      if (hello == NULL || hello->version != ML_GUEST_CALL_VERSION) return;
+      if (hello->guard_bytes <= 65536 && checked(hello->guard_address, hello->guard_bytes) != NULL) {
+        guard_address = hello->guard_address;
+        guard_bytes = hello->guard_bytes;
+      }
+      hello->answer = ML_GUEST_CALL_VERSION;
+      return;
+    }
+    case ML_GUEST_REGION: {
+      if (a4 == 0 || a4 > 4096) return;
+      const uint32_t region = ml_region_number(ml_host(a3), a4);
+      if (!ml_plugin.regions) { /* from now on counters are kept by region */
+        ml_plugin.regions = true;
+        ml_ask_reset();
+      }
+      if (a2 == ML_ENUM_region_operation_BEGIN) ml_region_enter(vcpu, region, UINT32_MAX);
+      else if (a2 == ML_ENUM_region_operation_END) ml_region_leave(vcpu, region);
+      return;
+    }
+    case ML_GUEST_POLICY: {
+      struct ml_guest_policy *policy = checked(a2, sizeof *policy);
+      if (policy != NULL) policy_call(policy);
+      return;
+    }
+    default: return;
+  }
+}
+
+/* ---- exec -------------------------------------------------------------------------------------------------------------- */
+static void before_exec(struct vcpu *vcpu, uint64_t path) {
+  /* Successful, it does not come back: what is not written now is lost. Unsuccessful, we go on as before. */
+  char name[4096];
+  size_t length = 0;
+  const char *text = path != 0 ? ml_host(path) : "";
+  while (length < sizeof name - 1 && text[length] != 0) name[length] = text[length], length++;
+  name[length] = 0;
+  if (length != 0 && access(name, X_OK) != 0) return;
+  if (ml_plugin.emulator[0] == 0 || strcmp(name, ml_plugin.emulator) != 0)
+    unseen(vcpu, ML_ENUM_unseen_cause_EXEC, length != 0 ? name : "(by descriptor)");
+  ml_vcpu_publish(vcpu);
+  ml_write_status();
+}
+
+void ml_on_syscall(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a1, uint64_t a2, uint64_t a3, uint64_t a4,
+                   uint64_t a5, uint64_t a6, uint64_t a7, uint64_t a8) {
+  (void)id, (void)a5, (void)a6, (void)a7, (void)a8;
+  struct vcpu *vcpu = ml_vcpus[cpu];
+  current = vcpu;
+  ml_thread_id(vcpu);
+  vcpu->came_by_jump = false;
+#if ML_PLUGIN_API >= 2
+  const uint64_t now = ml_now_ns();
+  if (now - vcpu->published_ns > 50000000) {
+    vcpu->published_ns = now;
+    ml_scores_publish(vcpu);
+  }
+#endif
+  if (number == ML_GUEST_CALL_NUMBER) {
+    const int saved = errno;
+    guest_call(vcpu, a1, a2, a3, a4);
+    errno = saved;
+    return;
+  }
+  const enum call call = which(number);
+  open_call.call = call;
+  switch (call) {
+    case MMAP:
+      open_call.address = (a4 & (MAP_FIXED | MAP_FIXED_NOREPLACE)) != 0 ? a1 : 0;
+      open_call.bytes = a2;
+      break;
+    case MUNMAP: case MREMAP:
+      open_call.address = a1;
+      open_call.bytes = a2;
+      break;
+    case MADVISE:
+      open_call.address = a3 == MADV_DONTNEED || a3 == MADV_FREE || a3 == MADV_REMOVE ? a1 : 0;
+      open_call.bytes = a2;
+      break;
+    case CLONE: new_thread_stack = (a1 & CLONE_VM) != 0 && (a1 & CLONE_VFORK) == 0 ? a2 : 0; break;
+    case EXECVE: before_exec(vcpu, a1); break;
+    case EXECVEAT: before_exec(vcpu, a2); break;
+    case MBIND: case SET_MEMPOLICY: case GET_MEMPOLICY: case MOVE_PAGES: case MIGRATE_PAGES: {
+      static uint32_t said; /* once a call: programs repeat them */
+      if ((__atomic_fetch_or(&said, 1u << call, __ATOMIC_RELAXED) & 1u << call) == 0)
+        unseen(vcpu, ML_ENUM_unseen_cause_SYSTEM_CALL, call_name[call]);
+      break;
+    }
+    default: break;
+  }
+}
+
+void ml_on_syscall_return(qemu_plugin_id_t id, unsigned cpu, int64_t number, int64_t result) {
+  (void)id, (void)cpu, (void)number;
+  const enum call call = open_call.call;
+  open_call.call = CALLS;
+  if ((call != MMAP && call != MUNMAP && call != MREMAP && call != MADVISE) || open_call.address == 0) return;
+  if (result < 0 && result > -4096) return;
+  if (call != MADVISE) ml_code_unmapped(open_call.address, open_call.bytes);
+  ml_pages_unmapped(open_call.address, open_call.bytes);
+}

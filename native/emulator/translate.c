@@ -1,0 +1,177 @@
+/* Translation: what each instruction gets.
+ *
+ * Code is first translated with a call for every access, which shows what each instruction does: how many parts
+ * an execution has, how wide they are. Once enough was seen, all code is thrown away and translated again:
+ * instructions that always do the same count by themselves, inline, and the others go on with calls. */
+#include "emulator.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TABLE_BITS 16
+#define ENOUGH_RUNS 2
+
+static struct insn *table[1u << TABLE_BITS];
+
+static uint32_t hash_bytes(const unsigned char *bytes, size_t size) {
+  uint32_t hash = 2166136261u;
+  for (size_t i = 0; i < size; i++) hash = (hash ^ bytes[i]) * 16777619u;
+  return hash | 1;
+}
+
+static struct insn **bucket(uint64_t pc) { return &table[pc * UINT64_C(0x9E3779B97F4A7C15) >> (64 - TABLE_BITS)]; }
+
+/* The instruction at `pc`; code that changed gets a new entry, and what the old one counted stays its own. */
+static struct insn *insn_at(uint64_t pc, const unsigned char *bytes, size_t size, bool anonymous, bool atomic) {
+  const uint32_t hash = hash_bytes(bytes, size);
+  struct insn *newest = NULL;
+  for (struct insn *insn = *bucket(pc); insn != NULL; insn = insn->next) {
+    if (insn->pc != pc) continue;
+    if (insn->hash == hash && insn->bytes == size) return insn;
+    if (newest == NULL || insn->generation > newest->generation) newest = insn;
+  }
+  struct insn *insn = calloc(1, sizeof *insn);
+  if (insn == NULL) return NULL;
+  insn->pc = pc;
+  insn->hash = hash;
+  insn->bytes = (uint16_t)size;
+  insn->generation = newest != NULL ? newest->generation + 1 : 0;
+  insn->flags = (uint16_t)((anonymous ? ML_ENUM_code_flags_ANONYMOUS : 0) | (newest ? ML_ENUM_code_flags_MODIFIED : 0) |
+                           (atomic ? ML_ENUM_code_flags_ATOMIC : 0));
+  if (newest != NULL) ml_plugin.modified++;
+  insn->next = *bucket(pc);
+  *bucket(pc) = insn;
+  return insn;
+}
+
+bool ml_kind_is_learned(const struct access_kind *kind) { return !kind->irregular && kind->runs >= ENOUGH_RUNS; }
+
+/* An instruction whose every execution is known: one width in each direction, always the same parts. */
+static bool is_learned(const struct insn *insn) {
+  if (insn->kind_count == 0 || insn->kind_count > 2 || insn->overflow) return false;
+  for (unsigned i = 0; i < insn->kind_count; i++)
+    if (!ml_kind_is_learned(&insn->kinds[i])) return false;
+  return insn->kind_count == 1 || insn->kinds[0].store != insn->kinds[1].store;
+}
+
+#if ML_PLUGIN_API == 1
+/* One thread only: an inline addition has one address and is not atomic. Directions cannot be told apart: qemu 7.2
+ * runs what was asked for loads on stores too, and not on loads (op_rw of its plugin-gen.c). So an instruction that
+ * does both goes on with calls. */
+static bool can_count_inline(const struct insn *insn) {
+  return insn->kind_count == 1 && (insn->flags & ML_ENUM_code_flags_ATOMIC) == 0;
+}
+#else
+static bool can_count_inline(const struct insn *insn) { return (insn->flags & ML_ENUM_code_flags_ATOMIC) == 0; }
+#endif
+
+static void count_inline(struct qemu_plugin_insn *handle, struct insn *insn) {
+  unsigned seen = 0;
+  for (unsigned i = 0; i < insn->kind_count; i++) {
+    struct access_kind *kind = &insn->kinds[i];
+    if (!kind->has_inline) {
+      kind->inline_place = ml_slot_new(insn->pc, insn->generation, kind->width, kind->parts, kind->store, insn->flags);
+      kind->has_inline = true;
+    }
+#if ML_PLUGIN_API == 1
+    seen = QEMU_PLUGIN_MEM_RW;
+    qemu_plugin_register_vcpu_mem_inline(handle, QEMU_PLUGIN_MEM_RW, QEMU_PLUGIN_INLINE_ADD_U64,
+                                         &ml_counter(ml_plugin.only->base, kind->inline_place)->parts, 1);
+#else
+    const enum qemu_plugin_mem_rw direction = kind->store ? QEMU_PLUGIN_MEM_W : QEMU_PLUGIN_MEM_R;
+    seen |= direction;
+    qemu_plugin_register_vcpu_mem_inline_per_vcpu(handle, direction, QEMU_PLUGIN_INLINE_ADD_U64,
+                                                  ml_score(kind->inline_place), 1);
+#endif
+  }
+  if (seen != QEMU_PLUGIN_MEM_RW)
+    qemu_plugin_register_vcpu_mem_cb(handle, ml_on_access, QEMU_PLUGIN_CB_NO_REGS,
+                                     seen == QEMU_PLUGIN_MEM_R ? QEMU_PLUGIN_MEM_W : QEMU_PLUGIN_MEM_R, insn);
+}
+
+/* Addresses behind a call: where returns arrive. */
+static uint64_t *landings;
+static size_t landing_mask, landing_count;
+
+static bool landing_find(uint64_t pc, bool add) {
+  if (landings == NULL || 2 * (landing_count + 1) > landing_mask) {
+    const size_t mask = landing_mask ? 2 * landing_mask + 1 : 4095;
+    uint64_t *grown = calloc(mask + 1, sizeof *grown);
+    if (grown == NULL) return false;
+    for (size_t i = 0; landings != NULL && i <= landing_mask; i++) {
+      if (landings[i] == 0) continue;
+      size_t at = (landings[i] * UINT64_C(0x9E3779B97F4A7C15) >> 20) & mask;
+      while (grown[at] != 0) at = (at + 1) & mask;
+      grown[at] = landings[i];
+    }
+    free(landings);
+    landings = grown;
+    landing_mask = mask;
+  }
+  size_t at = (pc * UINT64_C(0x9E3779B97F4A7C15) >> 20) & landing_mask;
+  while (landings[at] != 0 && landings[at] != pc) at = (at + 1) & landing_mask;
+  if (landings[at] == pc) return true;
+  if (add) {
+    landings[at] = pc;
+    landing_count++;
+  }
+  return add;
+}
+
+void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
+  (void)id;
+  const size_t count = qemu_plugin_tb_n_insns(tb);
+  const bool inline_now = ml_counts_inline();
+  bool needs_serial = false;
+  ml_plugin.translations++;
+  if (count == 0) return;
+  if (!ml_plugin.guest_base_known) {
+    const struct qemu_plugin_insn *first = qemu_plugin_tb_get_insn(tb, 0);
+    ml_plugin.guest_base = (uint64_t)(uintptr_t)qemu_plugin_insn_haddr(first) - qemu_plugin_insn_vaddr(first);
+    ml_plugin.guest_base_known = true;
+  }
+  const bool calls = ml_settings.stacks || ml_settings.functions[0] != 0;
+  if (calls && landing_find(qemu_plugin_tb_vaddr(tb), false))
+    qemu_plugin_register_vcpu_tb_exec_cb(tb, ml_on_landing, QEMU_PLUGIN_CB_NO_REGS,
+                                         (void *)(uintptr_t)qemu_plugin_tb_vaddr(tb));
+  for (size_t i = 0; i < count; i++) {
+    struct qemu_plugin_insn *handle = qemu_plugin_tb_get_insn(tb, i);
+    const uint64_t pc = qemu_plugin_insn_vaddr(handle);
+    const size_t size = qemu_plugin_insn_size(handle);
+    const struct code_place place = ml_code_place(pc);
+    const unsigned char *bytes = qemu_plugin_insn_haddr(handle);
+    unsigned char copy[16] = {0};
+    if (bytes != NULL) memcpy(copy, bytes, size < sizeof copy ? size : sizeof copy);
+    const struct insn_facts facts = ml_decode(copy, size < sizeof copy ? size : sizeof copy);
+    struct insn *insn = insn_at(pc, copy, size, place.anonymous, facts.atomic);
+    if (insn == NULL) continue;
+    if (facts.role == ROLE_UNSEEN && insn->unseen_name == NULL) {
+      insn->unseen_name = facts.unseen;
+      insn->unseen_place = ml_slot_new(pc, insn->generation, 0, 1, 2, insn->flags | ML_ENUM_code_flags_UNSEEN);
+    }
+    if (facts.role == ROLE_UNSEEN)
+      qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_unseen, QEMU_PLUGIN_CB_NO_REGS, insn);
+    if (calls) {
+      const uint32_t region = ml_function_region(pc);
+      if (region != 0)
+        qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_function, QEMU_PLUGIN_CB_NO_REGS,
+                                               (void *)(uintptr_t)region);
+    }
+    const bool learned = is_learned(insn);
+    if (learned && inline_now && can_count_inline(insn)) count_inline(handle, insn);
+    else {
+      const bool single = learned && !insn->multipart;
+      qemu_plugin_register_vcpu_mem_cb(handle, single ? ml_on_single_access : ml_on_access, QEMU_PLUGIN_CB_NO_REGS,
+                                       QEMU_PLUGIN_MEM_RW, insn);
+      needs_serial |= !single;
+    }
+    if (calls && facts.role == ROLE_CALL) {
+      landing_find(pc + size, true);
+      qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_call, QEMU_PLUGIN_CB_NO_REGS,
+                                             (void *)(uintptr_t)(pc + size));
+    } else if (calls && (facts.role == ROLE_RETURN || facts.role == ROLE_JUMP)) {
+      qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_jump, QEMU_PLUGIN_CB_NO_REGS, NULL);
+    }
+  }
+  if (needs_serial) qemu_plugin_register_vcpu_tb_exec_cb(tb, ml_on_block, QEMU_PLUGIN_CB_NO_REGS, NULL);
+}

@@ -1,0 +1,123 @@
+/* Windows: sequences of accesses with their addresses, written as delta streams.
+ *
+ * One window begins in every period, at a place drawn anew each time, so that every access has the same chance
+ * and no loop's rhythm is followed. A long window is written in pieces that continue each other. */
+#include "emulator.h"
+
+#include <sched.h>
+#include <string.h>
+
+static uint64_t draw(struct vcpu *vcpu, uint64_t below) {
+  uint64_t x = vcpu->random; /* xorshift64* */
+  x ^= x >> 12;
+  x ^= x << 25;
+  x ^= x >> 27;
+  vcpu->random = x;
+  return (uint64_t)((unsigned __int128)(x * UINT64_C(0x2545F4914F6CDD1D)) * below >> 64);
+}
+
+/* Where the window of the period after that of `executed` begins; 0 is the first period. */
+static uint64_t next_begin(struct vcpu *vcpu, uint64_t period_number) {
+  return period_number * ml_settings.period + draw(vcpu, ml_settings.period);
+}
+
+void ml_windows_start(struct vcpu *vcpu) {
+  vcpu->next_event = UINT64_MAX;
+  vcpu->recording = false;
+  if (!ml_settings.windows) return;
+  vcpu->random = (ml_now_ns() * UINT64_C(0x9E3779B97F4A7C15) ^ (uint64_t)vcpu->index << 32) | 1;
+  if (ml_settings.seed != 0) vcpu->random = (ml_settings.seed * UINT64_C(0x9E3779B97F4A7C15) ^ vcpu->index) | 1;
+  vcpu->period_number = 0;
+  vcpu->next_event = ml_settings.full ? 0 : next_begin(vcpu, 0);
+}
+
+/* A piece ends: write it. `last`: the window ends too, and `following` is where the next one begins. */
+static void write_piece(struct vcpu *vcpu, bool last, uint64_t following) {
+  struct ml_window window = {0};
+  if (vcpu->pending_bytes != 0) {
+    vcpu->stream_at = ml_stream_add_pc(&vcpu->stream, vcpu->stream_at, vcpu->pending_pc, vcpu->pending_address,
+                                       vcpu->pending_bytes, vcpu->pending_operation);
+    vcpu->recorded++;
+    vcpu->pending_bytes = 0;
+  }
+  if (vcpu->recorded == 0) return;
+  window.begin_ns = vcpu->begin_ns;
+  window.end_ns = ml_now_ns();
+  window.first_executed = vcpu->window_first;
+  window.executed = last && !ml_settings.full ? following - vcpu->window_first : vcpu->recorded;
+  window.dropped = vcpu->dropped;
+  window.recorded = vcpu->recorded;
+  window.region = ml_region_string(vcpu->region_at_window);
+  window.stack = vcpu->window_stack;
+  window.thread = ml_thread_id(vcpu);
+  window.tail_bytes = (uint32_t)(vcpu->stream_at - vcpu->stream_bytes);
+  window.cpu = (uint16_t)(vcpu->cpu_at_window < 0 ? 0 : vcpu->cpu_at_window);
+  window.encoding = ML_ENUM_stream_encoding_PC_DELTA;
+  window.period = ml_settings.full ? vcpu->recorded : ml_settings.period;
+  if (ml_write(ML_KIND_WINDOW, &window, sizeof window, vcpu->stream_bytes, window.tail_bytes, ml_settings.wait)) {
+    __atomic_fetch_add(&ml_plugin.recorded, vcpu->recorded, __ATOMIC_RELAXED);
+    vcpu->dropped = 0;
+  } else {
+    __atomic_fetch_add(&ml_plugin.dropped, vcpu->recorded, __ATOMIC_RELAXED);
+    vcpu->dropped += vcpu->recorded;
+  }
+  vcpu->window_first += vcpu->recorded;
+  vcpu->begin_ns = window.end_ns;
+  vcpu->recorded = 0;
+  vcpu->stream_at = vcpu->stream_bytes;
+  ml_stream_begin(&vcpu->stream);
+}
+
+void ml_window_event(struct vcpu *vcpu, uint64_t pc) {
+  if (vcpu->recording) {
+    const uint64_t following = next_begin(vcpu, ++vcpu->period_number);
+    if (following <= vcpu->executed) { /* the next window begins where this one is still going on: one window */
+      vcpu->next_event = following + ml_settings.window > vcpu->executed ? following + ml_settings.window
+                                                                         : vcpu->executed + 1;
+      return;
+    }
+    write_piece(vcpu, true, following);
+    vcpu->recording = false;
+    vcpu->next_event = following;
+    return;
+  }
+  vcpu->recording = true;
+  vcpu->next_event = ml_settings.full ? UINT64_MAX : vcpu->executed + ml_settings.window;
+  vcpu->window_first = vcpu->executed;
+  vcpu->begin_ns = ml_now_ns();
+  vcpu->recorded = 0;
+  vcpu->pending_bytes = 0;
+  vcpu->stream_at = vcpu->stream_bytes;
+  ml_stream_begin(&vcpu->stream);
+  vcpu->window_stack = ml_settings.stacks ? ml_stack_id(vcpu, pc) : 0;
+  vcpu->region_at_window = vcpu->region;
+  vcpu->cpu_at_window = sched_getcpu();
+}
+
+void ml_window_add(struct vcpu *vcpu, uint64_t pc, uint64_t address, uint32_t bytes, bool store) {
+  if (ML_LIKELY(vcpu->pending_bytes != 0)) {
+    vcpu->stream_at = ml_stream_add_pc(&vcpu->stream, vcpu->stream_at, vcpu->pending_pc, vcpu->pending_address,
+                                       vcpu->pending_bytes, vcpu->pending_operation);
+    vcpu->recorded++;
+    if (ML_UNLIKELY(vcpu->stream_at > vcpu->stream_bytes + STREAM_BYTES - 2 * ML_STREAM_MAX_ACCESS)) {
+      vcpu->pending_bytes = 0;
+      write_piece(vcpu, false, 0);
+      vcpu->window_stack = ml_settings.stacks ? ml_stack_id(vcpu, pc) : 0;
+      vcpu->region_at_window = vcpu->region;
+    }
+  }
+  vcpu->pending_pc = pc;
+  vcpu->pending_address = address;
+  vcpu->pending_bytes = bytes;
+  vcpu->pending_operation = store ? ML_ENUM_access_operation_STORE : ML_ENUM_access_operation_LOAD;
+}
+
+void ml_window_extend(struct vcpu *vcpu, uint32_t bytes) {
+  if (vcpu->pending_bytes != 0) vcpu->pending_bytes += bytes;
+}
+
+/* The thread ends, or another program takes the process's place. */
+void ml_window_finish(struct vcpu *vcpu) {
+  if (!vcpu->recording) return;
+  write_piece(vcpu, true, vcpu->executed);
+}

@@ -1,0 +1,329 @@
+"""Collector `emulate`: finds qemu-user and our plugin for a program, starts it so, and takes the counters home.
+
+The plugin (native/emulator) writes windows, stacks and modules through the channel. Exact counts are in the
+*arena*, a memory file of the recorder that outlives every process; they become records when the program has ended.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import struct
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CollectorError, UsageError
+from . import preload
+
+if TYPE_CHECKING:
+    from ..capture.writer import CaptureWriter
+
+SEPARATOR = "\x1f"
+EMULATOR_VARIABLE = "MEMLENS_EMULATOR"
+ARENA_BYTES = 1 << 40
+ARENA_FIRST_BYTE = 4096
+ARENA_EXTENT = 1 << 20
+RING_BYTES = 4 << 20
+DEFAULT_WINDOW, DEFAULT_PERIOD = 1_000, 100_000
+
+EM_PPC64, EM_X86_64, EM_AARCH64, EM_RISCV = 21, 62, 183, 243
+MACHINES = {EM_X86_64: "x86_64", EM_AARCH64: "aarch64", EM_RISCV: "riscv64", EM_PPC64: "ppc64le"}
+SYSROOTS = {
+    "x86_64": "/usr/x86_64-linux-gnu",
+    "aarch64": "/usr/aarch64-linux-gnu",
+    "riscv64": "/usr/riscv64-linux-gnu",
+    "ppc64le": "/usr/powerpc64le-linux-gnu",
+}
+LIBRARIES = {
+    "x86_64": "libc6-dev-amd64-cross", "aarch64": "libc6-dev-arm64-cross", "riscv64": "libc6-dev-riscv64-cross",
+    "ppc64le": "libc6-dev-ppc64el-cross",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class EmulateOptions:
+    """What `--emulate` records."""
+
+    window: int = DEFAULT_WINDOW
+    """Accesses recorded with their addresses at a time; 0: none."""
+    period: int = DEFAULT_PERIOD
+    """One window in so many executed accesses."""
+    full: bool = False
+    pages: bool = False
+    stacks: bool = True
+    wait: bool = True
+    cpu: str = ""
+    seed: int = 0
+    functions: str = ""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a reader must know."""
+        described: dict[str, Any] = {"counts": True, "pages": self.pages, "stacks": self.stacks}
+        if self.full:
+            described["full"] = True
+        elif self.window:
+            described |= {"window": self.window, "period": self.period}
+        if self.functions:
+            described["functions"] = self.functions
+        return described
+
+
+def parse(text: str) -> EmulateOptions:
+    """`counts`, `full`, `pages`, `window=N`, `period=N`, `stacks=off`, `wait=off`, `cpu=NAME`, `seed=N`, joined by commas."""
+    options = EmulateOptions()
+    hint = "memlens record --help"
+    for word in filter(None, text.split(",")):
+        name, equals, value = word.partition("=")
+        if name == "counts" and not equals:
+            options = replace(options, window=0, stacks=False)
+        elif name == "full" and not equals:
+            options = replace(options, full=True)
+        elif name == "pages" and not equals:
+            options = replace(options, pages=True, window=0, stacks=False)
+        elif name in ("window", "period", "seed"):
+            try:
+                number = int(value.replace("_", ""))
+            except ValueError:
+                raise UsageError(f"--emulate: {name}={value} is not a number", hint=hint) from None
+            if number < (0 if name == "seed" else 1):
+                raise UsageError(f"--emulate: {name}={value} must be positive", hint=hint)
+            options = replace(options, **{name: number})
+        elif name in ("stacks", "wait") and value in ("on", "off"):
+            options = replace(options, **{name: value == "on"})
+        elif name == "cpu" and value:
+            options = replace(options, cpu=value)
+        else:
+            raise UsageError(
+                f"--emulate: there is no {word!r}",
+                hint="use counts, full, pages, window=N, period=N, stacks=off, wait=off, cpu=NAME or seed=N",
+            )
+    if options.window > options.period:
+        raise UsageError(
+            f"--emulate: a window of {options.window} accesses does not fit a period of {options.period}", hint=hint
+        )
+    return options
+
+
+# ---- what is installed ------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Emulator:
+    """One qemu-user that can run our plugin."""
+
+    path: str
+    version: str
+    plugin_api: int
+    """Of our plugin that fits."""
+
+
+@functools.cache
+def find(machine: str) -> Emulator | tuple[str, str]:
+    """qemu-user for a machine, or (why not, what to type)."""
+    path = shutil.which(f"qemu-{machine}")
+    if path is None:
+        if shutil.which(f"qemu-{machine}-static"):
+            return (
+                f"qemu-{machine}-static is there, but a static qemu cannot load plugins",
+                "sudo apt-get install qemu-user",
+            )
+        return f"qemu-user for {machine} is not installed", "sudo apt-get install qemu-user"
+    try:
+        text = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
+        usage = subprocess.run([path, "-help"], capture_output=True, text=True, timeout=10, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{path} does not run: {error}", "reinstall it: sudo apt-get install --reinstall qemu-user"
+    found = re.search(r"version (\d+)\.(\d+)\.(\d+)", text)
+    if found is None:
+        return f"{path} does not tell its version", "install qemu-user 4.2 or newer"
+    major, minor, _ = (int(number) for number in found.groups())
+    version = found.group(0).removeprefix("version ")
+    if "-plugin" not in usage:
+        return (
+            f"{path} {version} was built without plugins (Debian 13's is)",
+            "install a qemu-user configured with --enable-plugins, and put it first in PATH",
+        )
+    if (major, minor) < (7, 0) or (major, minor) >= (11, 0):
+        return (
+            f"{path} is version {version}; this memlens has plugins for qemu 7.0 to 10.2",
+            "put a qemu-user of these versions first in PATH",
+        )
+    api = 1 if major < 9 else 2
+    if not plugin(api).is_file():
+        return f"{plugin(api).name} is not installed beside memlens", "make build"
+    return Emulator(path, version, api)
+
+
+def plugin(api: int) -> Path:
+    return preload.runtime_directory() / f"libmemlens_emulate_{api}.so"
+
+
+def guest_library(machine: str) -> Path | None:
+    """Our library for programs of that machine, if it was built."""
+    own = os.uname().machine == machine
+    path = preload.library() if own else preload.runtime_directory() / f"libmemlens-{machine}.so"
+    return path if path.is_file() else None
+
+
+# ---- the program --------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Guest:
+    """A program as the emulator must start it."""
+
+    words: list[str]
+    """Path and arguments, an interpreter put before a script."""
+    argument0: str
+    machine: str
+    dynamic: bool
+    interpreter: str
+
+
+def examine(program: str, command: list[str]) -> Guest:
+    """What kind of program this is; refuses what qemu-user cannot run."""
+    words, argument0 = [program, *command[1:]], command[0]
+    for _ in range(5):
+        with open(words[0], "rb") as file:
+            head = file.read(4096)
+        if head[:2] != b"#!":
+            break
+        line = head[2:].split(b"\n", 1)[0].decode("utf-8", "surrogateescape").strip()
+        interpreter, _, argument = line.partition(" ")
+        words = [interpreter, *([argument.strip()] if argument.strip() else []), *words]
+        argument0 = interpreter
+    if head[:4] != b"\x7fELF":
+        raise CollectorError(
+            f"{program} is not a program that qemu can run (no ELF file)", hint="name its interpreter before it"
+        )
+    wide, little = head[4] == 2, head[5] == 1
+    machine = int.from_bytes(head[18:20], "little" if little else "big")
+    name = MACHINES.get(machine)
+    if name is None or not wide or not little:
+        kind = f"{'64' if wide else '32'}-bit {'little' if little else 'big'}-endian ELF machine {machine}"
+        raise CollectorError(
+            f"--emulate does not know this kind of program ({kind})", hint=f"it knows {', '.join(MACHINES.values())}"
+        )
+    interpreter = _interpreter(head, words[0])
+    return Guest(words, argument0, name, bool(interpreter), interpreter)
+
+
+def _interpreter(head: bytes, path: str) -> str:
+    offset, size, count = struct.unpack_from("<Q", head, 32)[0], *struct.unpack_from("<HH", head, 54)
+    with open(path, "rb") as file:
+        file.seek(offset)
+        headers = file.read(size * count)
+        for at in range(0, len(headers) - size + 1, size or 1):
+            if struct.unpack_from("<I", headers, at)[0] == preload.PT_INTERP:
+                file.seek(struct.unpack_from("<Q", headers, at + 8)[0])
+                return file.read(struct.unpack_from("<Q", headers, at + 32)[0]).rstrip(b"\0").decode()
+    return ""
+
+
+def sysroot(guest: Guest) -> str | None:
+    """The directory under which the guest's libraries are; None: here."""
+    if not guest.dynamic or (guest.machine == os.uname().machine and os.path.exists(guest.interpreter)):
+        return None
+    root = SYSROOTS[guest.machine]
+    if os.path.exists(root + guest.interpreter):
+        return root
+    if os.path.exists(guest.interpreter):
+        return None
+    raise CollectorError(
+        f"the {guest.machine} program needs {guest.interpreter}, which is neither here nor under {root}",
+        hint=f"sudo apt-get install {LIBRARIES[guest.machine]}",
+    )
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How to start the program under the emulator."""
+
+    command: list[str]
+    environment: list[str]
+    guest: Guest
+    emulator: Emulator
+    notes: list[tuple[str, str]]
+    """What is not seen in this program, and what would change that."""
+
+
+def launch(options: EmulateOptions, program: str, command: list[str], channel: str, arena: Arena, *, alloc: bool) -> Launch:
+    guest = examine(program, command)
+    emulator = find(guest.machine)
+    if isinstance(emulator, tuple):
+        raise CollectorError(f"collector emulate cannot run here: {emulator[0]}", hint=emulator[1])
+    words = [emulator.path, "-plugin", str(plugin(emulator.plugin_api))]
+    root = sysroot(guest)
+    if root is not None:
+        words += ["-L", root]
+    if options.cpu:
+        words += ["-cpu", options.cpu]
+    notes: list[tuple[str, str]] = []
+    preloaded: list[str] = []
+    library = guest_library(guest.machine)
+    if alloc and not guest.dynamic:
+        notes.append((
+            f"{os.path.basename(program)} is statically linked: its allocations, memory policies and programs it starts are not seen",
+            "link it dynamically",
+        ))  # fmt: skip
+    elif alloc and library is None:
+        notes.append((
+            f"there is no library for {guest.machine} programs: their allocations and programs they start are not seen",
+            f"install a cross compiler for {guest.machine} and build memlens again",
+        ))  # fmt: skip
+    elif alloc:
+        others = os.environ.get("LD_PRELOAD", "")
+        preloaded = ["-E", f"LD_PRELOAD={library}:{others}" if others else f"LD_PRELOAD={library}"]
+    settings = {
+        "arena": arena.path, "full": int(options.full), "pages": int(options.pages), "stacks": int(options.stacks),
+        "wait": int(options.wait), "seed": options.seed,
+    }  # fmt: skip
+    if options.window and not options.full:
+        settings |= {"window": options.window, "period": options.period}
+    if options.functions:
+        settings["functions"] = options.functions
+    value = SEPARATOR.join([*words, "--", *(f"{name}={setting}" for name, setting in settings.items())])
+    environment = [f"{preload.CHANNEL_VARIABLE}={channel}", f"{EMULATOR_VARIABLE}={value}"]
+    if "LD_PRELOAD" in os.environ:  # qemu itself is a program of this machine and would load them too
+        environment.append("LD_PRELOAD=")
+        preloaded = preloaded or ["-U", "LD_PRELOAD"]
+    return Launch(
+        [*words, *preloaded, "-0", guest.argument0, *guest.words], environment, guest, emulator, notes
+    )
+
+
+# ---- the arena -----------------------------------------------------------------------------------------------------
+class Arena:
+    """The memory file with the processes' counters (format/memlens_emulator.h)."""
+
+    MAGIC = 0x414E4552414C454D
+    VERSION = 1
+
+    def __init__(self, channel: str) -> None:
+        token = [int(part, 16) for part in channel.split(":")[:2]]
+        self.fd = os.memfd_create("memlens-arena", os.MFD_CLOEXEC)
+        os.ftruncate(self.fd, ARENA_BYTES)
+        header = struct.pack("<7Q", self.MAGIC, self.VERSION, *token, ARENA_BYTES, ARENA_FIRST_BYTE, 0)
+        os.pwrite(self.fd, header, 0)
+        self.path = f"/proc/{os.getpid()}/fd/{self.fd}"
+
+    @property
+    def refused(self) -> int:
+        return int(struct.unpack_from("<Q", os.pread(self.fd, 56, 0), 48)[0])
+
+    def extents(self) -> Iterator[bytes]:
+        end = struct.unpack_from("<Q", os.pread(self.fd, 48, 0), 40)[0]
+        for at in range(ARENA_FIRST_BYTE, end, ARENA_EXTENT):
+            yield os.pread(self.fd, ARENA_EXTENT, at)
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+def write_counts(writer: CaptureWriter, arena: Arena, processes: dict[int, int]) -> dict[str, int]:
+    """Turns the arena's counters into `code_count` records. `processes`: pid → process number."""
+    from .emulator_counts import code_counts
+
+    return code_counts(writer, arena.extents(), processes)

@@ -1,0 +1,156 @@
+"""From the counters that emulated processes left in the arena to `code_count` records."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ..capture.layouts import Packer, enum_value, layouts
+from ..capture.writer import CaptureWriter
+
+BLOCK_BYTES = 8192
+KIND_SLOTS, KIND_COUNTERS, KIND_REGIONS = 1, 2, 3
+BLOCK = np.dtype(
+    [
+        ("kind", "<u4"), ("bytes", "<u4"), ("pid", "<u4"), ("thread", "<u4"), ("born_ns", "<u8"), ("region", "<u4"),
+        ("first", "<u4"), ("used", "<u4"), ("reserved", "<u4", 7),
+    ]
+)  # fmt: skip
+SLOT = np.dtype(
+    [
+        ("pc", "<u8"), ("first_ns", "<u8"), ("generation", "<u4"), ("width", "<u2"), ("parts", "<u2"), ("store", "<u2"),
+        ("flags", "<u2"), ("reserved", "<u4"),
+    ]
+)  # fmt: skip
+COUNTER = np.dtype([("parts", "<u8"), ("merged", "<u8"), ("stack_parts", "<u8"), ("stack_merged", "<u8")])
+assert (BLOCK.itemsize, SLOT.itemsize, COUNTER.itemsize) == (64, 32, 32)
+LOAD, STORE, UNSEEN = 0, 1, 2
+
+
+class _Image:
+    """The counters of one program image: a process between exec, fork and exit."""
+
+    def __init__(self) -> None:
+        self.slots: list[tuple[int, Any]] = []
+        self.counters: list[tuple[int, int, int, Any]] = []
+        self.regions: list[str] = [""]
+
+
+def _images(extents: Iterable[bytes]) -> dict[tuple[int, int], _Image]:
+    images: dict[tuple[int, int], _Image] = defaultdict(_Image)
+    for extent in extents:
+        for at in range(0, len(extent), BLOCK_BYTES):
+            header = np.frombuffer(extent, dtype=BLOCK, count=1, offset=at)[0]
+            if header["kind"] not in (KIND_SLOTS, KIND_COUNTERS, KIND_REGIONS):
+                continue
+            image = images[int(header["pid"]), int(header["born_ns"])]
+            content = at + BLOCK.itemsize
+            first = int(header["first"])
+            if header["kind"] == KIND_SLOTS:
+                rows = np.frombuffer(extent, dtype=SLOT, count=(BLOCK_BYTES - BLOCK.itemsize) // 32, offset=content)
+                image.slots.append((first, rows))
+            elif header["kind"] == KIND_COUNTERS:
+                rows = np.frombuffer(extent, dtype=COUNTER, count=(BLOCK_BYTES - BLOCK.itemsize) // 32, offset=content)
+                if rows["parts"].any():
+                    image.counters.append((int(header["thread"]), int(header["region"]), first, rows))
+            else:
+                text = extent[content : content + int(header["used"])]
+                image.regions = ["", *(name.decode("utf-8", "replace") for name in text.split(b"\0")[:-1])]
+    return images
+
+
+def code_counts(writer: CaptureWriter, extents: Iterable[bytes], processes: dict[int, int]) -> dict[str, int]:
+    """Writes the records; returns totals."""
+    totals: dict[str, int] = defaultdict(int)
+    dtype = layouts()["code_count"].dtype()
+    strings = Packer("string")
+    names: dict[str, int] = {text: number for number, text in writer.strings.items()}
+
+    def string_id(text: str) -> int:
+        if text not in names:
+            names[text] = max(writer.strings, default=0) + 1
+            writer.records("string", [strings.pack(text.encode(), id=names[text])])
+        return names[text]
+
+    for (pid, _), image in sorted(_images(extents).items()):
+        if pid not in processes:
+            totals["unknown_processes"] += 1
+            continue
+        count = max((first + len(rows) for first, rows in image.slots), default=0)
+        slots = np.zeros(count, dtype=SLOT)
+        for first, rows in image.slots:
+            slots[first : first + len(rows)] = rows
+        by_place: dict[tuple[int, int], list[tuple[int, Any]]] = defaultdict(list)
+        for thread, region, first, rows in image.counters:
+            by_place[thread, region].append((first, rows))
+        for (thread, region), parts in sorted(by_place.items()):
+            counters = np.zeros(count, dtype=COUNTER)
+            for first, rows in parts:
+                end = min(first + len(rows), count)
+                counters[first:end] = rows[: end - first]
+            name = string_id(image.regions[region]) if 0 < region < len(image.regions) else 0
+            table = _records(slots, counters, dtype)
+            table["thread"], table["region"] = thread, name
+            if len(table):
+                writer.append(
+                    layouts()["code_count"].kind,
+                    table.tobytes(),
+                    record_count=len(table),
+                    process=processes[pid],
+                    begin_ns=int(table["time_ns"].min()),
+                    end_ns=int(table["time_ns"].max()),
+                )
+            for field in ("loads", "stores", "load_bytes", "store_bytes", "unseen"):
+                totals[field] += int(table[field].sum())
+    return dict(totals)
+
+
+def _records(slots: Any, counters: Any, dtype: Any) -> Any:
+    """One record an instruction, from its slots: directions and widths, counted inline or by calls."""
+    used = np.flatnonzero(counters["parts"])
+    slots, counters = slots[used], counters[used]
+    keys = np.stack([slots["pc"], slots["generation"].astype("<u8")], axis=1)
+    unique, inverse = np.unique(keys, axis=0, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    table = np.zeros(len(unique), dtype=dtype)
+    table["pc"] = unique[:, 0]
+    table["time_ns"] = np.iinfo("<u8").max
+    np.minimum.at(table["time_ns"], inverse, slots["first_ns"])
+    np.bitwise_or.at(table["flags"], inverse, slots["flags"].astype("<u4"))
+    inline = slots["parts"] > 0
+    divisor = np.maximum(slots["parts"], 1).astype("<u8")
+    accesses = np.where(inline, counters["parts"] // divisor, counters["parts"] - counters["merged"])
+    stack_accesses = counters["stack_parts"] - counters["stack_merged"]
+    width = slots["width"].astype("<u8")
+    known = np.ones(len(unique), dtype=bool)
+    seen = slots["store"] != UNSEEN
+    np.logical_and.at(known, inverse[seen], ~inline[seen])
+    for direction, name in ((LOAD, "load"), (STORE, "store")):
+        pick = slots["store"] == direction
+        rows = inverse[pick]
+        np.add.at(table[f"{name}s"], rows, accesses[pick])
+        np.add.at(table[f"{name}_bytes"], rows, (counters["parts"] * width)[pick])
+        np.add.at(table[f"stack_{name}s"], rows, stack_accesses[pick])
+        np.add.at(table[f"stack_{name}_bytes"], rows, (counters["stack_parts"] * width)[pick])
+        # The width of an access, where all slots of the direction agree on it.
+        whole = np.where(accesses > 0, counters["parts"] * width // np.maximum(accesses, 1), 0)
+        exact = (whole * accesses == counters["parts"] * width) & (accesses > 0)
+        low = np.full(len(unique), np.iinfo("<u8").max, dtype="<u8")
+        high = np.zeros(len(unique), dtype="<u8")
+        np.minimum.at(low, rows, np.where(exact, whole, 0)[pick])
+        np.maximum.at(high, rows, np.where(exact, whole, 0)[pick])
+        table[f"{name}_width"] = np.where((low == high) & (high < 65536), high, 0)
+    table["flags"] |= np.where(known, enum_value("code_flags", "stack_known"), 0).astype("<u4")
+    unseen = slots["store"] == UNSEEN
+    np.add.at(table["unseen"], inverse[unseen], counters["parts"][unseen])
+    # An instruction that was expected to hide its accesses and did show them is seen.
+    shown = (table["loads"] + table["stores"]) > 0
+    table["unseen"][shown] = 0
+    flag = np.uint32(enum_value("code_flags", "unseen"))
+    table["flags"] = np.where(shown, table["flags"] & ~flag, table["flags"])
+    for name in ("loads", "stores", "load_bytes", "store_bytes"):
+        table[f"stack_{name}"][~known] = 0
+    return table
