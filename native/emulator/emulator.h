@@ -88,10 +88,12 @@ struct access_kind {
   bool has_inline;
 };
 #define MAX_KINDS 8
+#define MAX_CODE 16
 struct insn {
   uint64_t pc;
-  uint32_t generation, hash;
+  uint32_t generation;
   uint16_t flags, bytes;
+  unsigned char code[MAX_CODE];
   uint8_t kind_count;
   bool multipart; /* the end of an execution must be told */
   bool overflow;  /* more kinds than there is room for */

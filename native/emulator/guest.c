@@ -171,6 +171,12 @@ static void write_mapping(const struct map_line *line, bool executed) {
   ml_write(ML_KIND_MAPPING, &mapping, sizeof mapping, NULL, 0, true);
 }
 
+/* The emulator may have the same library loaded for itself, somewhere else. */
+static bool is_near(const struct map_line *a, const struct map_line *b) {
+  const int64_t difference = (int64_t)((a->begin - a->offset) - (b->begin - b->offset));
+  return difference > -(INT64_C(1) << 28) && difference < INT64_C(1) << 28;
+}
+
 static const struct code_range *learn(uint64_t pc) {
   char *text = read_maps(), *copy = text != NULL ? strdup(text) : NULL, *at = text;
   struct map_line line, other;
@@ -198,7 +204,8 @@ static const struct code_range *learn(uint64_t pc) {
           if (strcmp(function_files[i].path, line.path) == 0) range->functions = &function_files[i];
         at = copy; /* the module's other parts hold its variables */
         while (next_line(&at, &other))
-          if (other.inode == line.inode && other.begin != line.begin && strcmp(other.path, line.path) == 0)
+          if (other.inode == line.inode && other.begin != line.begin && strcmp(other.path, line.path) == 0 &&
+              is_near(&other, &line))
             write_mapping(&other, false);
         write_mapping(&line, true);
       }

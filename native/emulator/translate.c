@@ -13,27 +13,28 @@
 
 static struct insn *table[1u << TABLE_BITS];
 
-static uint32_t hash_bytes(const unsigned char *bytes, size_t size) {
-  uint32_t hash = 2166136261u;
-  for (size_t i = 0; i < size; i++) hash = (hash ^ bytes[i]) * 16777619u;
-  return hash | 1;
-}
-
 static struct insn **bucket(uint64_t pc) { return &table[pc * UINT64_C(0x9E3779B97F4A7C15) >> (64 - TABLE_BITS)]; }
 
 /* The instruction at `pc`; code that changed gets a new entry, and what the old one counted stays its own. */
 static struct insn *insn_at(uint64_t pc, const unsigned char *bytes, size_t size, bool anonymous, bool atomic) {
-  const uint32_t hash = hash_bytes(bytes, size);
   struct insn *newest = NULL;
   for (struct insn *insn = *bucket(pc); insn != NULL; insn = insn->next) {
     if (insn->pc != pc) continue;
-    if (insn->hash == hash && insn->bytes == size) return insn;
+    /* One that crosses a page may be seen cut off first. */
+    const size_t common = size < insn->bytes ? size : insn->bytes;
+    if (memcmp(insn->code, bytes, common) == 0) {
+      if (size > insn->bytes) {
+        memcpy(insn->code, bytes, size);
+        insn->bytes = (uint16_t)size;
+      }
+      return insn;
+    }
     if (newest == NULL || insn->generation > newest->generation) newest = insn;
   }
   struct insn *insn = calloc(1, sizeof *insn);
   if (insn == NULL) return NULL;
   insn->pc = pc;
-  insn->hash = hash;
+  memcpy(insn->code, bytes, size);
   insn->bytes = (uint16_t)size;
   insn->generation = newest != NULL ? newest->generation + 1 : 0;
   insn->flags = (uint16_t)((anonymous ? ML_ENUM_code_flags_ANONYMOUS : 0) | (newest ? ML_ENUM_code_flags_MODIFIED : 0) |
@@ -137,12 +138,12 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
   for (size_t i = 0; i < count; i++) {
     struct qemu_plugin_insn *handle = qemu_plugin_tb_get_insn(tb, i);
     const uint64_t pc = qemu_plugin_insn_vaddr(handle);
-    const size_t size = qemu_plugin_insn_size(handle);
+    const size_t whole = qemu_plugin_insn_size(handle), size = whole < MAX_CODE ? whole : MAX_CODE;
     const struct code_place place = ml_code_place(pc);
     const unsigned char *bytes = qemu_plugin_insn_haddr(handle);
-    unsigned char copy[16] = {0};
-    if (bytes != NULL) memcpy(copy, bytes, size < sizeof copy ? size : sizeof copy);
-    const struct insn_facts facts = ml_decode(copy, size < sizeof copy ? size : sizeof copy);
+    unsigned char copy[MAX_CODE] = {0};
+    if (bytes != NULL) memcpy(copy, bytes, size);
+    const struct insn_facts facts = ml_decode(copy, size);
     struct insn *insn = insn_at(pc, copy, size, place.anonymous, facts.atomic);
     if (insn == NULL) continue;
     if (facts.role == ROLE_UNSEEN && insn->unseen_name == NULL) {
