@@ -95,10 +95,8 @@ struct ml_count_slot {
 };
 
 struct ml_slot_counter {
-  uint64_t parts;        /* what the emulator reports */
-  uint64_t merged;       /* parts that continue the access before them */
-  uint64_t stack_parts;  /* of these, on a stack */
-  uint64_t stack_merged;
+  uint64_t parts[2];  /* what the emulator reports: elsewhere (or not told, when counted inline), on a stack */
+  uint64_t merged[2]; /* of these, parts that continue the access before them */
 };
 
 #ifdef __cplusplus

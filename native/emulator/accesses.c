@@ -7,36 +7,39 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 void ml_accesses_after_fork(void) { pthread_mutex_init(&lock, NULL); }
 
+static struct access_kind *kind_at(struct insn *insn, unsigned index) {
+  return index < 2 ? &insn->kinds[index] : &insn->more[index - 2];
+}
+
+static struct access_kind *kind_find(struct insn *insn, uint32_t info) {
+  const unsigned count = __atomic_load_n(&insn->kind_count, __ATOMIC_ACQUIRE);
+  for (unsigned i = 0; i < count; i++)
+    if (kind_at(insn, i)->info == info) return kind_at(insn, i);
+  return NULL;
+}
+
 /* The kind of this access among those that the instruction has shown; a new one gets a slot. */
 static struct access_kind *kind_slow(struct insn *insn, uint32_t info) {
-  for (unsigned i = 0; i < insn->kind_count; i++) {
-    struct access_kind *kind = i < 2 ? &insn->kinds[i] : &insn->more[i - 2];
-    if (kind->info == info) return kind;
-  }
+  struct access_kind *found = kind_find(insn, info);
+  if (found != NULL) return found;
   pthread_mutex_lock(&lock);
-  struct access_kind *found = NULL;
+  found = kind_find(insn, info);
   const bool store = qemu_plugin_mem_is_store(info);
   const uint16_t width = (uint16_t)(1u << qemu_plugin_mem_size_shift(info));
   const unsigned count = insn->kind_count;
-  for (unsigned i = 0; i < count && found == NULL; i++) {
-    struct access_kind *kind = i < 2 ? &insn->kinds[i] : &insn->more[i - 2];
-    if (kind->info == info) found = kind;
-  }
   if (found == NULL && count >= 2 && insn->more == NULL) insn->more = calloc(MAX_KINDS - 2, sizeof *insn->more);
   if (found == NULL && count < (insn->more != NULL ? MAX_KINDS : 2)) {
-    found = count < 2 ? &insn->kinds[count] : &insn->more[count - 2];
+    found = kind_at(insn, count);
     found->store = store;
     found->width = width;
     found->place = ml_slot_new(insn->pc, insn->generation, width, 0, store, insn->flags);
     found->info = info;
     __atomic_store_n(&insn->kind_count, (uint8_t)(count + 1), __ATOMIC_RELEASE);
-  } else if (found == NULL) { /* cannot be told apart further: a kind of the same direction and width, or the last */
+  } else if (found == NULL) { /* as many kinds as there are widths and directions: one of the same must be there */
     insn->overflow = true;
-    found = &insn->kinds[1];
-    for (unsigned i = 0; i < count; i++) {
-      struct access_kind *kind = i < 2 ? &insn->kinds[i] : &insn->more[i - 2];
-      if (kind->store == store && kind->width == width) found = kind;
-    }
+    found = kind_at(insn, count - 1);
+    for (unsigned i = 0; i < count; i++)
+      if (kind_at(insn, i)->store == store && kind_at(insn, i)->width == width) found = kind_at(insn, i);
   }
   pthread_mutex_unlock(&lock);
   return found;
@@ -48,6 +51,10 @@ static inline struct access_kind *kind_of(struct insn *insn, uint32_t info) {
   return kind_slow(insn, info);
 }
 
+static inline unsigned is_stack(const struct vcpu *vcpu, uint64_t address) {
+  return address - vcpu->stack_low < vcpu->stack_bytes;
+}
+
 /* A new access, not a further part of the one before. */
 static inline void begin_access(struct vcpu *vcpu, const struct insn *insn, const struct access_kind *kind,
                                 uint64_t address) {
@@ -56,27 +63,47 @@ static inline void begin_access(struct vcpu *vcpu, const struct insn *insn, cons
   if (ML_UNLIKELY(vcpu->recording)) ml_window_add(vcpu, insn->pc, address, kind->width, kind->store);
 }
 
+/* Instructions that make one part an execution, once that is known. */
 void ml_on_single_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data) {
   struct insn *insn = data;
   struct vcpu *vcpu = ml_vcpus[cpu];
   struct access_kind *kind = kind_of(insn, info);
-  struct ml_slot_counter *counter = ml_counter(vcpu->base, kind->place);
-  counter->parts++;
-  counter->stack_parts += address - vcpu->stack_low < vcpu->stack_bytes;
+  if (ML_UNLIKELY(vcpu->resync)) ml_window_resync(vcpu);
+  ml_counter(vcpu->base, kind->place)->parts[is_stack(vcpu, address)]++;
   if (ML_UNLIKELY(ml_settings.pages)) ml_page_access(vcpu, insn->pc, address, kind->store);
   begin_access(vcpu, insn, kind, address);
+}
+
+/* The same while there is one thread and no region. */
+void ml_on_only_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data) {
+  struct insn *insn = data;
+  struct vcpu *vcpu = ml_plugin.only;
+  struct access_kind *kind = kind_of(insn, info);
+  if (ML_UNLIKELY(kind->direct == NULL || vcpu == NULL || vcpu->resync)) {
+    ml_on_single_access(cpu, info, address, data);
+    return;
+  }
+  kind->direct->parts[is_stack(vcpu, address)]++;
+  begin_access(vcpu, insn, kind, address);
+}
+
+/* Pages alone: the instruction counts inline. */
+void ml_on_page_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data) {
+  const struct insn *insn = data;
+  ml_page_access(ml_vcpus[cpu], insn->pc, address, info == insn->kinds[0].info ? insn->kinds[0].store
+                                                                              : qemu_plugin_mem_is_store(info));
 }
 
 /* The parts of one execution have all come: what does it say about the instruction? */
 static void end_run(struct vcpu *vcpu) {
   struct access_kind *kind = vcpu->last_kind;
   if (kind == NULL || kind->irregular) return;
-  if (!vcpu->run_contiguous || (kind->parts != 0 && kind->parts != vcpu->run_parts)) {
+  if (!vcpu->run_contiguous || (kind->parts != 0 && kind->parts != vcpu->run_parts) || vcpu->run_parts > UINT16_MAX) {
     kind->irregular = true;
     vcpu->last_insn->multipart = true;
     return;
   }
-  kind->parts = (uint16_t)(vcpu->run_parts > UINT16_MAX ? UINT16_MAX : vcpu->run_parts);
+  kind->parts = (uint16_t)vcpu->run_parts;
   if (vcpu->run_parts > 1) vcpu->last_insn->multipart = true;
   if (kind->runs < UINT16_MAX) kind->runs++;
 }
@@ -91,21 +118,21 @@ static void find_stack(struct vcpu *vcpu, uint64_t address) {
   }
 }
 
+/* Instructions that are not known yet, or make several parts. */
 void ml_on_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data) {
   struct insn *insn = data;
   struct vcpu *vcpu = ml_vcpus[cpu];
   struct access_kind *kind = kind_of(insn, info);
+  if (ML_UNLIKELY(vcpu->resync)) ml_window_resync(vcpu);
   if (ML_UNLIKELY(!vcpu->stack_tried) && kind->store) find_stack(vcpu, address);
   struct ml_slot_counter *counter = ml_counter(vcpu->base, kind->place);
-  const bool stack = address - vcpu->stack_low < vcpu->stack_bytes;
-  counter->parts++;
-  counter->stack_parts += stack;
+  const unsigned stack = is_stack(vcpu, address);
+  counter->parts[stack]++;
   if (ML_UNLIKELY(ml_settings.pages)) ml_page_access(vcpu, insn->pc, address, kind->store);
-  if (vcpu->last_insn == insn && vcpu->last_kind == kind && vcpu->last_serial == vcpu->serial) {
+  if (vcpu->last_insn == insn && vcpu->last_kind == kind && vcpu->last_serial == vcpu->serial && !insn->alone) {
     vcpu->run_parts++;
     if (address == vcpu->last_end) {
-      counter->merged++;
-      counter->stack_merged += stack;
+      counter->merged[stack]++;
       vcpu->last_end += kind->width;
       if (vcpu->recording) ml_window_extend(vcpu, kind->width);
       return;
@@ -118,8 +145,9 @@ void ml_on_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, vo
     vcpu->last_serial = vcpu->serial;
     vcpu->run_parts = 1;
     vcpu->run_contiguous = true;
-    /* Another translation of it would be faster: worth one when this happens often. */
-    if (ml_kind_is_learned(kind) && ++vcpu->learning_calls >= ml_plugin.learning_limit) {
+    /* Another translation of it would be faster, or better: worth one when this happens often. */
+    if ((insn->alone || (ml_kind_is_learned(kind) && ml_would_improve(insn))) &&
+        ++vcpu->learning_calls >= ml_plugin.learning_limit) {
       vcpu->learning_calls = 0;
       ml_ask_reset();
     }
@@ -128,14 +156,21 @@ void ml_on_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, vo
   begin_access(vcpu, insn, kind, address);
 }
 
-void ml_on_block(unsigned cpu, void *unused) {
-  (void)unused;
+void ml_on_block(unsigned cpu, void *data) {
+  struct insn *first = data;
   ml_vcpus[cpu]->serial++;
+  if (first->runs < 2) first->runs++;
+}
+
+void ml_on_tick(unsigned cpu, void *unused) {
+  (void)unused;
+  struct vcpu *vcpu = ml_vcpus[cpu];
+  if (ML_UNLIKELY(--vcpu->ticks < 0)) ml_window_tick(vcpu);
 }
 
 void ml_on_unseen(unsigned cpu, void *data) {
   const struct insn *insn = data;
-  ml_counter(ml_vcpus[cpu]->base, insn->unseen_place)->parts++;
+  ml_counter(ml_vcpus[cpu]->base, insn->unseen_place)->parts[0]++;
 }
 
 void ml_switch_region(struct vcpu *vcpu, uint32_t region) {

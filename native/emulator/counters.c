@@ -117,6 +117,30 @@ uint32_t ml_region_string(uint32_t region) {
 
 void ml_region_strings_forget(void) { memset(regions.strings, 0, sizeof regions.strings); }
 
+/* Accesses that a thread has made, from its counters. */
+uint64_t ml_accesses_of(struct vcpu *vcpu) {
+  uint64_t sum = 0;
+#if ML_PLUGIN_API >= 2
+  ml_scores_publish(vcpu);
+#endif
+  for (uint32_t region = 0; region < MAX_REGIONS; region++) {
+    struct base *base = vcpu->bases[region];
+    for (uint32_t i = 0; base != NULL && i < MAX_BLOCKS && i * ML_SLOTS_OF_BLOCK <= slots.count; i++) {
+      const struct ml_slot_counter *counters = base->blocks[i];
+      if (counters == NULL || slots.blocks[i] == NULL) continue;
+      const struct ml_count_slot *entries = slot_entries(slots.blocks[i]);
+      for (uint32_t k = 0; k < slots.blocks[i]->used; k++) {
+        if (entries[k].store > 1) continue;
+        const uint64_t parts = counters[k].parts[0] + counters[k].parts[1];
+        sum += entries[k].parts == 0 ? parts - counters[k].merged[0] - counters[k].merged[1]
+               : entries[k].parts == 1 ? parts
+                                       : parts / entries[k].parts;
+      }
+    }
+  }
+  return sum;
+}
+
 #if ML_PLUGIN_API >= 2
 /* Scoreboards are the emulator's memory: their values are copied to the base now and then, as they are. */
 qemu_plugin_u64 ml_score(struct slot_place place) {
@@ -134,7 +158,7 @@ void ml_scores_publish(struct vcpu *vcpu) {
     const uint64_t *values = qemu_plugin_scoreboard_find(slots.scores[i], vcpu->index);
     for (uint32_t k = 0; k < ML_SLOTS_OF_BLOCK; k++)
       if (values[k] != 0)
-        ml_counter(base, (struct slot_place){i, k * (uint32_t)sizeof(struct ml_slot_counter)})->parts = values[k];
+        ml_counter(base, (struct slot_place){i, k * (uint32_t)sizeof(struct ml_slot_counter)})->parts[0] = values[k];
   }
 }
 

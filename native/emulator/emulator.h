@@ -19,6 +19,8 @@
 #include "memlens_stream.h"
 #include "qemu_api.h"
 
+#pragma GCC visibility push(hidden) /* declarations too: no detour through a table on the hot path */
+
 #define ML_LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define ML_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 
@@ -72,6 +74,7 @@ qemu_plugin_u64 ml_score(struct slot_place place);
 void ml_scores_publish(struct vcpu *vcpu);
 void ml_scores_clear(unsigned index);
 #endif
+uint64_t ml_accesses_of(struct vcpu *vcpu);
 uint32_t ml_region_number(const char *name, size_t bytes); /* from 1; 0: no room */
 uint32_t ml_region_string(uint32_t region);                /* its string id */
 
@@ -83,6 +86,7 @@ struct access_kind {
   bool store, irregular; /* irregular: not every execution makes the same number of parts, all contiguous */
   uint16_t parts;        /* of an execution; 0: not known yet */
   uint16_t runs;         /* executions that showed it, up to a limit */
+  struct ml_slot_counter *direct; /* the counter of the only thread there is, when it is known */
   struct slot_place place;        /* counts parts and merges */
   struct slot_place inline_place; /* counts parts, of which `parts` are one access */
   bool has_inline;
@@ -97,6 +101,8 @@ struct insn {
   uint8_t kind_count;
   bool multipart; /* the end of an execution must be told */
   bool overflow;  /* more kinds than there is room for */
+  bool alone;     /* in a block whose executions are not told apart: its accesses are never merged */
+  uint16_t runs;  /* of the block that begins with it */
   const char *unseen_name;     /* makes accesses that the emulator does not show */
   struct slot_place unseen_place;
   struct access_kind kinds[2]; /* nearly always enough */
@@ -104,6 +110,7 @@ struct insn {
   struct insn *next;           /* of the same hash */
 };
 bool ml_kind_is_learned(const struct access_kind *kind);
+bool ml_would_improve(const struct insn *insn);
 void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb);
 
 /* ---- threads --------------------------------------------------------------------------------------------------- */
@@ -121,15 +128,17 @@ struct region_mark {
 
 struct vcpu {
   struct base *base;       /* counters in use */
-  uint64_t executed;       /* accesses so far */
+  uint64_t executed;       /* accesses so far; while code counts inline: when that began */
   uint64_t next_event;     /* value of `executed` at which a window begins or ends */
+  int64_t ticks;           /* loops until a window may be near */
+  uint64_t next_begin;     /* of a window */
   uint64_t serial;         /* of block executions where it matters */
   struct insn *last_insn;
   struct access_kind *last_kind;
   uint64_t last_serial, last_end;
   uint64_t learning_calls, published_ns;
   uint32_t run_parts;
-  bool run_contiguous, recording, stack_tried, came_by_jump;
+  bool run_contiguous, recording, resync, stack_tried, came_by_jump;
   uint64_t stack_low, stack_bytes;
   /* the access that further parts may still extend */
   uint64_t pending_pc, pending_address;
@@ -168,6 +177,9 @@ extern struct plugin {
   struct vcpu *only; /* the thread that counts inline; NULL: several have run */
   bool regions; /* counters are kept by region: no inline counting */
   bool reset_asked;
+  bool sparse; /* windows are so far apart that code counts inline between them */
+  bool near;   /* a window is near or being recorded: every access calls */
+  uint64_t late; /* windows that began after their place */
   uint64_t learning_limit; /* accesses of a thread in code that would be faster if it were translated again */
   uint64_t pages_dropped;
   char emulator[1024], arena_path[128];
@@ -183,13 +195,19 @@ uint64_t ml_now_ns(void);
 /* ---- accesses (accesses.c) ------------------------------------------------------------------------------------- */
 void ml_on_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_single_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
-void ml_on_block(unsigned cpu, void *block);
+void ml_on_only_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
+void ml_on_page_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
+void ml_on_block(unsigned cpu, void *insn);
+void ml_on_tick(unsigned cpu, void *unused);
 void ml_on_unseen(unsigned cpu, void *insn);
 void ml_accesses_after_fork(void);
 void ml_switch_region(struct vcpu *vcpu, uint32_t region);
 
 /* ---- windows (windows.c) ------------------------------------------------------------------------------------------ */
 void ml_windows_start(struct vcpu *vcpu);
+void ml_windows_several(struct vcpu *vcpu); /* a second thread begins: no more inline counting between windows */
+void ml_window_tick(struct vcpu *vcpu);
+void ml_window_resync(struct vcpu *vcpu);
 void ml_window_event(struct vcpu *vcpu, uint64_t pc);
 void ml_window_add(struct vcpu *vcpu, uint64_t pc, uint64_t address, uint32_t bytes, bool store);
 void ml_window_extend(struct vcpu *vcpu, uint32_t bytes);
@@ -218,6 +236,7 @@ struct insn_facts {
   enum insn_role role;
   const char *unseen; /* its name */
   bool atomic;
+  bool loops; /* may lead back: every cycle of a program passes one of these */
 };
 struct insn_facts ml_decode(const unsigned char *bytes, size_t size);
 struct code_place {
@@ -244,5 +263,7 @@ void ml_channel_after_fork(void);
 bool ml_write(unsigned kind, const void *head, size_t head_bytes, const void *tail, size_t tail_bytes, bool wait);
 uint32_t ml_string(const char *text, size_t bytes);
 void ml_write_status(void);
+
+#pragma GCC visibility pop
 
 #endif

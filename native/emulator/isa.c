@@ -5,13 +5,24 @@
 #include <elf.h>
 #include <string.h>
 
+static int64_t signed_bits(uint64_t value, unsigned bits) { return (int64_t)(value << (64 - bits)) >> (64 - bits); }
+
 static struct insn_facts x86(const unsigned char *at, size_t size) {
   struct insn_facts facts = {0};
   const unsigned char *end = at + size;
+  bool repeated = false;
   while (at < end && (*at == 0x66 || *at == 0x67 || (*at >= 0x40 && *at <= 0x4f) || *at == 0xf0 || *at == 0xf2 ||
                       *at == 0xf3 || *at == 0x2e || *at == 0x36 || *at == 0x3e || *at == 0x26 || *at == 0x64 || *at == 0x65))
-    facts.atomic |= *at++ == 0xf0;
+    facts.atomic |= *at == 0xf0, repeated |= *at == 0xf2 || *at == 0xf3, at++;
   if (at == end) return facts;
+  int64_t distance = 1;
+  if (*at == 0xeb || (*at >= 0x70 && *at <= 0x7f) || (*at >= 0xe0 && *at <= 0xe3)) distance = (int8_t)end[-1];
+  if ((*at == 0xe9 || *at == 0xe8 || (*at == 0x0f && end - at == 6 && at[1] >> 4 == 8)) && end - at >= 5) {
+    int32_t word;
+    memcpy(&word, end - 4, 4);
+    distance = word;
+  }
+  facts.loops = distance <= 0 || (repeated && (*at & 0xf4) == 0xa4);
   const unsigned modrm = at + 1 < end ? at[1] : 0;
   switch (*at) {
     case 0xe8: facts.role = ROLE_CALL; break;
@@ -20,6 +31,7 @@ static struct insn_facts x86(const unsigned char *at, size_t size) {
       const unsigned operation = modrm >> 3 & 7;
       if (operation == 2 || operation == 3) facts.role = ROLE_CALL;
       if (operation == 4 || operation == 5) facts.role = ROLE_JUMP;
+      facts.loops = facts.role != ROLE_NONE;
       break;
     }
     case 0x86: case 0x87: facts.atomic |= modrm < 0xc0; break; /* xchg with memory locks */
@@ -42,12 +54,17 @@ static struct insn_facts aarch64(uint32_t w) {
   if ((w & 0xfc000000) == 0x94000000 || (w & 0xfefff000) == 0xd63f0000) facts.role = ROLE_CALL;
   else if ((w & 0xfffff000) == 0xd65f0000) facts.role = ROLE_RETURN;
   else if ((w & 0xfefff000) == 0xd61f0000) facts.role = ROLE_JUMP;
-  else if ((w & 0xffffffe0) == 0xd50b7420) facts = (struct insn_facts){ROLE_UNSEEN, "dc zva", false};
-  else if ((w & 0xffffffe0) == 0xd50b7480) facts = (struct insn_facts){ROLE_UNSEEN, "dc gzva", false};
-  else if ((w & 0x9e000000) == 0x84000000) facts = (struct insn_facts){ROLE_UNSEEN, "SVE load or store", false};
+  else if ((w & 0xffffffe0) == 0xd50b7420) facts = (struct insn_facts){.role = ROLE_UNSEEN, .unseen = "dc zva"};
+  else if ((w & 0xffffffe0) == 0xd50b7480) facts = (struct insn_facts){.role = ROLE_UNSEEN, .unseen = "dc gzva"};
+  else if ((w & 0x9e000000) == 0x84000000) facts = (struct insn_facts){.role = ROLE_UNSEEN, .unseen = "SVE load or store"};
   else if ((w & 0x3f200c00) == 0x19000400 || (w & 0x3f200c00) == 0x1d000400)
-    facts = (struct insn_facts){ROLE_UNSEEN, "cpy/set", false};
+    facts = (struct insn_facts){.role = ROLE_UNSEEN, .unseen = "cpy/set"};
   facts.atomic = (w & 0x3f000000) == 0x08000000 || (w & 0x3f200c00) == 0x38200000;
+  if ((w & 0x7c000000) == 0x14000000) facts.loops = signed_bits(w & 0x3ffffff, 26) <= 0;
+  else if ((w & 0xff000010) == 0x54000000 || (w & 0x7e000000) == 0x34000000)
+    facts.loops = signed_bits(w >> 5 & 0x7ffff, 19) <= 0;
+  else if ((w & 0x7e000000) == 0x36000000) facts.loops = signed_bits(w >> 5 & 0x3fff, 14) <= 0;
+  else facts.loops = facts.role == ROLE_JUMP || (facts.role == ROLE_CALL && (w & 0xfc000000) != 0x94000000);
   return facts;
 }
 
@@ -59,6 +76,8 @@ static struct insn_facts riscv64(const unsigned char *at, size_t size) {
       if (w >> 12 == 9) facts.role = ROLE_CALL;
       else if (w >> 12 == 8) facts.role = rs1 == 1 || rs1 == 5 ? ROLE_RETURN : ROLE_JUMP;
     }
+    facts.loops = facts.role == ROLE_CALL || facts.role == ROLE_JUMP ||
+                  ((w & 3) == 1 && (w >> 13 == 5 || w >> 13 == 6 || w >> 13 == 7) && (w >> 12 & 1) != 0);
     return facts;
   }
   uint32_t w;
@@ -67,10 +86,12 @@ static struct insn_facts riscv64(const unsigned char *at, size_t size) {
   const bool link = rd == 1 || rd == 5;
   if ((operation == 0x6f || operation == 0x67) && link) facts.role = ROLE_CALL;
   else if (operation == 0x67 && rd == 0) facts.role = rs1 == 1 || rs1 == 5 ? ROLE_RETURN : ROLE_JUMP;
-  else if ((w & 0xfff07fff) == 0x0040200f) facts = (struct insn_facts){ROLE_UNSEEN, "cbo.zero", false};
+  else if ((w & 0xfff07fff) == 0x0040200f) facts = (struct insn_facts){.role = ROLE_UNSEEN, .unseen = "cbo.zero"};
   else if ((operation == 0x07 || operation == 0x27) && (width == 0 || width >= 5) && ml_plugin.api >= 2)
-    facts = (struct insn_facts){ROLE_UNSEEN, "vector load or store", false};
+    facts = (struct insn_facts){.role = ROLE_UNSEEN, .unseen = "vector load or store"};
   facts.atomic = operation == 0x2f;
+  facts.loops = ((operation == 0x63 || operation == 0x6f) && (w >> 31) != 0) || facts.role == ROLE_JUMP ||
+                (operation == 0x67 && facts.role == ROLE_CALL);
   return facts;
 }
 
@@ -82,7 +103,9 @@ static struct insn_facts ppc64(uint32_t w) {
   else if (primary == 16 && link && (w & 0xfffc) != 4) facts.role = ROLE_CALL; /* bcl 20,31,.+4 only reads the pc */
   else if (primary == 19 && (extended == 16 || extended == 528))
     facts.role = link ? ROLE_CALL : extended == 16 ? ROLE_RETURN : ROLE_JUMP;
-  else if (primary == 31 && extended == 1014) facts = (struct insn_facts){ROLE_UNSEEN, "dcbz", false};
+  else if (primary == 31 && extended == 1014) facts = (struct insn_facts){.role = ROLE_UNSEEN, .unseen = "dcbz"};
+  facts.loops = (primary == 18 && (w >> 25 & 1) != 0) || (primary == 16 && (w >> 15 & 1) != 0) ||
+                (primary == 19 && extended == 528);
   facts.atomic = primary == 31 && (extended == 20 || extended == 84 || extended == 52 || extended == 116 ||
                                    extended == 150 || extended == 214 || extended == 276 || extended == 182);
   return facts;

@@ -53,7 +53,8 @@ static void read_settings(const char *text) {
 
 /* ---- how code counts ------------------------------------------------------------------------------------------ */
 bool ml_counts_inline(void) {
-  if (ml_settings.windows || ml_settings.pages || ml_plugin.regions) return false;
+  if (ml_plugin.regions || ml_settings.full) return false;
+  if (ml_settings.windows && (!ml_plugin.sparse || ml_plugin.near)) return false;
 #if ML_PLUGIN_API == 1
   return ml_plugin.only != NULL;
 #else
@@ -65,7 +66,9 @@ static void register_all(qemu_plugin_id_t id);
 
 static void after_reset(qemu_plugin_id_t id) {
   ml_plugin.flushes++;
-  ml_plugin.learning_limit *= 2;
+  if (!ml_plugin.sparse || ml_plugin.flushes < 4) ml_plugin.learning_limit *= 2;
+  /* Windows far apart: from here on code counts inline until one is near. */
+  if (ml_plugin.sparse && !ml_plugin.near && ml_plugin.only != NULL) ml_plugin.only->next_event = UINT64_MAX;
   register_all(id);
   __atomic_store_n(&ml_plugin.reset_asked, false, __ATOMIC_RELEASE);
 }
@@ -96,6 +99,7 @@ static void on_vcpu_init(qemu_plugin_id_t id, unsigned index) {
   ml_switch_region(vcpu, 0);
   const bool first = ml_plugin.threads++ == 0;
   if (!first) {
+    if (ml_plugin.only != NULL) ml_windows_several(ml_plugin.only);
     ml_plugin.only = NULL; /* qemu throws code away before the second thread runs: all of it comes anew */
     const uint64_t stack = ml_new_thread_stack();
     uint64_t begin, end;

@@ -66,6 +66,11 @@ static bool can_count_inline(const struct insn *insn) {
 static bool can_count_inline(const struct insn *insn) { return (insn->flags & ML_ENUM_code_flags_ATOMIC) == 0; }
 #endif
 
+/* Would it be translated to something faster now? */
+bool ml_would_improve(const struct insn *insn) {
+  return is_learned(insn) && (!insn->multipart || (ml_counts_inline() && can_count_inline(insn)));
+}
+
 static void count_inline(struct qemu_plugin_insn *handle, struct insn *insn) {
   unsigned seen = 0;
   for (unsigned i = 0; i < insn->kind_count; i++) {
@@ -77,7 +82,7 @@ static void count_inline(struct qemu_plugin_insn *handle, struct insn *insn) {
 #if ML_PLUGIN_API == 1
     seen = QEMU_PLUGIN_MEM_RW;
     qemu_plugin_register_vcpu_mem_inline(handle, QEMU_PLUGIN_MEM_RW, QEMU_PLUGIN_INLINE_ADD_U64,
-                                         &ml_counter(ml_plugin.only->base, kind->inline_place)->parts, 1);
+                                         &ml_counter(ml_plugin.only->base, kind->inline_place)->parts[0], 1);
 #else
     const enum qemu_plugin_mem_rw direction = kind->store ? QEMU_PLUGIN_MEM_W : QEMU_PLUGIN_MEM_R;
     seen |= direction;
@@ -123,7 +128,9 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
   (void)id;
   const size_t count = qemu_plugin_tb_n_insns(tb);
   const bool inline_now = ml_counts_inline();
-  bool needs_serial = false;
+  const bool pages = inline_now && ml_settings.pages, ticks = inline_now && ml_plugin.sparse;
+  struct insn *first_insn = NULL;
+  bool needs_serial = false, known_block = false;
   ml_plugin.translations++;
   if (count == 0) return;
   if (!ml_plugin.guest_base_known) {
@@ -146,6 +153,10 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     const struct insn_facts facts = ml_decode(copy, size);
     struct insn *insn = insn_at(pc, copy, size, place.anonymous, facts.atomic);
     if (insn == NULL) continue;
+    if (first_insn == NULL) {
+      first_insn = insn;
+      known_block = insn->runs >= 2;
+    }
     if (facts.role == ROLE_UNSEEN && insn->unseen_name == NULL) {
       insn->unseen_name = facts.unseen;
       insn->unseen_place = ml_slot_new(pc, insn->generation, 0, 1, 2, insn->flags | ML_ENUM_code_flags_UNSEEN);
@@ -158,13 +169,24 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
         qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_function, QEMU_PLUGIN_CB_NO_REGS,
                                                (void *)(uintptr_t)region);
     }
+    if (ticks && facts.loops) qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_tick, QEMU_PLUGIN_CB_NO_REGS, NULL);
     const bool learned = is_learned(insn);
-    if (learned && inline_now && can_count_inline(insn)) count_inline(handle, insn);
-    else {
-      const bool single = learned && !insn->multipart;
-      qemu_plugin_register_vcpu_mem_cb(handle, single ? ml_on_single_access : ml_on_access, QEMU_PLUGIN_CB_NO_REGS,
+    if (learned && inline_now && can_count_inline(insn)) {
+      count_inline(handle, insn);
+      if (pages)
+        qemu_plugin_register_vcpu_mem_cb(handle, ml_on_page_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
+    } else if (learned && !insn->multipart) {
+      const bool only = ml_plugin.only != NULL && !ml_plugin.regions && !ml_settings.pages;
+      for (unsigned k = 0; only && k < insn->kind_count; k++)
+        insn->kinds[k].direct = ml_counter(ml_plugin.only->base, insn->kinds[k].place);
+      qemu_plugin_register_vcpu_mem_cb(handle, only ? ml_on_only_access : ml_on_single_access, QEMU_PLUGIN_CB_NO_REGS,
                                        QEMU_PLUGIN_MEM_RW, insn);
-      needs_serial |= !single;
+    } else {
+      /* In a block that has run, an instruction without accesses has none, nearly always: it need not be told when
+       * its executions end, and if it makes accesses after all they are not merged. */
+      insn->alone = known_block && insn->kind_count == 0;
+      needs_serial |= !insn->alone;
+      qemu_plugin_register_vcpu_mem_cb(handle, ml_on_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
     }
     if (calls && facts.role == ROLE_CALL) {
       landing_find(pc + size, true);
@@ -174,5 +196,5 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
       qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_jump, QEMU_PLUGIN_CB_NO_REGS, NULL);
     }
   }
-  if (needs_serial) qemu_plugin_register_vcpu_tb_exec_cb(tb, ml_on_block, QEMU_PLUGIN_CB_NO_REGS, NULL);
+  if (needs_serial) qemu_plugin_register_vcpu_tb_exec_cb(tb, ml_on_block, QEMU_PLUGIN_CB_NO_REGS, first_insn);
 }

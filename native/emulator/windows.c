@@ -21,6 +21,48 @@ static uint64_t next_begin(struct vcpu *vcpu, uint64_t period_number) {
   return period_number * ml_settings.period + draw(vcpu, ml_settings.period);
 }
 
+/* ---- windows far apart ----------------------------------------------------------------------------------------
+ * While there is one thread, code counts inline between windows, and the way to the next one is measured by summing
+ * the counters now and then: at loops, where every cycle of a program comes by. Shortly before a window all code is
+ * translated anew with a call for every access; the window then begins at exactly the access that was drawn. */
+#define SPARSE_PERIOD 4000000
+#define NEAR 100000          /* accesses before a window at which calls begin */
+#define ACCESSES_OF_LOOP 64  /* taken as the most between two ticks; more may make a window late, which is counted */
+
+static void wait_for_window(struct vcpu *vcpu, uint64_t executed) {
+  const uint64_t left = vcpu->next_begin > executed + NEAR ? vcpu->next_begin - executed - NEAR : 0;
+  vcpu->ticks = (int64_t)(left / ACCESSES_OF_LOOP);
+}
+
+void ml_window_tick(struct vcpu *vcpu) {
+  if (!ml_plugin.sparse || ml_plugin.near || ml_plugin.reset_asked) return;
+  const uint64_t executed = ml_accesses_of(vcpu);
+  if (executed + NEAR < vcpu->next_begin) {
+    wait_for_window(vcpu, executed);
+    return;
+  }
+  ml_plugin.near = true;
+  vcpu->resync = true; /* what the current block still counts inline comes first */
+  ml_ask_reset();
+}
+
+/* The first call after code stopped counting inline: where are we? */
+void ml_window_resync(struct vcpu *vcpu) {
+  if (ml_plugin.reset_asked) return; /* not yet */
+  vcpu->resync = false;
+  vcpu->executed = ml_accesses_of(vcpu);
+  vcpu->next_event = vcpu->next_begin;
+  if (vcpu->executed > vcpu->next_begin) ml_plugin.late++;
+}
+
+void ml_windows_several(struct vcpu *vcpu) {
+  if (!ml_plugin.sparse) return;
+  ml_plugin.sparse = false;
+  if (ml_plugin.near) return;
+  vcpu->executed = ml_accesses_of(vcpu);
+  vcpu->next_event = vcpu->next_begin;
+}
+
 void ml_windows_start(struct vcpu *vcpu) {
   vcpu->next_event = UINT64_MAX;
   vcpu->recording = false;
@@ -28,7 +70,11 @@ void ml_windows_start(struct vcpu *vcpu) {
   vcpu->random = (ml_now_ns() * UINT64_C(0x9E3779B97F4A7C15) ^ (uint64_t)vcpu->index << 32) | 1;
   if (ml_settings.seed != 0) vcpu->random = (ml_settings.seed * UINT64_C(0x9E3779B97F4A7C15) ^ vcpu->index) | 1;
   vcpu->period_number = 0;
-  vcpu->next_event = ml_settings.full ? 0 : next_begin(vcpu, 0);
+  vcpu->next_begin = ml_settings.full ? 0 : next_begin(vcpu, 0);
+  vcpu->next_event = vcpu->next_begin;
+  /* It begins with calls for every access, which shows what instructions do; the first reset ends that. */
+  ml_plugin.sparse = !ml_settings.full && ml_settings.period >= SPARSE_PERIOD && vcpu->index == 0;
+  ml_plugin.near = ml_plugin.sparse && vcpu->next_begin < 2 * NEAR;
 }
 
 /* A piece ends: write it. `last`: the window ends too, and `following` is where the next one begins. */
@@ -78,7 +124,13 @@ void ml_window_event(struct vcpu *vcpu, uint64_t pc) {
     }
     write_piece(vcpu, true, following);
     vcpu->recording = false;
-    vcpu->next_event = following;
+    vcpu->next_begin = vcpu->next_event = following;
+    if (ml_plugin.sparse && following > vcpu->executed + 4 * NEAR) {
+      ml_plugin.near = false;
+      vcpu->next_event = UINT64_MAX;
+      wait_for_window(vcpu, vcpu->executed);
+      ml_ask_reset();
+    }
     return;
   }
   vcpu->recording = true;

@@ -25,7 +25,7 @@ SLOT = np.dtype(
         ("flags", "<u2"), ("reserved", "<u4"),
     ]
 )  # fmt: skip
-COUNTER = np.dtype([("parts", "<u8"), ("merged", "<u8"), ("stack_parts", "<u8"), ("stack_merged", "<u8")])
+COUNTER = np.dtype([("other_parts", "<u8"), ("stack_parts", "<u8"), ("other_merged", "<u8"), ("stack_merged", "<u8")])
 assert (BLOCK.itemsize, SLOT.itemsize, COUNTER.itemsize) == (64, 32, 32)
 LOAD, STORE, UNSEEN = 0, 1, 2
 
@@ -54,7 +54,7 @@ def _images(extents: Iterable[bytes]) -> dict[tuple[int, int], _Image]:
                 image.slots.append((first, rows))
             elif header["kind"] == KIND_COUNTERS:
                 rows = np.frombuffer(extent, dtype=COUNTER, count=(BLOCK_BYTES - BLOCK.itemsize) // 32, offset=content)
-                if rows["parts"].any():
+                if rows["other_parts"].any() or rows["stack_parts"].any():
                     image.counters.append((int(header["thread"]), int(header["region"]), first, rows))
             else:
                 text = extent[content : content + int(header["used"])]
@@ -110,8 +110,10 @@ def code_counts(writer: CaptureWriter, extents: Iterable[bytes], processes: dict
 
 def _records(slots: Any, counters: Any, dtype: Any) -> Any:
     """One record an instruction, from its slots: directions and widths, counted inline or by calls."""
-    used = np.flatnonzero(counters["parts"])
+    used = np.flatnonzero(counters["other_parts"] + counters["stack_parts"])
     slots, counters = slots[used], counters[used]
+    parts = counters["other_parts"] + counters["stack_parts"]
+    merged = counters["other_merged"] + counters["stack_merged"]
     keys = np.stack([slots["pc"], slots["generation"].astype("<u8")], axis=1)
     unique, inverse = np.unique(keys, axis=0, return_inverse=True)
     inverse = inverse.reshape(-1)
@@ -122,7 +124,7 @@ def _records(slots: Any, counters: Any, dtype: Any) -> Any:
     np.bitwise_or.at(table["flags"], inverse, slots["flags"].astype("<u4"))
     inline = slots["parts"] > 0
     divisor = np.maximum(slots["parts"], 1).astype("<u8")
-    accesses = np.where(inline, counters["parts"] // divisor, counters["parts"] - counters["merged"])
+    accesses = np.where(inline, parts // divisor, parts - merged)
     stack_accesses = counters["stack_parts"] - counters["stack_merged"]
     width = slots["width"].astype("<u8")
     known = np.ones(len(unique), dtype=bool)
@@ -132,12 +134,12 @@ def _records(slots: Any, counters: Any, dtype: Any) -> Any:
         pick = slots["store"] == direction
         rows = inverse[pick]
         np.add.at(table[f"{name}s"], rows, accesses[pick])
-        np.add.at(table[f"{name}_bytes"], rows, (counters["parts"] * width)[pick])
+        np.add.at(table[f"{name}_bytes"], rows, (parts * width)[pick])
         np.add.at(table[f"stack_{name}s"], rows, stack_accesses[pick])
         np.add.at(table[f"stack_{name}_bytes"], rows, (counters["stack_parts"] * width)[pick])
         # The width of an access, where all slots of the direction agree on it.
-        whole = np.where(accesses > 0, counters["parts"] * width // np.maximum(accesses, 1), 0)
-        exact = (whole * accesses == counters["parts"] * width) & (accesses > 0)
+        whole = np.where(accesses > 0, parts * width // np.maximum(accesses, 1), 0)
+        exact = (whole * accesses == parts * width) & (accesses > 0)
         low = np.full(len(unique), np.iinfo("<u8").max, dtype="<u8")
         high = np.zeros(len(unique), dtype="<u8")
         np.minimum.at(low, rows, np.where(exact, whole, 0)[pick])
@@ -145,7 +147,7 @@ def _records(slots: Any, counters: Any, dtype: Any) -> Any:
         table[f"{name}_width"] = np.where((low == high) & (high < 65536), high, 0)
     table["flags"] |= np.where(known, enum_value("code_flags", "stack_known"), 0).astype("<u4")
     unseen = slots["store"] == UNSEEN
-    np.add.at(table["unseen"], inverse[unseen], counters["parts"][unseen])
+    np.add.at(table["unseen"], inverse[unseen], parts[unseen])
     # An instruction that was expected to hide its accesses and did show them is seen.
     shown = (table["loads"] + table["stores"]) > 0
     table["unseen"][shown] = 0
