@@ -124,7 +124,12 @@ struct region_mark {
 #define MAX_FRAMES 65536
 #define MAX_MARKS 256
 #define STREAM_BYTES 24576
-#define ML_PAGE_CACHE 64
+#define ML_LEAF_BITS 18 /* of a page's number: a leaf is a GiB of addresses */
+#define ML_LEAF_CACHE 8
+
+struct ml_page_counts {
+  uint64_t n[2]; /* loads, stores */
+};
 
 struct vcpu {
   struct base *base;       /* counters in use */
@@ -157,11 +162,9 @@ struct vcpu {
   struct region_mark marks[MAX_MARKS];
   struct base *bases[MAX_REGIONS];
   /* pages */
-  struct page_table *page_table;
-  struct page_cache {
-    uint64_t page, epoch;
-    struct page_entry *entry;
-  } page_cache[ML_PAGE_CACHE];
+  uint64_t leaf_number[ML_LEAF_CACHE];
+  struct ml_page_counts *leaf_counts[ML_LEAF_CACHE];
+  struct page_leaf *leaves;
   unsigned index;
   bool live;
 };
@@ -184,6 +187,7 @@ extern struct plugin {
   uint64_t pages_dropped;
   char emulator[1024], arena_path[128];
   uint64_t translations, flushes, modified, threads, recorded, dropped, waited_ns, born_ns;
+  unsigned highest_vcpu;
   uint64_t guest_base;
   bool guest_base_known;
   pthread_mutex_t lock;
@@ -224,7 +228,19 @@ void ml_region_leave(struct vcpu *vcpu, uint32_t region);
 void ml_stacks_after_fork(void);
 
 /* ---- pages (pages.c) ---------------------------------------------------------------------------------------------- */
-void ml_page_access(struct vcpu *vcpu, uint64_t pc, uint64_t address, bool store);
+void ml_page_slow(struct vcpu *vcpu, uint64_t pc, uint64_t address, bool store);
+static inline void ml_page_access(struct vcpu *vcpu, uint64_t pc, uint64_t address, bool store) {
+  const uint64_t number = address >> (12 + ML_LEAF_BITS);
+  if (ML_LIKELY(vcpu->leaf_number[number % ML_LEAF_CACHE] == number)) {
+    uint64_t *count =
+        &vcpu->leaf_counts[number % ML_LEAF_CACHE][address >> 12 & ((UINT64_C(1) << ML_LEAF_BITS) - 1)].n[store];
+    if (ML_LIKELY(*count != 0)) {
+      ++*count;
+      return;
+    }
+  }
+  ml_page_slow(vcpu, pc, address, store);
+}
 void ml_pages_unmapped(uint64_t address, uint64_t bytes);
 void ml_pages_write(struct vcpu *vcpu);
 void ml_pages_drop(struct vcpu *vcpu);

@@ -94,6 +94,8 @@ static void on_vcpu_init(qemu_plugin_id_t id, unsigned index) {
   if (vcpu == NULL) abort();
   vcpu->index = index;
   vcpu->live = true;
+  ml_pages_drop(vcpu);
+  if (index > ml_plugin.highest_vcpu) ml_plugin.highest_vcpu = index;
   vcpu->frames = ml_settings.stacks || ml_settings.functions[0] != 0 ? calloc(MAX_FRAMES, sizeof *vcpu->frames) : NULL;
   ml_windows_start(vcpu);
   ml_switch_region(vcpu, 0);

@@ -249,7 +249,10 @@ class Launch:
     """What is not seen in this program, and what would change that."""
 
 
-def launch(options: EmulateOptions, program: str, command: list[str], channel: str, arena: Arena, *, alloc: bool) -> Launch:
+def launch(
+    options: EmulateOptions, program: str, command: list[str], channel: str, arena: Arena, *, alloc: bool, scratch: Path
+) -> Launch:
+    """`scratch`: a directory for the plugin's list of functions."""
     guest = examine(program, command)
     emulator = find(guest.machine)
     if isinstance(emulator, tuple):
@@ -276,14 +279,18 @@ def launch(options: EmulateOptions, program: str, command: list[str], channel: s
     elif alloc:
         others = os.environ.get("LD_PRELOAD", "")
         preloaded = ["-E", f"LD_PRELOAD={library}:{others}" if others else f"LD_PRELOAD={library}"]
-    settings = {
+    settings: dict[str, Any] = {
         "arena": arena.path, "full": int(options.full), "pages": int(options.pages), "stacks": int(options.stacks),
         "wait": int(options.wait), "seed": options.seed,
     }  # fmt: skip
     if options.window and not options.full:
         settings |= {"window": options.window, "period": options.period}
     if options.functions:
-        settings["functions"] = options.functions
+        from .function_list import write_list
+
+        path = scratch / "functions"
+        write_list(options.functions, guest.words[0], guest.machine, root or "", path)
+        settings["functions"] = path
     value = SEPARATOR.join([*words, "--", *(f"{name}={setting}" for name, setting in settings.items())])
     environment = [f"{preload.CHANNEL_VARIABLE}={channel}", f"{EMULATOR_VARIABLE}={value}"]
     if "LD_PRELOAD" in os.environ:  # qemu itself is a program of this machine and would load them too

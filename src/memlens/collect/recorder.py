@@ -12,6 +12,7 @@ import errno
 import os
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -341,7 +342,9 @@ class Recorder:
             self._give_up(error)
         self._recording = False
 
-    def _open_emulator(self, program: str, command: list[str], options: emulator.EmulateOptions) -> emulator.Launch:
+    def _open_emulator(
+        self, program: str, command: list[str], options: emulator.EmulateOptions, scratch: str
+    ) -> emulator.Launch:
         self.channel = _sampling.Channel(
             sample_bytes=self.options.sample_bytes,
             large_bytes=self.options.large_bytes,
@@ -352,7 +355,13 @@ class Recorder:
         )
         self.arena = emulator.Arena(self.channel.value)
         self.launch = emulator.launch(
-            options, program, command, self.channel.value, self.arena, alloc="alloc" in self.collectors
+            options,
+            program,
+            command,
+            self.channel.value,
+            self.arena,
+            alloc="alloc" in self.collectors,
+            scratch=Path(scratch),
         )
         for reason, remedy in self.launch.notes:
             self.unsupported.append({"collector": "alloc", "reason": reason, "remedy": remedy})
@@ -361,9 +370,10 @@ class Recorder:
     def run_command(self, command: list[str]) -> Outcome:
         program = find_program(command[0])
         if self.options.emulate is not None:
-            launch = self._open_emulator(program, command, self.options.emulate)
-            self._open(command, None)
-            return self._run(_sampling.Child(launch.command, environment=launch.environment), command)
+            with tempfile.TemporaryDirectory(prefix="memlens-") as scratch:
+                launch = self._open_emulator(program, command, self.options.emulate, scratch)
+                self._open(command, None)
+                return self._run(_sampling.Child(launch.command, environment=launch.environment), command)
         self._open_channel(program)
         self._open(command, None)
         with contextlib.ExitStack() as while_running:
