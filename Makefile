@@ -12,12 +12,12 @@ TEST_PACKAGES := binutils elfutils clang llvm util-linux nodejs default-jdk-head
   qemu-system-x86 qemu-system-common virtiofsd~ seabios busybox-static cpio kmod \
   lld gdb gfortran musl-tools~ systemtap-sdt-dev~ qemu-user~ gcc-aarch64-linux-gnu~ gcc-riscv64-linux-gnu~ gcc-powerpc64le-linux-gnu~ \
   libc6-dev-arm64-cross~ libc6-dev-riscv64-cross~ libc6-dev-ppc64el-cross~ libclang-rt-dev~ dwz~ \
-  heaptrack~ sqlite3~ xz-utils file~ libnuma-dev~ libjemalloc2~ libtcmalloc-minimal4~ libmimalloc2.0~ golang-go~ rustc~
+  heaptrack~ valgrind~ sqlite3~ xz-utils file~ libnuma-dev~ libjemalloc2~ libtcmalloc-minimal4~ libmimalloc2.0~ golang-go~ rustc~
 BENCH_PACKAGES := linux-perf/linux-tools-generic
 
 NATIVE_SOURCES := $(shell find format native -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name '*.def') \
   CMakeLists.txt native/core/symbols/CMakeLists.txt pyproject.toml
-WORKLOAD_SOURCES := $(wildcard workloads/*.c workloads/*.cpp workloads/*.h) workloads/CMakeLists.txt
+WORKLOAD_SOURCES := $(wildcard workloads/*.c workloads/*.cpp workloads/*.h workloads/*.S) workloads/CMakeLists.txt
 
 .PHONY: help
 help: ## list the chores
@@ -85,6 +85,11 @@ bench: $(VENV)/.stamp-build $(BUILD)/workloads/.stamp ## measure the overhead of
 bench-alloc: $(VENV)/.stamp-build ## measure the overhead of recording allocations, beside heaptrack; writes docs/overhead-alloc.md
 	@tools/ensure-packages gcc g++ heaptrack
 	@$(BIN)/python benchmarks/alloc.py --memlens $(BIN)/memlens --output docs/overhead-alloc.md --check
+
+.PHONY: bench-emulate
+bench-emulate: $(VENV)/.stamp-build $(BUILD)/workloads/.stamp ## measure counting under the emulator, beside valgrind's tools; writes docs/overhead-emulate.md
+	@tools/ensure-packages qemu-user valgrind
+	@$(BIN)/python benchmarks/emulate.py --memlens $(BIN)/memlens --build $(BUILD)/workloads --output docs/overhead-emulate.md --check $(BENCH_FLAGS)
 
 .PHONY: docs
 docs: $(VENV)/.stamp-build ## write the generated parts of the documentation

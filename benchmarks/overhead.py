@@ -60,7 +60,7 @@ WORKLOADS = (
     Workload("pointer chase", "pointer_chase", "--mib 64 --iterations 8", "--mib 1 --iterations 1"),
     Workload("stencil", "stencil", "--mib 64 --threads 2 --iterations 360", "--mib 2 --iterations 2"),
     Workload("hash map", "hash_map", "--mib 64 --iterations 8", "--mib 1 --iterations 1"),
-    Workload("graph search", "graph_bfs", "--mib 64 --iterations 9", "--mib 1 --iterations 1"),
+    Workload("graph search", "graph_search", "--mib 64 --iterations 9", "--mib 1 --iterations 1"),
     Workload("matrix product", "matmul", "--mib 8 --threads 2 --iterations 16", "--mib 1 --iterations 1"),
     Workload(
         "counters, padded",
