@@ -14,19 +14,22 @@ static struct access_kind *kind_at(struct insn *insn, unsigned index) {
 static struct access_kind *kind_find(struct insn *insn, uint32_t info) {
   const unsigned count = __atomic_load_n(&insn->kind_count, __ATOMIC_ACQUIRE);
   for (unsigned i = 0; i < count; i++)
-    if (kind_at(insn, i)->info == info) return kind_at(insn, i);
+    if (kind_at(insn, i)->info == info || kind_at(insn, i)->other_info == info) return kind_at(insn, i);
   return NULL;
 }
 
-/* The kind of this access among those that the instruction has shown; a new one gets a slot. */
-static struct access_kind *kind_slow(struct insn *insn, uint32_t info) {
-  struct access_kind *found = kind_find(insn, info);
-  if (found != NULL) return found;
+/* A kind that the instruction has not shown yet gets a slot. `info` also tells of alignment: several of them may be
+ * one kind. */
+static struct access_kind *kind_new(struct insn *insn, uint32_t info, bool store, uint16_t width) {
+  static struct access_kind nowhere; /* memory is exhausted */
   pthread_mutex_lock(&lock);
-  found = kind_find(insn, info);
-  const bool store = qemu_plugin_mem_is_store(info);
-  const uint16_t width = (uint16_t)(1u << qemu_plugin_mem_size_shift(info));
+  struct access_kind *found = kind_find(insn, info);
   const unsigned count = insn->kind_count;
+  for (unsigned i = 0; i < count && found == NULL; i++)
+    if (kind_at(insn, i)->store == store && kind_at(insn, i)->width == width) {
+      found = kind_at(insn, i);
+      found->other_info = info;
+    }
   if (found == NULL && count >= 2 && insn->more == NULL) insn->more = calloc(MAX_KINDS - 2, sizeof *insn->more);
   if (found == NULL && count < (insn->more != NULL ? MAX_KINDS : 2)) {
     found = kind_at(insn, count);
@@ -35,14 +38,15 @@ static struct access_kind *kind_slow(struct insn *insn, uint32_t info) {
     found->place = ml_slot_new(insn->pc, insn->generation, width, 0, store, insn->flags);
     found->info = info;
     __atomic_store_n(&insn->kind_count, (uint8_t)(count + 1), __ATOMIC_RELEASE);
-  } else if (found == NULL) { /* as many kinds as there are widths and directions: one of the same must be there */
-    insn->overflow = true;
-    found = kind_at(insn, count - 1);
-    for (unsigned i = 0; i < count; i++)
-      if (kind_at(insn, i)->store == store && kind_at(insn, i)->width == width) found = kind_at(insn, i);
   }
   pthread_mutex_unlock(&lock);
-  return found;
+  return found != NULL ? found : &nowhere;
+}
+
+static struct access_kind *kind_slow(struct insn *insn, uint32_t info) {
+  struct access_kind *found = kind_find(insn, info);
+  if (found != NULL) return found;
+  return kind_new(insn, info, qemu_plugin_mem_is_store(info), (uint16_t)(1u << qemu_plugin_mem_size_shift(info)));
 }
 
 static inline struct access_kind *kind_of(struct insn *insn, uint32_t info) {
@@ -98,7 +102,7 @@ void ml_on_page_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t addres
 static void end_run(struct vcpu *vcpu) {
   struct access_kind *kind = vcpu->last_kind;
   if (kind == NULL || kind->irregular) return;
-  if (!vcpu->run_contiguous || (kind->parts != 0 && kind->parts != vcpu->run_parts) || vcpu->run_parts > UINT16_MAX) {
+  if (!vcpu->run_regular || (kind->parts != 0 && kind->parts != vcpu->run_parts) || vcpu->run_parts > UINT16_MAX) {
     kind->irregular = true;
     vcpu->last_insn->multipart = true;
     return;
@@ -118,33 +122,32 @@ static void find_stack(struct vcpu *vcpu, uint64_t address) {
   }
 }
 
-/* Instructions that are not known yet, or make several parts. */
-void ml_on_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data) {
-  struct insn *insn = data;
-  struct vcpu *vcpu = ml_vcpus[cpu];
-  struct access_kind *kind = kind_of(insn, info);
-  if (ML_UNLIKELY(vcpu->resync)) ml_window_resync(vcpu);
-  if (ML_UNLIKELY(!vcpu->stack_tried) && kind->store) find_stack(vcpu, address);
+static void take_part(struct vcpu *vcpu, struct insn *insn, struct access_kind *kind, uint64_t address) {
   struct ml_slot_counter *counter = ml_counter(vcpu->base, kind->place);
   const unsigned stack = is_stack(vcpu, address);
   counter->parts[stack]++;
   if (ML_UNLIKELY(ml_settings.pages)) ml_page_access(vcpu, insn->pc, address, kind->store);
-  if (vcpu->last_insn == insn && vcpu->last_kind == kind && vcpu->last_serial == vcpu->serial && !insn->alone) {
+  if (vcpu->last_insn == insn && vcpu->last_serial == vcpu->serial && vcpu->last_kind->store == kind->store &&
+      !insn->alone && !insn->separate) {
     vcpu->run_parts++;
+    if (vcpu->last_kind != kind) { /* an x87 value is 8 bytes and 2 */
+      vcpu->run_regular = false;
+      kind->irregular = true;
+    }
     if (address == vcpu->last_end) {
       counter->merged[stack]++;
       vcpu->last_end += kind->width;
       if (vcpu->recording) ml_window_extend(vcpu, kind->width);
       return;
     }
-    vcpu->run_contiguous = false;
+    vcpu->run_regular = false;
   } else {
     end_run(vcpu);
     vcpu->last_insn = insn;
     vcpu->last_kind = kind;
     vcpu->last_serial = vcpu->serial;
     vcpu->run_parts = 1;
-    vcpu->run_contiguous = true;
+    vcpu->run_regular = true;
     /* Another translation of it would be faster, or better: worth one when this happens often. */
     if ((insn->alone || (ml_kind_is_learned(kind) && ml_would_improve(insn))) &&
         ++vcpu->learning_calls >= ml_plugin.learning_limit) {
@@ -154,6 +157,36 @@ void ml_on_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, vo
   }
   vcpu->last_end = address + kind->width;
   begin_access(vcpu, insn, kind, address);
+}
+
+/* Instructions that are not known yet, or make several parts. */
+void ml_on_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data) {
+  struct insn *insn = data;
+  struct vcpu *vcpu = ml_vcpus[cpu];
+  struct access_kind *kind = kind_of(insn, info);
+  if (ML_UNLIKELY(vcpu->resync)) ml_window_resync(vcpu);
+  if (ML_UNLIKELY(!vcpu->stack_tried) && kind->store) find_stack(vcpu, address);
+  take_part(vcpu, insn, kind, address);
+}
+
+/* Atomics. What they do is a matter of the instruction set, not of how the emulator does it: qemu 7.2 shows only the
+ * store of an atomic operation once there are several threads, and a store-conditional as a compare-and-exchange. */
+void ml_on_atomic_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data) {
+  struct insn *insn = data;
+  struct vcpu *vcpu = ml_vcpus[cpu];
+  const bool store = qemu_plugin_mem_is_store(info);
+  if (ML_UNLIKELY(vcpu->resync)) ml_window_resync(vcpu);
+  if (insn->conditional && !store) return;
+  if (insn->modifies && !store) {
+    vcpu->loaded_insn = insn;
+    vcpu->loaded_serial = vcpu->serial;
+  } else if (insn->modifies && (vcpu->loaded_insn != insn || vcpu->loaded_serial != vcpu->serial)) {
+    const uint16_t width = (uint16_t)(1u << qemu_plugin_mem_size_shift(info));
+    const uint32_t made_up = UINT32_C(0x80000000) | width;
+    struct access_kind *load = kind_find(insn, made_up);
+    take_part(vcpu, insn, load != NULL ? load : kind_new(insn, made_up, false, width), address);
+  }
+  take_part(vcpu, insn, kind_slow(insn, info), address);
 }
 
 void ml_on_block(unsigned cpu, void *data) {

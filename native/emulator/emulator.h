@@ -81,7 +81,7 @@ uint32_t ml_region_string(uint32_t region);                /* its string id */
 /* ---- instructions (translate.c) --------------------------------------------------------------------------------- */
 /* What an instruction was seen to do in one direction and width. */
 struct access_kind {
-  uint32_t info; /* qemu's, as it came; tells direction and width */
+  uint32_t info, other_info; /* qemu's, as they came; tell direction, width and alignment */
   uint16_t width;
   bool store, irregular; /* irregular: not every execution makes the same number of parts, all contiguous */
   uint16_t parts;        /* of an execution; 0: not known yet */
@@ -91,7 +91,7 @@ struct access_kind {
   struct slot_place inline_place; /* counts parts, of which `parts` are one access */
   bool has_inline;
 };
-#define MAX_KINDS 8
+#define MAX_KINDS 12 /* two directions, widths of 1 to 32 */
 #define MAX_CODE 16
 struct insn {
   uint64_t pc;
@@ -100,7 +100,8 @@ struct insn {
   unsigned char code[MAX_CODE];
   uint8_t kind_count;
   bool multipart; /* the end of an execution must be told */
-  bool overflow;  /* more kinds than there is room for */
+  bool separate;  /* a repeated instruction: each part is an access */
+  bool modifies, conditional; /* atomic: a load and a store; a store that may not happen */
   bool alone;     /* in a block whose executions are not told apart: its accesses are never merged */
   uint16_t runs;  /* of the block that begins with it */
   const char *unseen_name;     /* makes accesses that the emulator does not show */
@@ -140,10 +141,12 @@ struct vcpu {
   uint64_t serial;         /* of block executions where it matters */
   struct insn *last_insn;
   struct access_kind *last_kind;
+  const struct insn *loaded_insn; /* last atomic operation whose load was shown */
+  uint64_t loaded_serial;
   uint64_t last_serial, last_end;
   uint64_t learning_calls, published_ns;
   uint32_t run_parts;
-  bool run_contiguous, recording, resync, stack_tried, came_by_jump;
+  bool run_regular, recording, resync, stack_tried, came_by_jump;
   uint64_t stack_low, stack_bytes;
   /* the access that further parts may still extend */
   uint64_t pending_pc, pending_address;
@@ -200,6 +203,7 @@ uint64_t ml_now_ns(void);
 void ml_on_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_single_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_only_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
+void ml_on_atomic_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_page_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_block(unsigned cpu, void *insn);
 void ml_on_tick(unsigned cpu, void *unused);
@@ -251,7 +255,8 @@ enum insn_role { ROLE_NONE, ROLE_CALL, ROLE_RETURN, ROLE_JUMP, ROLE_UNSEEN };
 struct insn_facts {
   enum insn_role role;
   const char *unseen; /* its name */
-  bool atomic;
+  bool atomic, modifies, conditional; /* see struct insn */
+  bool repeated;
   bool loops; /* may lead back: every cycle of a program passes one of these */
 };
 struct insn_facts ml_decode(const unsigned char *bytes, size_t size);

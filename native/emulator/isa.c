@@ -22,7 +22,8 @@ static struct insn_facts x86(const unsigned char *at, size_t size) {
     memcpy(&word, end - 4, 4);
     distance = word;
   }
-  facts.loops = distance <= 0 || (repeated && (*at & 0xf4) == 0xa4);
+  facts.repeated = repeated && (*at >= 0xa4 && *at <= 0xaf && *at != 0xa8 && *at != 0xa9);
+  facts.loops = distance <= 0 || facts.repeated;
   const unsigned modrm = at + 1 < end ? at[1] : 0;
   switch (*at) {
     case 0xe8: facts.role = ROLE_CALL; break;
@@ -35,6 +36,15 @@ static struct insn_facts x86(const unsigned char *at, size_t size) {
       break;
     }
     case 0x86: case 0x87: facts.atomic |= modrm < 0xc0; break; /* xchg with memory locks */
+    case 0xd9: case 0xdb: case 0xdd: case 0xdf: { /* values of 10 bytes and the x87's state, likewise */
+      const unsigned operation = modrm >> 3 & 7;
+      if (modrm < 0xc0 && ((*at == 0xdb && (operation == 5 || operation == 7)) || (*at == 0xd9 && (operation == 4 || operation == 6)) ||
+                           (*at == 0xdd && (operation == 4 || operation == 6)) || (*at == 0xdf && (operation == 4 || operation == 6)))) {
+        facts.role = ROLE_UNSEEN;
+        facts.unseen = "x87";
+      }
+      break;
+    }
     case 0x0f: /* fxsave and its kind go to host memory directly from qemu 9.1 on */
       if (modrm == 0xae && at + 2 < end && at[2] < 0xc0) {
         const unsigned operation = at[2] >> 3 & 7;
@@ -46,6 +56,7 @@ static struct insn_facts x86(const unsigned char *at, size_t size) {
       break;
     default: break;
   }
+  facts.modifies = facts.atomic;
   return facts;
 }
 
@@ -59,7 +70,11 @@ static struct insn_facts aarch64(uint32_t w) {
   else if ((w & 0x9e000000) == 0x84000000) facts = (struct insn_facts){.role = ROLE_UNSEEN, .unseen = "SVE load or store"};
   else if ((w & 0x3f200c00) == 0x19000400 || (w & 0x3f200c00) == 0x1d000400)
     facts = (struct insn_facts){.role = ROLE_UNSEEN, .unseen = "cpy/set"};
-  facts.atomic = (w & 0x3f000000) == 0x08000000 || (w & 0x3f200c00) == 0x38200000;
+  const bool pair = (w & 0xbfa07c00) == 0x08207c00; /* casp */
+  facts.modifies = pair || (w & 0x3fa07c00) == 0x08a07c00 ||
+                   ((w & 0x3f200c00) == 0x38200000 && (w & 0x3ffffc00) != 0x38bfc000); /* cas, ld<op>, swp; not ldapr */
+  facts.conditional = (w & 0x3fc00000) == 0x08000000 && !pair;
+  facts.atomic = facts.modifies || (w & 0x3f000000) == 0x08000000;
   if ((w & 0x7c000000) == 0x14000000) facts.loops = signed_bits(w & 0x3ffffff, 26) <= 0;
   else if ((w & 0xff000010) == 0x54000000 || (w & 0x7e000000) == 0x34000000)
     facts.loops = signed_bits(w >> 5 & 0x7ffff, 19) <= 0;
@@ -90,6 +105,8 @@ static struct insn_facts riscv64(const unsigned char *at, size_t size) {
   else if ((operation == 0x07 || operation == 0x27) && (width == 0 || width >= 5) && ml_plugin.api >= 2)
     facts = (struct insn_facts){.role = ROLE_UNSEEN, .unseen = "vector load or store"};
   facts.atomic = operation == 0x2f;
+  facts.conditional = facts.atomic && w >> 27 == 3;
+  facts.modifies = facts.atomic && w >> 27 != 2 && w >> 27 != 3;
   facts.loops = ((operation == 0x63 || operation == 0x6f) && (w >> 31) != 0) || facts.role == ROLE_JUMP ||
                 (operation == 0x67 && facts.role == ROLE_CALL);
   return facts;
@@ -108,6 +125,8 @@ static struct insn_facts ppc64(uint32_t w) {
                 (primary == 19 && extended == 528);
   facts.atomic = primary == 31 && (extended == 20 || extended == 84 || extended == 52 || extended == 116 ||
                                    extended == 150 || extended == 214 || extended == 276 || extended == 182);
+  facts.conditional = primary == 31 && link && (extended == 150 || extended == 214 || extended == 694 ||
+                                                extended == 726 || extended == 182);
   return facts;
 }
 

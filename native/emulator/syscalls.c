@@ -12,12 +12,12 @@
 #include <unistd.h>
 
 enum call { MMAP, MUNMAP, MREMAP, MADVISE, CLONE, EXECVE, EXECVEAT, MBIND, SET_MEMPOLICY, GET_MEMPOLICY, MOVE_PAGES,
-            MIGRATE_PAGES, SHMDT, CALLS };
+            MIGRATE_PAGES, SHMDT, CLONE3, CALLS };
 static const char *const call_name[CALLS] = {"mmap", "munmap", "mremap", "madvise", "clone", "execve", "execveat", "mbind",
-                                             "set_mempolicy", "get_mempolicy", "move_pages", "migrate_pages", "shmdt"};
-static const int16_t numbers_x86_64[CALLS] = {9, 11, 25, 28, 56, 59, 322, 237, 238, 239, 279, 256, 67};
-static const int16_t numbers_generic[CALLS] = {222, 215, 216, 233, 220, 221, 281, 235, 237, 236, 239, 238, 197};
-static const int16_t numbers_ppc64[CALLS] = {90, 91, 163, 205, 120, 11, 362, 259, 261, 260, 301, 258, 398};
+                                             "set_mempolicy", "get_mempolicy", "move_pages", "migrate_pages", "shmdt", "clone3"};
+static const int16_t numbers_x86_64[CALLS] = {9, 11, 25, 28, 56, 59, 322, 237, 238, 239, 279, 256, 67, 435};
+static const int16_t numbers_generic[CALLS] = {222, 215, 216, 233, 220, 221, 281, 235, 237, 236, 239, 238, 197, 435};
+static const int16_t numbers_ppc64[CALLS] = {90, 91, 163, 205, 120, 11, 362, 259, 261, 260, 301, 258, 398, 435};
 
 static enum call which(int64_t number) {
   const int16_t *numbers = ml_settings.machine == EM_X86_64 ? numbers_x86_64
@@ -173,6 +173,11 @@ void ml_on_syscall(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a
       open_call.address = a3 == MADV_DONTNEED || a3 == MADV_FREE || a3 == MADV_REMOVE ? a1 : 0;
       open_call.bytes = a2;
       break;
+    case CLONE3: {
+      const uint64_t *clone = a2 >= 56 ? checked(a1, 56) : NULL; /* flags first, stack and its size sixth and seventh */
+      new_thread_stack = clone != NULL && (clone[0] & CLONE_VM) != 0 && (clone[0] & CLONE_VFORK) == 0 ? clone[5] + clone[6] : 0;
+      break;
+    }
     case CLONE: new_thread_stack = (a1 & CLONE_VM) != 0 && (a1 & CLONE_VFORK) == 0 ? a2 : 0; break;
     case EXECVE: before_exec(vcpu, a1); break;
     case EXECVEAT: before_exec(vcpu, a2); break;

@@ -16,7 +16,8 @@ static struct insn *table[1u << TABLE_BITS];
 static struct insn **bucket(uint64_t pc) { return &table[pc * UINT64_C(0x9E3779B97F4A7C15) >> (64 - TABLE_BITS)]; }
 
 /* The instruction at `pc`; code that changed gets a new entry, and what the old one counted stays its own. */
-static struct insn *insn_at(uint64_t pc, const unsigned char *bytes, size_t size, bool anonymous, bool atomic) {
+static struct insn *insn_at(uint64_t pc, const unsigned char *bytes, size_t size, bool anonymous,
+                            const struct insn_facts *facts) {
   struct insn *newest = NULL;
   for (struct insn *insn = *bucket(pc); insn != NULL; insn = insn->next) {
     if (insn->pc != pc) continue;
@@ -38,7 +39,10 @@ static struct insn *insn_at(uint64_t pc, const unsigned char *bytes, size_t size
   insn->bytes = (uint16_t)size;
   insn->generation = newest != NULL ? newest->generation + 1 : 0;
   insn->flags = (uint16_t)((anonymous ? ML_ENUM_code_flags_ANONYMOUS : 0) | (newest ? ML_ENUM_code_flags_MODIFIED : 0) |
-                           (atomic ? ML_ENUM_code_flags_ATOMIC : 0));
+                           (facts->atomic ? ML_ENUM_code_flags_ATOMIC : 0));
+  insn->modifies = facts->modifies;
+  insn->conditional = facts->conditional;
+  insn->separate = facts->repeated;
   if (newest != NULL) ml_plugin.modified++;
   insn->next = *bucket(pc);
   *bucket(pc) = insn;
@@ -49,7 +53,7 @@ bool ml_kind_is_learned(const struct access_kind *kind) { return !kind->irregula
 
 /* An instruction whose every execution is known: one width in each direction, always the same parts. */
 static bool is_learned(const struct insn *insn) {
-  if (insn->kind_count == 0 || insn->kind_count > 2 || insn->overflow) return false;
+  if (insn->kind_count == 0 || insn->kind_count > 2 || insn->modifies || insn->conditional) return false;
   for (unsigned i = 0; i < insn->kind_count; i++)
     if (!ml_kind_is_learned(&insn->kinds[i])) return false;
   return insn->kind_count == 1 || insn->kinds[0].store != insn->kinds[1].store;
@@ -151,7 +155,7 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     unsigned char copy[MAX_CODE] = {0};
     if (bytes != NULL) memcpy(copy, bytes, size);
     const struct insn_facts facts = ml_decode(copy, size);
-    struct insn *insn = insn_at(pc, copy, size, place.anonymous, facts.atomic);
+    struct insn *insn = insn_at(pc, copy, size, place.anonymous, &facts);
     if (insn == NULL) continue;
     if (first_insn == NULL) {
       first_insn = insn;
@@ -171,7 +175,10 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     }
     if (ticks && facts.loops) qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_tick, QEMU_PLUGIN_CB_NO_REGS, NULL);
     const bool learned = is_learned(insn);
-    if (learned && inline_now && can_count_inline(insn)) {
+    if (insn->modifies || insn->conditional) {
+      qemu_plugin_register_vcpu_mem_cb(handle, ml_on_atomic_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
+      needs_serial = true;
+    } else if (learned && inline_now && can_count_inline(insn)) {
       count_inline(handle, insn);
       if (pages)
         qemu_plugin_register_vcpu_mem_cb(handle, ml_on_page_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
