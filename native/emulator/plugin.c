@@ -87,6 +87,30 @@ uint32_t ml_thread_id(struct vcpu *vcpu) {
   return vcpu->thread;
 }
 
+#if ML_PLUGIN_API == 1
+/* Called by the thread that makes the new one: its system call told. */
+static uint64_t stack_pointer_of_new(void) { return ml_new_thread_stack(); }
+#else
+/* Called by the new thread itself, which can be asked. */
+static uint64_t stack_pointer_of_new(void) {
+  const char *name = ml_settings.machine == EM_X86_64 ? "rsp" : ml_settings.machine == EM_PPC64 ? "r1" : "sp";
+  uint64_t pointer = 0;
+  struct qemu_glib_array *registers = qemu_plugin_get_registers();
+  if (registers == NULL) return 0;
+  struct qemu_glib_array *value = g_byte_array_new();
+  const qemu_plugin_reg_descriptor *descriptors = (const void *)registers->data;
+  for (unsigned i = 0; i < registers->length; i++)
+    if (strcmp(descriptors[i].name, name) == 0 && qemu_plugin_read_register(descriptors[i].handle, value) >= 8 &&
+        value->length >= 8) {
+      memcpy(&pointer, value->data, 8);
+      break;
+    }
+  g_byte_array_free(value, 1);
+  g_array_free(registers, 1);
+  return pointer;
+}
+#endif
+
 static void on_vcpu_init(qemu_plugin_id_t id, unsigned index) {
   (void)id;
   if (index >= MAX_VCPUS) abort(); /* qemu numbers by threads alive: the kernel allows fewer */
@@ -103,10 +127,10 @@ static void on_vcpu_init(qemu_plugin_id_t id, unsigned index) {
   if (!first) {
     if (ml_plugin.only != NULL) ml_windows_several(ml_plugin.only);
     ml_plugin.only = NULL; /* qemu throws code away before the second thread runs: all of it comes anew */
-    const uint64_t stack = ml_new_thread_stack();
+    const uint64_t stack = stack_pointer_of_new();
     uint64_t begin, end;
-    vcpu->stack_tried = true;
     if (stack != 0 && ml_mapping_at(stack - 8, &begin, &end)) {
+      vcpu->stack_tried = true;
       vcpu->stack_low = begin;
       vcpu->stack_bytes = stack - begin;
     }

@@ -82,6 +82,20 @@ typedef struct {
 } qemu_plugin_u64;
 struct qemu_plugin_scoreboard *qemu_plugin_scoreboard_new(size_t element_size);
 void *qemu_plugin_scoreboard_find(struct qemu_plugin_scoreboard *score, unsigned vcpu_index);
+/* GLib's arrays, which qemu uses: data and length come first. */
+struct qemu_glib_array {
+  uint8_t *data;
+  unsigned length;
+};
+typedef struct {
+  void *handle;
+  const char *name, *feature;
+} qemu_plugin_reg_descriptor;
+struct qemu_glib_array *qemu_plugin_get_registers(void);
+int qemu_plugin_read_register(void *handle, struct qemu_glib_array *buffer);
+struct qemu_glib_array *g_byte_array_new(void);
+uint8_t *g_byte_array_free(struct qemu_glib_array *array, int free_data);
+char *g_array_free(struct qemu_glib_array *array, int free_data);
 void qemu_plugin_register_vcpu_mem_inline_per_vcpu(struct qemu_plugin_insn *insn, enum qemu_plugin_mem_rw rw,
                                                    enum qemu_plugin_op op, qemu_plugin_u64 entry, uint64_t imm);
 #endif
