@@ -17,6 +17,7 @@ static bool begin(void) {
 
 static void region(const char *name, unsigned operation) {
   const int saved = errno;
+  if (ML_UNLIKELY(ml_emulated) && operation != ML_ENUM_region_operation_PHASE) ml_guest_region(operation, name);
   if (!begin()) {
     errno = saved;
     return;

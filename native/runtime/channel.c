@@ -267,6 +267,7 @@ static bool attach(void) {
   /* Without variables the C library is not initialised yet: ask again. (Or the program cleared them: a
    * fork's child then has all it needs from its parent.) */
   if (environ == NULL && ml_runtime.header == NULL && !ml_runtime.standalone) return false;
+  ml_guest_start();
   uint32_t expected = ML_DETACHED;
   if (!atomic_compare_exchange_strong(&ml_runtime.guard->attachment, &expected, ML_ATTACHING))
     return expected == ML_ATTACHED;
@@ -275,6 +276,7 @@ static bool attach(void) {
     return false;
   }
   const int saved = errno;
+  if (ml_runtime.generation != 0 && (ml_emulated || ml_runtime.guard_unsure)) ml_stacks_clear();
   const bool standalone_child = ml_runtime.standalone; /* a fork of a process that writes for itself */
   bool attached = !standalone_child && attach_channel();
   if (!attached) attached = ml_standalone_attach();
@@ -294,6 +296,10 @@ static bool attach(void) {
 bool ml_attached(void) {
   if (ML_UNLIKELY(ml_runtime.guard == NULL)) ml_runtime_start();
   if (ml_runtime.guard == NULL) return false;
+  if (ML_UNLIKELY(ml_runtime.guard_unsure) && ml_runtime.pid != (uint32_t)getpid()) {
+    ml_runtime.pid = (uint32_t)getpid();
+    atomic_store(&ml_runtime.guard->attachment, ML_DETACHED);
+  }
   const uint32_t attachment = atomic_load_explicit(&ml_runtime.guard->attachment, memory_order_acquire);
   if (ML_LIKELY(attachment == ML_ATTACHED)) {
     if (ML_UNLIKELY(!ml_runtime.standalone && atomic_load_explicit(&ml_runtime.header->closed, memory_order_relaxed))) {

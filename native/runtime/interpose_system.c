@@ -14,10 +14,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "memlens_emulator.h"
+
 #define OPERATION(name) ML_ENUM_allocation_operation_##name
 
-/* The next definition of a function, looked up once. */
-static void *next(_Atomic(void *) *kept, const char *name) {
+void *ml_next(_Atomic(void *) *kept, const char *name) {
   void *function = atomic_load_explicit(kept, memory_order_relaxed);
   if (ML_LIKELY(function != NULL)) return function;
   if (ml_self.resolving) return NULL;
@@ -31,11 +32,6 @@ static void *next(_Atomic(void *) *kept, const char *name) {
   ml_self.resolving = false;
   return function;
 }
-#define NEXT(name)                         \
-  static _Atomic(void *) kept_##name;      \
-  void *found = next(&kept_##name, #name); \
-  __typeof__(&name) function;              \
-  __builtin_memcpy(&function, &found, sizeof function)
 
 static bool wanted(void) {
   if (ml_self.inside != 0) { /* a signal handler that interrupted us: our own code makes bare system calls */
@@ -67,17 +63,17 @@ static void *map(mmap_type function, void *hint, size_t bytes, int protection, i
 }
 
 ML_EXPORT void *mmap(void *hint, size_t bytes, int protection, int flags, int fd, off_t offset) {
-  NEXT(mmap);
+  ML_NEXT(mmap);
   return map(function, hint, bytes, protection, flags, fd, offset);
 }
 
 ML_EXPORT void *mmap64(void *hint, size_t bytes, int protection, int flags, int fd, off_t offset) {
-  NEXT(mmap64);
+  ML_NEXT(mmap64);
   return map(function, hint, bytes, protection, flags, fd, offset);
 }
 
 ML_EXPORT int munmap(void *address, size_t bytes) {
-  NEXT(munmap);
+  ML_NEXT(munmap);
   const uint64_t before = wanted() ? ml_now_ns() : 0;
   const int result = function != NULL ? function(address, bytes) : (int)syscall(SYS_munmap, address, bytes);
   if (before != 0 && result == 0) ml_record_release(address, bytes, before, OPERATION(MUNMAP), 0);
@@ -85,7 +81,7 @@ ML_EXPORT int munmap(void *address, size_t bytes) {
 }
 
 ML_EXPORT void *mremap(void *old_address, size_t old_bytes, size_t bytes, int flags, ...) {
-  NEXT(mremap);
+  ML_NEXT(mremap);
   va_list arguments;
   va_start(arguments, flags);
   void *fixed = (flags & MREMAP_FIXED) != 0 ? va_arg(arguments, void *) : NULL;
@@ -128,13 +124,18 @@ static void record_pinning(unsigned operation, uint32_t thread, const void *mask
   errno = saved;
 }
 
+/* Under the emulator, which has none of these calls, its plugin makes them. */
+#define GUEST_POLICY(name, ...) \
+  ml_guest_policy(ML_POLICY_##name, (const uint64_t[6]){__VA_ARGS__})
+#define POINTER(pointer) (uint64_t)(uintptr_t)(pointer)
+
 /* The words of a node mask of `max_node` bits, as the system calls count them. */
 static size_t node_mask_bytes(unsigned long max_node) {
   return max_node == 0 ? 0 : (max_node + 8 * sizeof(long) - 1) / (8 * sizeof(long)) * sizeof(long);
 }
 
 ML_EXPORT int sched_setaffinity(pid_t pid, size_t bytes, const cpu_set_t *mask) {
-  NEXT(sched_setaffinity);
+  ML_NEXT(sched_setaffinity);
   const int result = function != NULL ? function(pid, bytes, mask) : (int)syscall(SYS_sched_setaffinity, pid, bytes, mask);
   if (result == 0 || errno != EFAULT)
     record_pinning(ML_ENUM_pinning_operation_SCHED_SETAFFINITY, (uint32_t)pid, mask, bytes, 0, 0, 0, 0, result);
@@ -142,7 +143,7 @@ ML_EXPORT int sched_setaffinity(pid_t pid, size_t bytes, const cpu_set_t *mask) 
 }
 
 ML_EXPORT int pthread_setaffinity_np(pthread_t thread, size_t bytes, const cpu_set_t *mask) {
-  NEXT(pthread_setaffinity_np);
+  ML_NEXT(pthread_setaffinity_np);
   if (function == NULL) return ENOSYS;
   const int error = function(thread, bytes, mask);
   /* Only the thread itself knows its kernel id; the recorder finds the CPUs of others by polling. */
@@ -152,8 +153,10 @@ ML_EXPORT int pthread_setaffinity_np(pthread_t thread, size_t bytes, const cpu_s
 }
 
 ML_EXPORT long set_mempolicy(int mode, const unsigned long *mask, unsigned long max_node) {
-  NEXT(set_mempolicy);
-  const long result = function != NULL ? function(mode, mask, max_node) : syscall(SYS_set_mempolicy, mode, mask, max_node);
+  ML_NEXT(set_mempolicy);
+  long result;
+  if (ML_UNLIKELY(ml_emulated)) result = GUEST_POLICY(SET_MEMPOLICY, (uint64_t)mode, POINTER(mask), max_node);
+  else result = function != NULL ? function(mode, mask, max_node) : syscall(SYS_set_mempolicy, mode, mask, max_node);
   if (result == 0)
     record_pinning(ML_ENUM_pinning_operation_SET_MEMPOLICY, 0, mask, node_mask_bytes(max_node), 0, 0,
                    (unsigned)mode & 0xff, (unsigned)mode & ~0xffu, result);
@@ -162,27 +165,46 @@ ML_EXPORT long set_mempolicy(int mode, const unsigned long *mask, unsigned long 
 
 ML_EXPORT long mbind(void *address, unsigned long bytes, int mode, const unsigned long *mask, unsigned long max_node,
                      unsigned flags) {
-  NEXT(mbind);
-  const long result = function != NULL ? function(address, bytes, mode, mask, max_node, flags)
-                                       : syscall(SYS_mbind, address, bytes, mode, mask, max_node, flags);
+  ML_NEXT(mbind);
+  long result;
+  if (ML_UNLIKELY(ml_emulated))
+    result = GUEST_POLICY(MBIND, POINTER(address), bytes, (uint64_t)mode, POINTER(mask), max_node, flags);
+  else
+    result = function != NULL ? function(address, bytes, mode, mask, max_node, flags)
+                              : syscall(SYS_mbind, address, bytes, mode, mask, max_node, flags);
   if (result == 0)
     record_pinning(ML_ENUM_pinning_operation_MBIND, 0, mask, node_mask_bytes(max_node), (uint64_t)(uintptr_t)address,
                    bytes, (unsigned)mode & 0xff, flags, result);
   return result;
 }
 
+/* Sets nothing: hooked for the emulator only. */
+ML_EXPORT long get_mempolicy(int *mode, unsigned long *mask, unsigned long max_node, void *address, unsigned flags) {
+  if (ML_UNLIKELY(ml_emulated))
+    return GUEST_POLICY(GET_MEMPOLICY, POINTER(mode), POINTER(mask), max_node, POINTER(address), flags);
+  ML_NEXT(get_mempolicy);
+  return function != NULL ? function(mode, mask, max_node, address, flags)
+                          : syscall(SYS_get_mempolicy, mode, mask, max_node, address, flags);
+}
+
 ML_EXPORT long migrate_pages(int pid, unsigned long max_node, const unsigned long *from, const unsigned long *to) {
-  NEXT(migrate_pages);
-  const long result = function != NULL ? function(pid, max_node, from, to) : syscall(SYS_migrate_pages, pid, max_node, from, to);
+  ML_NEXT(migrate_pages);
+  long result;
+  if (ML_UNLIKELY(ml_emulated)) result = GUEST_POLICY(MIGRATE_PAGES, (uint64_t)pid, max_node, POINTER(from), POINTER(to));
+  else result = function != NULL ? function(pid, max_node, from, to) : syscall(SYS_migrate_pages, pid, max_node, from, to);
   if (result >= 0)
     record_pinning(ML_ENUM_pinning_operation_MIGRATE_PAGES, (uint32_t)pid, to, node_mask_bytes(max_node), 0, 0, 0, 0, result);
   return result;
 }
 
 ML_EXPORT long move_pages(int pid, unsigned long count, void **pages, const int *nodes, int *status, int flags) {
-  NEXT(move_pages);
-  const long result = function != NULL ? function(pid, count, pages, nodes, status, flags)
-                                       : syscall(SYS_move_pages, pid, count, pages, nodes, status, flags);
+  ML_NEXT(move_pages);
+  long result;
+  if (ML_UNLIKELY(ml_emulated))
+    result = GUEST_POLICY(MOVE_PAGES, (uint64_t)pid, count, POINTER(pages), POINTER(nodes), POINTER(status), (uint64_t)flags);
+  else
+    result = function != NULL ? function(pid, count, pages, nodes, status, flags)
+                              : syscall(SYS_move_pages, pid, count, pages, nodes, status, flags);
   if (result >= 0 && nodes != NULL && count > 0) {
     uint64_t mask = 0;
     for (unsigned long i = 0; i < count && i < 65536; i++)
@@ -195,7 +217,7 @@ ML_EXPORT long move_pages(int pid, unsigned long count, void **pages, const int 
 
 /* ---- threads, unloading, leaving ------------------------------------------------------------------- */
 ML_EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument) {
-  NEXT(pthread_create);
+  ML_NEXT(pthread_create);
   if (function == NULL) return EAGAIN;
   const int error = function(thread, attributes, start, argument);
   if (error != 0) return error;
@@ -216,7 +238,7 @@ ML_EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes
 }
 
 ML_EXPORT int dlclose(void *handle) {
-  NEXT(dlclose);
+  ML_NEXT(dlclose);
   if (function == NULL) return -1;
   const int result = function(handle);
   ml_unwind_forget();
@@ -233,7 +255,7 @@ static void leave(void) {
 }
 
 ML_EXPORT void _exit(int status) {
-  NEXT(_exit);
+  ML_NEXT(_exit);
   leave();
   ml_standalone_end();
   if (function != NULL) function(status);
@@ -249,7 +271,7 @@ static void enter_sandbox(void) {
 /* A sandbox that kills for an unexpected system call must not meet ours: recording ends before it
  * begins. (A filter that is installed by a bare system call is not seen.) */
 ML_EXPORT int prctl(int option, ...) {
-  NEXT(prctl);
+  ML_NEXT(prctl);
   va_list arguments;
   va_start(arguments, option);
   unsigned long values[4];
@@ -262,7 +284,7 @@ ML_EXPORT int prctl(int option, ...) {
 
 int seccomp_load(const void *context); /* of libseccomp */
 ML_EXPORT int seccomp_load(const void *context) {
-  NEXT(seccomp_load);
+  ML_NEXT(seccomp_load);
   if (function == NULL) return -EOPNOTSUPP;
   enter_sandbox();
   return function(context);
@@ -277,6 +299,7 @@ __attribute__((constructor)) static void load(void) {
   ml_self.resolving = false;
   ml_runtime.other_malloc = malloc_seen < ml_runtime.text_begin || malloc_seen >= ml_runtime.text_end;
   ml_attached();
+  ml_exec_start();
   if (ml_runtime.other_malloc && ml_recording())
     atomic_fetch_or(&ml_runtime.slot->flags, (uint32_t)ML_ENUM_runtime_flags_OTHER_MALLOC);
   ml_self.inside--;

@@ -69,6 +69,8 @@ struct ml_runtime {
   bool standalone;
   bool other_malloc; /* the program has a malloc of its own: ours is not called */
   bool sandboxed; /* unexpected system calls may kill from here on, in forked children too */
+  bool guard_unsure; /* an emulator that ignores MADV_WIPEONFORK, and no plugin in it: `pid` tells a child */
+  uint32_t pid;
   uint64_t generation;
   uint64_t ring_bytes;
   uint32_t ring_count;
@@ -103,6 +105,24 @@ uint32_t ml_string(const char *text, size_t bytes);
 void *ml_map_private(size_t bytes, bool wipe_on_fork); /* NULL on failure */
 bool ml_readable(uint64_t address, size_t bytes);
 
+/* guest.c: under the emulator (memlens_emulator.h) */
+extern bool ml_emulated __attribute__((visibility("hidden"))); /* its plugin has answered; natively false, always */
+void ml_guest_start(void); /* once, as soon as there are variables */
+void ml_guest_region(unsigned operation, const char *name);
+/* A memory-policy call that the emulator does not have, made by the plugin. As a C library returns it. */
+long ml_guest_policy(unsigned call, const uint64_t arguments[6]);
+
+/* interpose_system.c: the next definition of a function, looked up once. */
+void *ml_next(_Atomic(void *) *kept, const char *name);
+#define ML_NEXT(name)                         \
+  static _Atomic(void *) kept_##name;         \
+  void *found = ml_next(&kept_##name, #name); \
+  __typeof__(&name) function;                 \
+  __builtin_memcpy(&function, &found, sizeof function)
+
+/* interpose_exec.c */
+void ml_exec_start(void);
+
 /* unwind.c */
 void ml_unwind_start(void);
 void ml_unwind_forget(void); /* code was unloaded */
@@ -112,6 +132,7 @@ unsigned ml_unwind(uint64_t *ips, unsigned capacity, bool *truncated);
 /* stacks.c */
 void ml_stacks_start(void);
 void ml_stacks_forget(void);
+void ml_stacks_clear(void); /* in a fork's child, where the kernel has not done it */
 uint32_t ml_stack_here(void);
 
 /* objects.c */

@@ -25,6 +25,15 @@ void ml_stacks_start(void) {
   atomic_store(&string_table.segments[0], ml_map_private(string_slots[0] * sizeof(uint64_t), true));
 }
 
+void ml_stacks_clear(void) {
+  struct table *tables[] = {&stack_table, &string_table};
+  for (unsigned i = 0; i < 2; i++)
+    for (unsigned number = 0; number < SEGMENTS; number++) {
+      _Atomic uint64_t *segment = atomic_load(&tables[i]->segments[number]);
+      if (segment != NULL) memset((void *)segment, 0, tables[i]->slots[number] * sizeof *segment);
+    }
+}
+
 static _Atomic uint64_t *segment_of(struct table *table, unsigned number) {
   _Atomic uint64_t *segment = atomic_load(&table->segments[number]);
   if (ML_LIKELY(segment != NULL)) return segment;

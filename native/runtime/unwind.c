@@ -10,17 +10,41 @@
  * What a step needs is where the caller's frame begins (CFA), where the return address lies and
  * where the caller's frame pointer was saved. Functions whose CFA needs another register, or an
  * expression other than "load from frame pointer plus offset", end the stack (marked truncated).
- * Code without tables (just-in-time compiled) is walked by frame pointers. */
+ * Code without tables (just-in-time compiled) is walked by frame pointers. POWER keeps a chain of frames,
+ * which is all that is used there; on machines without code here stacks are empty. */
 #include "runtime.h"
 
-#if defined(__x86_64__) || defined(__aarch64__)
 #include <dlfcn.h>
 #include <features.h>
 #include <link.h>
 #include <string.h>
 
+/* ---- reading the stack ------------------------------------------------------------------------- */
+static bool extend_safe(uint64_t address) {
+  const uint64_t page = address & ~UINT64_C(4095);
+  if (!ml_readable(page, 4096)) return false;
+  if (page == ml_self.safe_high) ml_self.safe_high = page + 4096;
+  else if (page + 4096 == ml_self.safe_low) ml_self.safe_low = page;
+  else {
+    ml_self.safe_low = page;
+    ml_self.safe_high = page + 4096;
+  }
+  return true;
+}
+
+static inline bool load(uint64_t address, uint64_t *value) {
+  if ((address & 7) != 0) return false;
+  if (ML_UNLIKELY(address < ml_self.safe_low || address >= ml_self.safe_high) && !extend_safe(address)) return false;
+  *value = *(const volatile uint64_t *)(uintptr_t)address;
+  return true;
+}
+
+#if defined(__x86_64__) || defined(__aarch64__) || defined(__riscv)
 #if defined(__x86_64__)
 enum { SP = 7, FP = 6, RA = 16 };
+#define CODE_MASK UINT64_MAX
+#elif defined(__riscv)
+enum { SP = 2, FP = 8, RA = 1 };
 #define CODE_MASK UINT64_MAX
 #else
 enum { SP = 31, FP = 29, RA = 30 };
@@ -312,6 +336,8 @@ static const unsigned char *find_fde(const struct found_object *object, uint64_t
 static bool is_signal_return(uint64_t pc) {
 #if defined(__x86_64__)
   static const unsigned char code[] = {0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05};
+#elif defined(__riscv)
+  static const unsigned char code[] = {0x93, 0x08, 0xb0, 0x08, 0x73, 0x00, 0x00, 0x00};
 #else
   static const unsigned char code[] = {0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4};
 #endif
@@ -432,30 +458,19 @@ void ml_unwind_start(void) {
   }
 }
 
+/* Where a function that keeps a frame pointer has saved its caller's, and the return address behind it: the
+ * frame pointer points to them, or (RISC-V) past them. */
+#if defined(__riscv)
+#define FRAME_RECORD (-16)
+#else
+#define FRAME_RECORD 0
+#endif
+
 /* ---- walking ------------------------------------------------------------------------------------ */
-static bool extend_safe(uint64_t address) {
-  const uint64_t page = address & ~UINT64_C(4095);
-  if (!ml_readable(page, 4096)) return false;
-  if (page == ml_self.safe_high) ml_self.safe_high = page + 4096;
-  else if (page + 4096 == ml_self.safe_low) ml_self.safe_low = page;
-  else {
-    ml_self.safe_low = page;
-    ml_self.safe_high = page + 4096;
-  }
-  return true;
-}
-
-static inline bool load(uint64_t address, uint64_t *value) {
-  if ((address & 7) != 0) return false;
-  if (ML_UNLIKELY(address < ml_self.safe_low || address >= ml_self.safe_high) && !extend_safe(address)) return false;
-  *value = *(const volatile uint64_t *)(uintptr_t)address;
-  return true;
-}
-
 __attribute__((noinline)) unsigned ml_unwind(uint64_t *ips, unsigned capacity, bool *truncated) {
   uint64_t pc = (uint64_t)(uintptr_t)__builtin_return_address(0) & CODE_MASK;
   uint64_t sp = (uint64_t)(uintptr_t)__builtin_dwarf_cfa();
-  uint64_t fp = *(uint64_t *)__builtin_frame_address(0);
+  uint64_t fp = *(uint64_t *)((unsigned char *)__builtin_frame_address(0) + FRAME_RECORD);
   uint64_t lr = 0;
   bool exact = false; /* pc is an instruction to run, not a return address */
   unsigned count = 0, steps = 0, blind = 0;
@@ -480,6 +495,9 @@ __attribute__((noinline)) unsigned ml_unwind(uint64_t *ips, unsigned capacity, b
       /* The kernel's ucontext_t lies at the stack pointer. */
 #if defined(__x86_64__)
       if (!load(sp + 120, &next_fp) || !load(sp + 160, &next_sp) || !load(sp + 168, &next_pc)) return count;
+#elif defined(__riscv)
+      if (!load(sp + 304, &next_pc) || !load(sp + 312, &lr) || !load(sp + 320, &next_sp) || !load(sp + 368, &next_fp))
+        return count;
 #else
       if (!load(sp + 544, &next_fp) || !load(sp + 552, &lr) || !load(sp + 560, &next_sp) || !load(sp + 568, &next_pc))
         return count;
@@ -492,8 +510,9 @@ __attribute__((noinline)) unsigned ml_unwind(uint64_t *ips, unsigned capacity, b
     }
     if (rule.kind == KIND_STOP) return count;
     if (rule.kind == KIND_BLIND) {
-      if (++blind > 32 || fp < sp || !load(fp, &next_fp) || !load(fp + 8, &next_pc)) return count;
-      next_sp = fp + 16;
+      const uint64_t record = fp + (uint64_t)(int64_t)FRAME_RECORD;
+      if (++blind > 32 || fp < sp || !load(record, &next_fp) || !load(record + 8, &next_pc)) return count;
+      next_sp = record + 16;
     } else {
       if (rule.kind == KIND_SP) cfa = sp + (uint64_t)rule.cfa_offset;
       else if (rule.kind == KIND_FP) cfa = fp + (uint64_t)rule.cfa_offset;
@@ -517,31 +536,11 @@ __attribute__((noinline)) unsigned ml_unwind(uint64_t *ips, unsigned capacity, b
   return count;
 }
 
-#else /* other machines: libgcc's unwinder */
-#include <link.h>
-#include <unwind.h>
-
-struct walk {
-  uint64_t *ips;
-  unsigned count, capacity;
-};
-
-static _Unwind_Reason_Code visit(struct _Unwind_Context *context, void *argument) {
-  struct walk *walk = argument;
-  uint64_t pc = (uint64_t)_Unwind_GetIP(context);
-  if (walk->count == 0 && pc >= ml_runtime.text_begin && pc < ml_runtime.text_end) return _URC_NO_REASON;
-  if (walk->count == walk->capacity) return _URC_END_OF_STACK;
-  if (walk->count == 0) pc--; /* as above: the innermost lies inside the call */
-  walk->ips[walk->count++] = pc;
-  return _URC_NO_REASON;
-}
-
-void ml_unwind_forget(void) {}
-
+#elif defined(__powerpc64__) /* every frame begins with the address of its caller's, which has the return address */
 static int find_own_text(struct dl_phdr_info *info, size_t bytes, void *unused) {
   (void)bytes;
   (void)unused;
-  const uint64_t here = (uint64_t)(uintptr_t)&ml_unwind_start;
+  const uint64_t here = (uint64_t)(uintptr_t)&ml_runtime; /* data: a function's address may be another module's stub */
   uint64_t begin = UINT64_MAX, end = 0;
   bool inside = false;
   for (int i = 0; i < info->dlpi_phnum; i++) {
@@ -559,11 +558,33 @@ static int find_own_text(struct dl_phdr_info *info, size_t bytes, void *unused) 
 }
 
 void ml_unwind_start(void) { dl_iterate_phdr(find_own_text, NULL); }
+void ml_unwind_forget(void) {}
 
+/* A function that a signal interrupted before it made its frame is missing, and so is its caller. */
+__attribute__((noinline)) unsigned ml_unwind(uint64_t *ips, unsigned capacity, bool *truncated) {
+  uint64_t frame = (uint64_t)(uintptr_t)__builtin_frame_address(0), caller, pc;
+  unsigned count = 0;
+  *truncated = true;
+  if (ML_UNLIKELY(frame < ml_self.safe_low || frame >= ml_self.safe_high)) ml_self.safe_low = ml_self.safe_high = 0;
+  for (unsigned steps = 0; steps < ML_MAX_DEPTH + 32; steps++, frame = caller) {
+    if (!load(frame, &caller) || (caller != 0 && caller <= frame)) return count;
+    *truncated = caller != 0;
+    if (caller == 0 || !load(caller + 16, &pc)) return count;
+    if (pc == 0 || (count == 0 && pc >= ml_runtime.text_begin && pc < ml_runtime.text_end)) continue;
+    *truncated = true;
+    if (count == capacity) return count;
+    ips[count] = count == 0 ? pc - 1 : pc; /* as above: the innermost lies inside the call */
+    count++;
+  }
+  return count;
+}
+
+#else /* other machines: no stacks */
+void ml_unwind_start(void) {}
+void ml_unwind_forget(void) {}
 unsigned ml_unwind(uint64_t *ips, unsigned capacity, bool *truncated) {
-  struct walk walk = {ips, 0, capacity};
-  _Unwind_Backtrace(visit, &walk);
-  *truncated = walk.count == capacity;
-  return walk.count;
+  (void)ips, (void)capacity;
+  *truncated = true;
+  return 0;
 }
 #endif

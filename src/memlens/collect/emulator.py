@@ -237,6 +237,16 @@ def sysroot(guest: Guest) -> str | None:
     )
 
 
+def _plain(path: Path, scratch: Path) -> str:
+    """A path without the characters at which qemu and the loader split: else a link to it."""
+    if not any(character in str(path) for character in " :,"):
+        return str(path)
+    link = scratch / path.name
+    if not link.is_symlink():
+        link.symlink_to(path)
+    return str(link)
+
+
 @dataclass(frozen=True)
 class Launch:
     """How to start the program under the emulator."""
@@ -257,7 +267,7 @@ def launch(
     emulator = find(guest.machine)
     if isinstance(emulator, tuple):
         raise CollectorError(f"collector emulate cannot run here: {emulator[0]}", hint=emulator[1])
-    words = [emulator.path, "-plugin", str(plugin(emulator.plugin_api))]
+    words = [os.path.abspath(emulator.path), "-plugin", _plain(plugin(emulator.plugin_api), scratch)]
     root = sysroot(guest)
     if root is not None:
         words += ["-L", root]
@@ -277,8 +287,10 @@ def launch(
             f"install a cross compiler for {guest.machine} and build memlens again",
         ))  # fmt: skip
     elif alloc:
+        assert library is not None
         others = os.environ.get("LD_PRELOAD", "")
-        preloaded = ["-E", f"LD_PRELOAD={library}:{others}" if others else f"LD_PRELOAD={library}"]
+        path = _plain(library, scratch)
+        preloaded = ["-E", f"LD_PRELOAD={path}:{others}" if others else f"LD_PRELOAD={path}"]
     settings: dict[str, Any] = {
         "arena": arena.path, "full": int(options.full), "pages": int(options.pages), "stacks": int(options.stacks),
         "wait": int(options.wait), "seed": options.seed,
@@ -288,16 +300,16 @@ def launch(
     if options.functions:
         from .function_list import write_list
 
-        path = scratch / "functions"
-        write_list(options.functions, guest.words[0], guest.machine, root or "", path)
-        settings["functions"] = path
+        listed = scratch / "functions"
+        write_list(options.functions, guest.words[0], guest.machine, root or "", listed)
+        settings["functions"] = listed
     value = SEPARATOR.join([*words, "--", *(f"{name}={setting}" for name, setting in settings.items())])
     environment = [f"{preload.CHANNEL_VARIABLE}={channel}", f"{EMULATOR_VARIABLE}={value}"]
     if "LD_PRELOAD" in os.environ:  # qemu itself is a program of this machine and would load them too
         environment.append("LD_PRELOAD=")
         preloaded = preloaded or ["-U", "LD_PRELOAD"]
     return Launch(
-        [*words, *preloaded, "-0", guest.argument0, *guest.words], environment, guest, emulator, notes
+        [*words, *preloaded, "-0", guest.argument0, "--", *guest.words], environment, guest, emulator, notes
     )
 
 
