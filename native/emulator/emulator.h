@@ -262,6 +262,7 @@ struct insn_facts {
 struct insn_facts ml_decode(const unsigned char *bytes, size_t size);
 struct code_place {
   bool anonymous;
+  bool own; /* our library inside the guest: not the program's accesses */
 };
 struct code_place ml_code_place(uint64_t pc); /* also reports the module to the recorder */
 void ml_code_unmapped(uint64_t address, uint64_t bytes);

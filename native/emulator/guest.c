@@ -22,7 +22,7 @@ static size_t function_file_count;
 
 struct code_range {
   uint64_t begin, end, file_offset;
-  bool anonymous;
+  bool anonymous, own;
   const struct function_file *functions;
 };
 static struct code_range *ranges;
@@ -196,7 +196,9 @@ static const struct code_range *learn(uint64_t pc) {
     }
     if (found) {
       struct code_range *range = &ranges[range_count++];
-      *range = (struct code_range){line.begin, line.end, line.offset, !is_file, NULL};
+      *range = (struct code_range){.begin = line.begin, .end = line.end, .file_offset = line.offset, .anonymous = !is_file};
+      const char *name = strrchr(line.path, '/');
+      range->own = is_file && name != NULL && strncmp(name, "/libmemlens", 11) == 0;
       result = range;
       if (is_file) {
         read_functions();
@@ -224,7 +226,7 @@ struct code_place ml_code_place(uint64_t pc) {
   for (size_t i = 0; range == NULL && i < range_count; i++)
     if (ranges[i].begin <= pc && pc < ranges[i].end) range = &ranges[last = i];
   if (range == NULL) range = learn(pc);
-  const struct code_place place = {range == NULL || range->anonymous};
+  const struct code_place place = {range == NULL || range->anonymous, range != NULL && range->own};
   pthread_mutex_unlock(&range_lock);
   return place;
 }

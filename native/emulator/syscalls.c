@@ -124,7 +124,17 @@ static void guest_call(struct vcpu *vcpu, uint64_t a1, uint64_t a2, uint64_t a3,
 }
 
 /* ---- exec -------------------------------------------------------------------------------------------------------------- */
-static void before_exec(struct vcpu *vcpu, uint64_t path) {
+/* system() and popen() of our library: a shell of this machine that becomes the emulator at once. */
+static bool leads_to_emulator(uint64_t arguments) {
+  const uint64_t *words = checked(arguments, 3 * sizeof *words);
+  if (words == NULL || words[0] == 0 || words[1] == 0 || words[2] == 0) return false;
+  const char *option = checked(words[1], 3), *command = checked(words[2], 16);
+  return option != NULL && command != NULL && strncmp(option, "-c", 3) == 0 && strncmp(command, "exec ", 5) == 0 &&
+         strnlen(command, 4096) < 131072 && strstr(command, ml_plugin.emulator) != NULL &&
+         strstr(command, ml_plugin.emulator) < command + 16;
+}
+
+static void before_exec(struct vcpu *vcpu, uint64_t path, uint64_t arguments) {
   /* Successful, it does not come back: what is not written now is lost. Unsuccessful, we go on as before. */
   char name[4096];
   size_t length = 0;
@@ -132,7 +142,7 @@ static void before_exec(struct vcpu *vcpu, uint64_t path) {
   while (length < sizeof name - 1 && text[length] != 0) name[length] = text[length], length++;
   name[length] = 0;
   if (length != 0 && access(name, X_OK) != 0) return;
-  if (ml_plugin.emulator[0] == 0 || strcmp(name, ml_plugin.emulator) != 0)
+  if (ml_plugin.emulator[0] == 0 || (strcmp(name, ml_plugin.emulator) != 0 && !leads_to_emulator(arguments)))
     unseen(vcpu, ML_ENUM_unseen_cause_EXEC, length != 0 ? name : "(by descriptor)");
   ml_vcpu_publish(vcpu);
   ml_write_status();
@@ -179,8 +189,8 @@ void ml_on_syscall(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a
       break;
     }
     case CLONE: new_thread_stack = (a1 & CLONE_VM) != 0 && (a1 & CLONE_VFORK) == 0 ? a2 : 0; break;
-    case EXECVE: before_exec(vcpu, a1); break;
-    case EXECVEAT: before_exec(vcpu, a2); break;
+    case EXECVE: before_exec(vcpu, a1, a2); break;
+    case EXECVEAT: before_exec(vcpu, a2, a3); break;
     case MBIND: case SET_MEMPOLICY: case GET_MEMPOLICY: case MOVE_PAGES: case MIGRATE_PAGES: {
       static uint32_t said; /* once a call: programs repeat them */
       if ((__atomic_fetch_or(&said, 1u << call, __ATOMIC_RELAXED) & 1u << call) == 0)

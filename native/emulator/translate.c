@@ -151,6 +151,7 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     const uint64_t pc = qemu_plugin_insn_vaddr(handle);
     const size_t whole = qemu_plugin_insn_size(handle), size = whole < MAX_CODE ? whole : MAX_CODE;
     const struct code_place place = ml_code_place(pc);
+    if (place.own) continue;
     const unsigned char *bytes = qemu_plugin_insn_haddr(handle);
     unsigned char copy[MAX_CODE] = {0};
     if (bytes != NULL) memcpy(copy, bytes, size);
