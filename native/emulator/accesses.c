@@ -83,7 +83,7 @@ void ml_on_only_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t addres
   struct insn *insn = data;
   struct vcpu *vcpu = ml_plugin.only;
   struct access_kind *kind = kind_of(insn, info);
-  if (ML_UNLIKELY(kind->direct == NULL || vcpu == NULL || vcpu->resync)) {
+  if (ML_UNLIKELY(kind->direct == NULL || vcpu == NULL || vcpu->resync || ml_plugin.region_changes != 0)) {
     ml_on_single_access(cpu, info, address, data);
     return;
   }
@@ -206,7 +206,20 @@ void ml_on_unseen(unsigned cpu, void *data) {
   ml_counter(ml_vcpus[cpu]->base, insn->unseen_place)->parts[0]++;
 }
 
+/* Moving what was counted inline takes some microseconds: regions that change more often than that is worth have
+ * their accesses counted by calls. */
+#define CHANGES_TO_JUDGE 200
+#define LEAST_NS_OF_REGION 300000
+
 void ml_switch_region(struct vcpu *vcpu, uint32_t region) {
+  if (vcpu->base != NULL && !ml_plugin.regions) {
+    ml_inline_move(vcpu, region);
+    if (__atomic_add_fetch(&ml_plugin.region_changes, 1, __ATOMIC_RELAXED) % CHANGES_TO_JUDGE == 0 &&
+        (ml_now_ns() - ml_plugin.born_ns) / ml_plugin.region_changes < LEAST_NS_OF_REGION) {
+      ml_plugin.regions = true;
+      ml_ask_reset();
+    }
+  }
   if (vcpu->bases[region] == NULL) vcpu->bases[region] = ml_base_new(vcpu->thread, region);
   vcpu->base = vcpu->bases[region];
   vcpu->region = region;

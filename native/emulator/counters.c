@@ -117,32 +117,32 @@ uint32_t ml_region_string(uint32_t region) {
 
 void ml_region_strings_forget(void) { memset(regions.strings, 0, sizeof regions.strings); }
 
-/* Accesses that a thread has made, from its counters. */
-uint64_t ml_accesses_of(struct vcpu *vcpu) {
-  uint64_t sum = 0;
-#if ML_PLUGIN_API >= 2
-  ml_scores_publish(vcpu);
-#endif
-  for (uint32_t region = 0; region < MAX_REGIONS; region++) {
-    struct base *base = vcpu->bases[region];
-    for (uint32_t i = 0; base != NULL && i < MAX_BLOCKS && i * ML_SLOTS_OF_BLOCK <= slots.count; i++) {
-      const struct ml_slot_counter *counters = base->blocks[i];
-      if (counters == NULL || slots.blocks[i] == NULL) continue;
-      const struct ml_count_slot *entries = slot_entries(slots.blocks[i]);
-      for (uint32_t k = 0; k < slots.blocks[i]->used; k++) {
-        if (entries[k].store > 1) continue;
-        const uint64_t parts = counters[k].parts[0] + counters[k].parts[1];
-        sum += entries[k].parts == 0 ? parts - counters[k].merged[0] - counters[k].merged[1]
-               : entries[k].parts == 1 ? parts
-                                       : parts / entries[k].parts;
-      }
-    }
-  }
-  return sum;
-}
+/* ---- inline counters ------------------------------------------------------------------------------------------
+ * Translated code adds to fixed places: with interface 1 to one base that is nobody's region, with interface 2 to
+ * scoreboards. When the thread's region changes, what they hold is moved to the region that it belongs to. */
+#if ML_PLUGIN_API == 1
+static struct base inline_base;
 
-#if ML_PLUGIN_API >= 2
-/* Scoreboards are the emulator's memory: their values are copied to the base now and then, as they are. */
+uint64_t *ml_inline_counter(struct slot_place place) { return &ml_counter(&inline_base, place)->parts[0]; }
+
+void ml_inline_set_thread(uint32_t thread) { ml_base_set_thread(&inline_base, thread); }
+
+void ml_inline_move(struct vcpu *vcpu, uint32_t next_region) {
+  if (vcpu != ml_plugin.only) return;
+  for (uint32_t i = 0; i < MAX_BLOCKS && i * ML_SLOTS_OF_BLOCK <= slots.count; i++) {
+    struct ml_slot_counter *counters = inline_base.blocks[i];
+    if (counters == NULL) continue;
+    for (uint32_t k = 0; k < ML_SLOTS_OF_BLOCK; k++) {
+      if (counters[k].parts[0] == 0) continue;
+      const struct slot_place place = {i, k * (uint32_t)sizeof(struct ml_slot_counter)};
+      ml_counter(vcpu->base, place)->parts[0] += counters[k].parts[0];
+      counters[k].parts[0] = 0;
+    }
+    ((struct ml_arena_block *)counters - 1)->region = next_region; /* whoever reads it after a crash */
+  }
+  inline_base.region = next_region; /* of blocks to come */
+}
+#else
 qemu_plugin_u64 ml_score(struct slot_place place) {
   if (slots.scores[place.block] == NULL)
     slots.scores[place.block] = qemu_plugin_scoreboard_new(ML_SLOTS_OF_BLOCK * sizeof(uint64_t));
@@ -150,15 +150,18 @@ qemu_plugin_u64 ml_score(struct slot_place place) {
                            place.offset / sizeof(struct ml_slot_counter) * sizeof(uint64_t)};
 }
 
-void ml_scores_publish(struct vcpu *vcpu) {
-  struct base *base = vcpu->bases[0];
-  if (base == NULL) return;
+/* By the thread itself, or when it does not run. Scoreboards are the emulator's memory, which a crash takes along: this
+ * is also done at system calls now and then. */
+void ml_inline_move(struct vcpu *vcpu, uint32_t next_region) {
+  (void)next_region;
   for (uint32_t i = 0; i < MAX_BLOCKS && i * ML_SLOTS_OF_BLOCK <= slots.count; i++) {
     if (slots.scores[i] == NULL) continue;
-    const uint64_t *values = qemu_plugin_scoreboard_find(slots.scores[i], vcpu->index);
-    for (uint32_t k = 0; k < ML_SLOTS_OF_BLOCK; k++)
-      if (values[k] != 0)
-        ml_counter(base, (struct slot_place){i, k * (uint32_t)sizeof(struct ml_slot_counter)})->parts[0] = values[k];
+    uint64_t *values = qemu_plugin_scoreboard_find(slots.scores[i], vcpu->index);
+    for (uint32_t k = 0; k < ML_SLOTS_OF_BLOCK; k++) {
+      if (values[k] == 0) continue;
+      ml_counter(vcpu->base, (struct slot_place){i, k * (uint32_t)sizeof(struct ml_slot_counter)})->parts[0] += values[k];
+      values[k] = 0;
+    }
   }
 }
 
@@ -168,3 +171,33 @@ void ml_scores_clear(unsigned index) {
       memset(qemu_plugin_scoreboard_find(slots.scores[i], index), 0, ML_SLOTS_OF_BLOCK * sizeof(uint64_t));
 }
 #endif
+
+static uint64_t accesses_in(const struct base *base) {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < MAX_BLOCKS && i * ML_SLOTS_OF_BLOCK <= slots.count; i++) {
+    const struct ml_slot_counter *counters = base->blocks[i];
+    if (counters == NULL || slots.blocks[i] == NULL) continue;
+    const struct ml_count_slot *entries = slot_entries(slots.blocks[i]);
+    for (uint32_t k = 0; k < slots.blocks[i]->used; k++) {
+      if (entries[k].store > 1) continue;
+      const uint64_t parts = counters[k].parts[0] + counters[k].parts[1];
+      sum += entries[k].parts == 0   ? parts - counters[k].merged[0] - counters[k].merged[1]
+             : entries[k].parts == 1 ? parts
+                                     : parts / entries[k].parts;
+    }
+  }
+  return sum;
+}
+
+/* Accesses that a thread has made, from its counters. */
+uint64_t ml_accesses_of(struct vcpu *vcpu) {
+  uint64_t sum = 0;
+#if ML_PLUGIN_API == 1
+  if (vcpu == ml_plugin.only) sum += accesses_in(&inline_base);
+#else
+  ml_inline_move(vcpu, vcpu->region);
+#endif
+  for (uint32_t region = 0; region < MAX_REGIONS; region++)
+    if (vcpu->bases[region] != NULL) sum += accesses_in(vcpu->bases[region]);
+  return sum;
+}

@@ -69,9 +69,13 @@ struct base *ml_base_new(uint32_t thread, uint32_t region);
 void ml_base_set_thread(struct base *base, uint32_t thread);
 void ml_base_drop(struct base *base);
 void ml_region_strings_forget(void);
-#if ML_PLUGIN_API >= 2
+/* Gives what was counted inline to the thread's present region, before another begins. */
+void ml_inline_move(struct vcpu *vcpu, uint32_t next_region);
+#if ML_PLUGIN_API == 1
+uint64_t *ml_inline_counter(struct slot_place place);
+void ml_inline_set_thread(uint32_t thread);
+#else
 qemu_plugin_u64 ml_score(struct slot_place place);
-void ml_scores_publish(struct vcpu *vcpu);
 void ml_scores_clear(unsigned index);
 #endif
 uint64_t ml_accesses_of(struct vcpu *vcpu);
@@ -181,7 +185,8 @@ extern struct plugin {
   qemu_plugin_id_t id;
   int api; /* what this qemu has */
   struct vcpu *only; /* the thread that counts inline; NULL: several have run */
-  bool regions; /* counters are kept by region: no inline counting */
+  bool regions; /* regions change so often that no code counts inline */
+  uint64_t region_changes;
   bool reset_asked;
   bool sparse; /* windows are so far apart that code counts inline between them */
   bool near;   /* a window is near or being recorded: every access calls */

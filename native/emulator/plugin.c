@@ -83,6 +83,9 @@ uint32_t ml_thread_id(struct vcpu *vcpu) {
     vcpu->thread = (uint32_t)syscall(SYS_gettid);
     for (uint32_t region = 0; region < MAX_REGIONS; region++)
       if (vcpu->bases[region] != NULL) ml_base_set_thread(vcpu->bases[region], vcpu->thread);
+#if ML_PLUGIN_API == 1
+    if (vcpu == ml_plugin.only) ml_inline_set_thread(vcpu->thread);
+#endif
   }
   return vcpu->thread;
 }
@@ -146,7 +149,7 @@ static void on_vcpu_init(qemu_plugin_id_t id, unsigned index) {
 /* Everything that would be lost with the thread. */
 void ml_vcpu_publish(struct vcpu *vcpu) {
 #if ML_PLUGIN_API >= 2
-  ml_scores_publish(vcpu);
+  ml_inline_move(vcpu, vcpu->region);
 #endif
   ml_window_finish(vcpu);
   ml_pages_write(vcpu);
@@ -203,6 +206,9 @@ static void after_fork_in_child(void) {
       else ml_base_drop(vcpu->bases[region]);
     }
     if (stays) {
+#if ML_PLUGIN_API == 1
+      if (vcpu == ml_plugin.only) ml_inline_set_thread(thread);
+#endif
       live++;
       vcpu->thread = thread;
       vcpu->executed = 0;
@@ -242,7 +248,6 @@ __attribute__((visibility("default"))) int qemu_plugin_install(qemu_plugin_id_t 
   ml_plugin.born_ns = ml_now_ns();
   ml_settings.machine = machine_of(info->target_name);
   read_settings(getenv(ML_EMULATOR_VARIABLE));
-  ml_plugin.regions = ml_settings.functions[0] != 0;
   const char *channel = getenv(ML_CHANNEL_VARIABLE);
   uint64_t token[2];
   /* Without a recorder the guest runs on, uncounted. */

@@ -106,10 +106,6 @@ static void guest_call(struct vcpu *vcpu, uint64_t a1, uint64_t a2, uint64_t a3,
     case ML_GUEST_REGION: {
       if (a4 == 0 || a4 > 4096) return;
       const uint32_t region = ml_region_number(ml_host(a3), a4);
-      if (!ml_plugin.regions) { /* from now on counters are kept by region */
-        ml_plugin.regions = true;
-        ml_ask_reset();
-      }
       if (a2 == ML_ENUM_region_operation_BEGIN) ml_region_enter(vcpu, region, UINT32_MAX);
       else if (a2 == ML_ENUM_region_operation_END) ml_region_leave(vcpu, region);
       return;
@@ -159,7 +155,7 @@ void ml_on_syscall(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a
   const uint64_t now = ml_now_ns();
   if (now - vcpu->published_ns > 50000000) {
     vcpu->published_ns = now;
-    ml_scores_publish(vcpu);
+    ml_inline_move(vcpu, vcpu->region);
   }
 #endif
   if (number == ML_GUEST_CALL_NUMBER) {

@@ -86,7 +86,7 @@ static void count_inline(struct qemu_plugin_insn *handle, struct insn *insn) {
 #if ML_PLUGIN_API == 1
     seen = QEMU_PLUGIN_MEM_RW;
     qemu_plugin_register_vcpu_mem_inline(handle, QEMU_PLUGIN_MEM_RW, QEMU_PLUGIN_INLINE_ADD_U64,
-                                         &ml_counter(ml_plugin.only->base, kind->inline_place)->parts[0], 1);
+                                         ml_inline_counter(kind->inline_place), 1);
 #else
     const enum qemu_plugin_mem_rw direction = kind->store ? QEMU_PLUGIN_MEM_W : QEMU_PLUGIN_MEM_R;
     seen |= direction;
@@ -184,7 +184,7 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
       if (pages)
         qemu_plugin_register_vcpu_mem_cb(handle, ml_on_page_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
     } else if (learned && !insn->multipart) {
-      const bool only = ml_plugin.only != NULL && !ml_plugin.regions && !ml_settings.pages;
+      const bool only = ml_plugin.only != NULL && ml_plugin.region_changes == 0 && !ml_settings.pages;
       for (unsigned k = 0; only && k < insn->kind_count; k++)
         insn->kinds[k].direct = ml_counter(ml_plugin.only->base, insn->kinds[k].place);
       qemu_plugin_register_vcpu_mem_cb(handle, only ? ml_on_only_access : ml_on_single_access, QEMU_PLUGIN_CB_NO_REGS,
