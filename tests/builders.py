@@ -15,6 +15,15 @@ MACHINE = {"page_bytes": PAGE, "numa_balancing": False, "numa_nodes": [{"node": 
            "memory_bytes": 1 << 33, "cpu": "test", "cpus": 2, "kernel": "6.0"}  # fmt: skip
 
 
+def stream_of(accesses: list[tuple[int, int, int, int]]) -> bytes:
+    """(pc, address, bytes, operation) as a delta stream, by the encoder that collectors use."""
+    import numpy as np
+
+    columns = list(zip(*accesses, strict=True)) or [(), (), (), ()]
+    types = (np.uint64, np.uint64, np.uint32, np.uint8)
+    return bytes(_core.encode_stream(*(np.array(c, dtype=t) for c, t in zip(columns, types, strict=True))))
+
+
 class CaptureBuilder:
     """Collects records, then writes them as one capture."""
 
@@ -30,8 +39,8 @@ class CaptureBuilder:
             self.records.append(("string", 0, Packer("string").pack(text.encode(), id=self.strings[text])))
         return self.strings[text]
 
-    def add(self, kind: str, process: int = 1, /, **fields: int) -> CaptureBuilder:
-        self.records.append((kind, process, Packer(kind).pack(**fields)))
+    def add(self, kind: str, process: int = 1, /, *, tail: bytes | None = None, **fields: int) -> CaptureBuilder:
+        self.records.append((kind, process, Packer(kind).pack(tail, **fields)))
         return self
 
     def fault(self, time_ns: int, page: int, *, process: int = 1, thread: int = 100, before: int = 0, after: int = 12,
@@ -79,6 +88,36 @@ class CaptureBuilder:
     ) -> CaptureBuilder:
         return self.add("timeline", process, time_ns=time_ns, metric=enum_value("metric", metric), value=value,
                         thread=thread, node=node)  # fmt: skip
+
+    def stack(self, number: int, ips: list[int], *, process: int = 1) -> CaptureBuilder:
+        return self.add("stack", process, tail=b"".join(ip.to_bytes(8, "little") for ip in ips), id=number,
+                        unwinder=enum_value("unwinder", "shadow"), process=process)  # fmt: skip
+
+    def window(self, begin_ns: int, accesses: list[tuple[int, int, int, int]], *, process: int = 1, thread: int = 100,
+               executed: int | None = None, end_ns: int | None = None, region: str = "", **fields: int) -> CaptureBuilder:  # fmt: skip
+        """A window of (pc, address, bytes, operation); `executed` is what was recorded unless it is given."""
+        count = len(accesses)
+        fields = {"period": count, "encoding": 2, **fields}
+        return self.add("window", process, tail=stream_of(accesses), begin_ns=begin_ns,
+                        end_ns=begin_ns + count if end_ns is None else end_ns, recorded=count,
+                        executed=count if executed is None else executed, thread=thread,
+                        region=self.string(region) if region else 0, **fields)  # fmt: skip
+
+    def code_count(self, pc: int, *, loads: int = 0, stores: int = 0, width: int = 8, process: int = 1, thread: int = 100,
+                   region: str = "", time_ns: int = 50, stack_loads: int = 0, stack_stores: int = 0,
+                   stack_known: bool = True, flags: int = 0, **fields: int) -> CaptureBuilder:  # fmt: skip
+        """Counts of one instruction whose accesses all have one width."""
+        known = {"stack_loads": stack_loads, "stack_stores": stack_stores, "stack_load_bytes": stack_loads * width,
+                 "stack_store_bytes": stack_stores * width} if stack_known else {}  # fmt: skip
+        return self.add("code_count", process, time_ns=time_ns, pc=pc, loads=loads, stores=stores, load_bytes=loads * width,
+                        store_bytes=stores * width, thread=thread, region=self.string(region) if region else 0,
+                        load_width=width if loads else 0, store_width=width if stores else 0,
+                        flags=flags | (1 if stack_known else 0), **{**known, **fields})  # fmt: skip
+
+    def page_count(self, time_ns: int, page: int, *, order: int, loads: int = 0, stores: int = 0, process: int = 1,
+                   thread: int = 100, pc: int = 0x1000, **fields: int) -> CaptureBuilder:  # fmt: skip
+        return self.add("page_count", process, time_ns=time_ns, page=page * PAGE, order=order, loads=loads, stores=stores,
+                        thread=thread, pc=pc, **fields)  # fmt: skip
 
     def write(self, path: Path, *, state: str = "complete", chunk_records: int = 1000) -> Path:
         path.mkdir()

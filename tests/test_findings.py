@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,16 @@ CASES = [
      ["first_touch", "--mode", "parallel", "--mib", "64", "--iterations", "400"]),
     ("struct_padding", ["struct_padding"], ["struct_padding", "--packed"]),
 ]  # fmt: skip
+EMULATED_CASES = [
+    ("byte_wise", ["byte_wise"], ["byte_wise", "--wide"]),
+    ("split_lines", ["split_lines"], ["split_lines", "--aligned"]),
+    ("copy_heavy", ["copy_heavy"], ["copy_heavy", "--swap"]),
+    ("stack_traffic", ["stack_traffic"], ["stack_traffic", "--static"]),
+]
+"""Those that need every access: memlens record --emulate."""
+needs_emulate = pytest.mark.skipif(
+    not registry.all_of("collector")["emulate"].available, reason="the collector emulate comes in a later version"
+)
 
 
 @needs_faults
@@ -48,6 +59,19 @@ def test_bad_workload_and_good_twin(record: Record, name: str, bad: list[str], g
     finding = next(f for f in memlens.analyses.report(capture).findings if f.name == name)
     assert finding.remedy and finding.claim
     assert run_query(capture, finding.evidence["sql"]).num_rows > 0
+
+
+@needs_emulate
+@pytest.mark.parametrize(("name", "bad", "good"), EMULATED_CASES, ids=[case[0] for case in EMULATED_CASES])
+def test_bad_workload_and_good_twin_emulated(record: Record, name: str, bad: list[str], good: list[str]) -> None:
+    if shutil.which("qemu-x86_64") is None:
+        pytest.skip("no qemu-user; to run: sudo apt-get install qemu-user")
+    capture = record(workload_path(bad[0]), *bad[1:], options=("--emulate",))
+    assert name in findings_of(capture)
+    finding = next(f for f in memlens.analyses.report(capture).findings if f.name == name)
+    assert finding.remedy and finding.claim
+    assert run_query(capture, finding.evidence["sql"]).num_rows > 0
+    assert name not in findings_of(record(workload_path(good[0]), *good[1:], options=("--emulate",)))
 
 
 @needs_faults
@@ -151,5 +175,5 @@ def test_idle_threads_are_no_parallel_work(tmp_path: Path) -> None:
 
 
 def test_every_finding_has_a_case_here() -> None:
-    covered = {case[0] for case in CASES} | {"near_limit"}
+    covered = {case[0] for case in CASES + EMULATED_CASES} | {"near_limit"}
     assert covered == set(registry.all_of("finding"))

@@ -378,7 +378,48 @@ TABLES: dict[str, tuple[str, dict[str, str]]] = {
             "members": "CPU or node numbers",
         },
     ),
+    "accesses": (
+        "The accesses of all windows, decoded from their streams; windows that are damaged are left out. May be far larger than "
+        "memory: `query` and `export` stream it, `capture.accesses()` too. `access_records` has accesses that were recorded one by one.",
+        {
+            "process": PROCESS,
+            "thread": THREAD,
+            "window": "window; joins `windows.window`",
+            "time_ns": "interpolated: a window's accesses are spread evenly from its begin to its end",
+            "pc": "address of the instruction, null when the stream names sites of an instrumented module",
+            "address": "first byte accessed",
+            "bytes": "width, null likewise",
+            "operation": "one of: load, store, atomic; null likewise",
+            "weight": "executed accesses of the thread that this one stands for: executed by recorded of its window",
+            "code": "code location; joins `sites.id`",
+        },
+    ),
+    "windows": (
+        "Windows of consecutive accesses, one row for each record; table `accesses` has what is in them.",
+        {
+            "window": "number in this capture, from 0",
+            "unit": "records of one unit are parts of one window: their accesses follow each other without a gap",
+            "process": PROCESS,
+            "thread": THREAD,
+            "region": "region at the window's start",
+            "begin_ns": "first access",
+            "end_ns": "last access",
+            "first_executed": "executed accesses of the thread before this window, constants included",
+            "executed": "executed accesses from this window's start to the next one's, constants included",
+            "recorded": "accesses in the stream",
+            "implied_constant": "constant accesses inside the window that the stream leaves out",
+            "dropped": "accesses of this window that did not fit",
+            "period": "set window + gap, in executed accesses; equal to recorded for a full trace",
+            "weight": "executed by recorded of the whole unit",
+            "stack": "stack id at the window's start; joins `stacks.id`",
+            "cpu": "CPU at the window's start",
+            "encoding": "one of: site_delta, pc_delta",
+            "module": "build-id that site numbers belong to, null = the stream has instruction addresses",
+            "stream_bytes": "bytes of the stream",
+        },
+    ),
 }
+CODE = "code location of `pc`, null when it is not known; joins `sites.id`"
 TAILS = {
     "text": "the text",
     "ips": "instruction pointers, innermost first",
@@ -439,7 +480,7 @@ def tables_page() -> str:
         else:
             layout = layouts()[kinds[name]]
             title = f"Record kind `{layout.name}`: {layout.text}."
-            texts = {"process": PROCESS} | {f.name: column_text(f) for f in layout.fields} | TAILS
+            texts = {"process": PROCESS, "code": CODE} | {f.name: column_text(f) for f in layout.fields} | TAILS
         for field in schema:
             if field.name not in texts:
                 missing.append(f"{name}.{field.name}")

@@ -23,6 +23,7 @@
 #include "symbols/jit_symbols.h"
 #include "symbols/module_symbols.h"
 #include "symbols/unwind.h"
+#include "trace_bindings.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -106,6 +107,9 @@ using memlens::capture::FormatError;
   PyErr_SetObject(PyExc_OSError, nb::make_tuple(code, std::string(strerror(code))).ptr());
   throw nb::python_error();
 }
+
+using U32Input = nb::ndarray<const uint32_t, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using U64Input = nb::ndarray<const uint64_t, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // ---- the replay as columns ---------------------------------------------------------
 using memlens::replay::FaultClassifier;
@@ -381,6 +385,27 @@ NB_MODULE(_core, module) {
       .def("add_allocations",
            [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_allocations(p, view(b)); })
       .def("add_tags", [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_tags(p, view(b)); })
+      .def("add_code_counts",
+           [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_code_counts(p, view(b)); })
+      .def("add_page_counts",
+           [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_page_counts(p, view(b)); })
+      .def("add_unseen", [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_unseen(p, view(b)); })
+      .def("add_windows",
+           [](FaultClassifier& self, uint32_t p, const nb::bytes& b) {
+             const auto bytes = view(b);
+             nb::gil_scoped_release unlocked;
+             add_windows(self, p, bytes);
+           })
+      .def("codes_at",
+           [](const FaultClassifier& self, const U32Input& processes, const U64Input& pcs, const U64Input& times) {
+             if (pcs.size() != times.size() || processes.size() != pcs.size())
+               throw nb::value_error("processes, pcs and times have one length");
+             std::vector<uint32_t> codes(pcs.size());
+             for (size_t i = 0; i < codes.size(); ++i)
+               codes[i] = self.code_index().find(processes.data()[i], pcs.data()[i], times.data()[i]);
+             return to_numpy(std::move(codes));
+           },
+           "processes"_a, "pcs"_a, "times"_a, "Code at each instruction pointer and time that a record named, 2^32 - 1 = none.")
       .def_prop_ro("own_faults", &FaultClassifier::own_faults)
       .def("run",
            [](FaultClassifier& self) {
@@ -393,6 +418,7 @@ NB_MODULE(_core, module) {
       .def("stacks", [](const FaultClassifier& self) { return self.stacks(); });
 
   bind_objects(module);
+  bind_trace(module);
 
   nb::class_<Module>(module, "ModuleSymbols")
       .def(nb::init<const std::string&, const std::string&, const std::vector<std::string>&>(), "path"_a,

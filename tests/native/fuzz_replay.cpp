@@ -23,6 +23,7 @@ std::vector<unsigned char> noise(size_t count, bool plausible) {
       Record record;
       memcpy(&record, bytes.data() + i * sizeof record, sizeof record);
       if constexpr (requires { record.address; }) record.address = (source() % 4096) << 12;
+      if constexpr (requires { record.pc; }) record.pc = source() % (uint64_t{4096} << 12);
       if constexpr (requires { record.bytes; }) record.bytes = (source() % 64) << 12;
       if constexpr (requires { record.time_ns; }) record.time_ns = source() % 100000;
       if constexpr (requires { record.operation; }) record.operation = static_cast<decltype(record.operation)>(source() % 9);
@@ -66,7 +67,21 @@ int main(int argc, char** argv) {
       replay.add_process_events(process, noise<ml_process_event>(source() % 20, plausible));
       if (plausible) replay.add_residency(process, noise<ml_residency>(source() % 10, true));
     }
+    std::vector<std::pair<uint32_t, std::vector<unsigned char>>> counts;
+    for (uint32_t process = 1; process < 7; ++process) {
+      counts.emplace_back(process, noise<ml_code_count>(source() % 60, plausible));
+      replay.add_code_counts(process, counts.back().second);
+      replay.add_page_counts(process, noise<ml_page_count>(source() % 60, plausible));
+      replay.add_unseen(process, noise<ml_unseen>(source() % 10, plausible));
+    }
     replay.run();
+    // Every instruction that a record named has a code.
+    for (const auto& [process, payload] : counts)
+      for (size_t at = 0; at + sizeof(ml_code_count) <= payload.size(); at += sizeof(ml_code_count)) {
+        ml_code_count record;
+        memcpy(&record, payload.data() + at, sizeof record);
+        if (replay.code_index().find(process, record.pc, record.time_ns) >= replay.codes().size()) ++failed;
+      }
     if (replay.faults().size() != faults) ++failed;
     for (const auto& fault : replay.faults())
       if (fault.code >= replay.codes().size()) ++failed;

@@ -57,12 +57,88 @@ void FaultClassifier::add_residency(uint32_t process, std::span<const unsigned c
   each_record<ml_residency>(payload, [&](const auto& record) { looks_.emplace_back(process, record); });
 }
 
+void FaultClassifier::add_stack_use(uint32_t process, uint32_t stack, uint64_t time_ns) {
+  if (stack == 0) return;
+  const auto [at, is_new] = stack_uses_.try_emplace(stack, StackUse{stack, process, time_ns});
+  if (!is_new && time_ns < at->second.time_ns) at->second.time_ns = time_ns;
+}
+
 void FaultClassifier::add_allocations(uint32_t process, std::span<const unsigned char> payload) {
-  each_record<ml_allocation>(payload, [&](const auto& record) {
-    if (record.stack == 0) return;
-    const auto [at, is_new] = stack_uses_.try_emplace(record.stack, StackUse{record.stack, process, record.time_ns});
-    if (!is_new && record.time_ns < at->second.time_ns) at->second.time_ns = record.time_ns;
+  each_record<ml_allocation>(payload,
+                             [&](const auto& record) { add_stack_use(process, record.stack, record.time_ns); });
+}
+
+void FaultClassifier::add_code_counts(uint32_t process, std::span<const unsigned char> payload) {
+  each_record<ml_code_count>(payload, [&](const auto& record) {
+    add_code_use(process, record.pc, record.time_ns, (record.flags & ML_ENUM_code_flags_ANONYMOUS) != 0);
   });
+}
+
+void FaultClassifier::add_page_counts(uint32_t process, std::span<const unsigned char> payload) {
+  each_record<ml_page_count>(payload, [&](const auto& record) {
+    add_code_use(process, record.pc, record.time_ns);
+    add_stack_use(process, record.stack, record.time_ns);
+  });
+}
+
+void FaultClassifier::add_unseen(uint32_t process, std::span<const unsigned char> payload) {
+  each_record<ml_unseen>(payload, [&](const auto& record) {
+    if (record.pc != 0) add_code_use(process, record.pc, record.time_ns);
+  });
+}
+
+// What may change the meaning of a code address: forks, execs, executable mappings, and others over them.
+void FaultClassifier::find_code_changes() {
+  code_changes_known_ = true;
+  std::vector<std::pair<uint64_t, uint64_t>> executable;
+  for (const auto& [number, record] : mappings_)
+    if ((record.protection & 4) != 0) executable.emplace_back(record.address, record.address + record.bytes);
+  std::sort(executable.begin(), executable.end());
+  std::vector<std::pair<uint64_t, uint64_t>> merged;
+  for (const auto& range : executable) {
+    if (!merged.empty() && range.first <= merged.back().second)
+      merged.back().second = std::max(merged.back().second, range.second);
+    else
+      merged.push_back(range);
+  }
+  for (const auto& [number, record] : mappings_) {
+    const auto after = std::upper_bound(merged.begin(), merged.end(), std::pair{record.address + record.bytes, uint64_t{0}});
+    if (after != merged.begin() && std::prev(after)->second > record.address) pc_codes_.add_change(number, record.time_ns);
+  }
+  for (const auto& [number, event] : process_events_)
+    if (event.operation == ML_ENUM_process_operation_FORK || event.operation == ML_ENUM_process_operation_EXEC)
+      pc_codes_.add_change(number, event.time_ns);
+  pc_codes_.sort_changes();
+}
+
+void FaultClassifier::add_code_use(uint32_t process, uint64_t pc, uint64_t time_ns, bool anonymous) {
+  if (!code_changes_known_) find_code_changes();
+  pc_codes_.add_use(process, pc, time_ns, anonymous);
+}
+
+void FaultClassifier::resolve_use(const CodeIndex::Use& use) {
+  const Process& process = processes_[use.process];
+  // Mappings of an emulated program are found some moments after its code first ran.
+  if (process.space.find(use.pc) == nullptr && !use.anonymous)
+    unmapped_uses_[use.process].push_back(use);
+  else
+    pc_codes_.resolve(use, code_of(process, use.process, use.pc, use.time_ns, use.anonymous));
+}
+
+void FaultClassifier::retry_uses(uint32_t number) {
+  const auto found = unmapped_uses_.find(number);
+  if (found == unmapped_uses_.end()) return;
+  const std::vector<CodeIndex::Use> waiting = std::move(found->second);
+  unmapped_uses_.erase(found);
+  for (const CodeIndex::Use& use : waiting) resolve_use(use);
+}
+
+void FaultClassifier::give_up_on_uses(uint32_t number) {
+  const auto found = unmapped_uses_.find(number);
+  if (found == unmapped_uses_.end()) return;
+  for (const CodeIndex::Use& use : found->second)
+    pc_codes_.resolve(use, code_of(processes_[number], number, use.pc, use.time_ns));
+  unmapped_uses_.erase(found);
 }
 
 void FaultClassifier::add_tags(uint32_t process, std::span<const unsigned char> payload) {
@@ -129,7 +205,8 @@ AreaKind FaultClassifier::kind_of(const Area* area) const {
   return kind;
 }
 
-uint32_t FaultClassifier::code_of(const Process& process, uint32_t number, uint64_t ip, uint64_t time_ns) {
+uint32_t FaultClassifier::code_of(const Process& process, uint32_t number, uint64_t ip, uint64_t time_ns,
+                                  bool anonymous) {
   Code code{.process = number, .address = ip, .time_ns = time_ns};
   const Area* area = process.space.find(ip);
   if (area != nullptr && (kind_of(area) == AreaKind::file || kind_of(area) == AreaKind::memlens)) {
@@ -142,7 +219,7 @@ uint32_t FaultClassifier::code_of(const Process& process, uint32_t number, uint6
     code.process = 0;
     code.address = ip - area->begin;
   }
-  code.executable = area != nullptr && (area->protection & 4) != 0;
+  code.executable = anonymous || (area != nullptr && (area->protection & 4) != 0);
   const CodeKey key{code.path, code.process, code.address, code.inode};
   const auto [at, is_new] = code_index_.try_emplace(key, static_cast<uint32_t>(codes_.size()));
   if (is_new) codes_.push_back(code);
@@ -188,6 +265,7 @@ void FaultClassifier::replay_process_event(uint32_t number, const ml_process_eve
     }
     case ML_ENUM_process_operation_EXEC: {
       Process& process = processes_[number];
+      give_up_on_uses(number);
       process.space.clear();
       process.pages.clear();
       process.epoch = 0;
@@ -345,6 +423,7 @@ void FaultClassifier::run() {
   collect(mappings_, 1, [](const auto& e) { return e.second.time_ns; }, by_pair);
   collect(faults_, 2, [](const auto& e) { return e.record.time_ns; }, [](const auto& e) { return e.process; });
   collect(uses, 5, [](const auto& e) { return e.time_ns; }, [](const auto& e) { return e.process; });
+  collect(pc_codes_.uses(), 6, [](const auto& e) { return e.time_ns; }, [](const auto& e) { return e.process; });
   collect(looks_, 3, [](const auto& e) { return e.second.end_ns; }, by_pair);
   collect(looks_, 4, [](const auto& e) { return e.second.end_ns + kLookSlackNs; }, by_pair);
   std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
@@ -361,6 +440,7 @@ void FaultClassifier::run() {
           space.unmap(record.address, record.address + record.bytes);
         else
           space.map(record);
+        if ((record.protection & 4) != 0) retry_uses(event.process);
         break;
       }
       case 2: replay_fault(faults_[event.index]); break;
@@ -369,9 +449,12 @@ void FaultClassifier::run() {
         replay_look(event.process, looks_[event.index].second);
         break;
       case 4: confirm_look(pending_of_look[event.index]); break;
+      case 6: resolve_use(pc_codes_.uses()[event.index]); break;
       default: resolve_stack(processes_[event.process], event.process, uses[event.index].stack, event.time_ns, false); break;
     }
   }
+  while (!unmapped_uses_.empty()) give_up_on_uses(unmapped_uses_.begin()->first);
+  pc_codes_.finish();
   for (const StackUse& use : uses) resolve_stack(processes_[use.process], use.process, use.stack, use.time_ns);
   own_faults_ = std::erase_if(faults_, [](const ClassifiedFault& fault) { return fault.area == AreaKind::memlens; });
 }

@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "address_space.h"
+#include "code_index.h"
 #include "memlens_format.h"
 #include "page_history.h"
 
@@ -98,8 +99,18 @@ class FaultClassifier {
   // Tags: only the memory of our own library, whose faults are not the program's.
   void add_tags(uint32_t process, std::span<const unsigned char> payload);
 
+  // Code and stacks that other records name, to be resolved like those of faults; after all process
+  // events and mappings. The walks over window records are the caller's: it decodes their streams.
+  void add_code_counts(uint32_t process, std::span<const unsigned char> payload);
+  void add_page_counts(uint32_t process, std::span<const unsigned char> payload);
+  void add_unseen(uint32_t process, std::span<const unsigned char> payload);
+  void add_code_use(uint32_t process, uint64_t pc, uint64_t time_ns, bool anonymous = false);
+  void add_stack_use(uint32_t process, uint32_t stack, uint64_t time_ns);
+
   void run();
 
+  // What add_code_use and the counts named: instruction pointer and time → index into codes().
+  const CodeIndex& code_index() const { return pc_codes_; }
   const std::vector<ClassifiedFault>& faults() const { return faults_; }
   const std::vector<PlacedRun>& placed() const { return placed_; }
   // Faults on memory of our own library: counted, and left out of faults().
@@ -161,7 +172,11 @@ class FaultClassifier {
   void replay_fault(ClassifiedFault& fault);
   void replay_look(uint32_t process, const ml_residency& look);
   void confirm_look(size_t pending);
-  uint32_t code_of(const Process& process, uint32_t number, uint64_t ip, uint64_t time_ns);
+  uint32_t code_of(const Process& process, uint32_t number, uint64_t ip, uint64_t time_ns, bool anonymous = false);
+  void find_code_changes();
+  void resolve_use(const CodeIndex::Use& use);
+  void retry_uses(uint32_t number);
+  void give_up_on_uses(uint32_t number);  // their code is named as unknown
   AreaKind kind_of(const Area* area) const;
   // `last`: also when its code is not mapped, as far as is known.
   void resolve_stack(const Process& process, uint32_t number, uint32_t stack, uint64_t time_ns, bool last = true);
@@ -180,6 +195,9 @@ class FaultClassifier {
   std::unordered_map<uint32_t, std::vector<OwnRange>> own_;
   std::unordered_map<uint32_t, StackUse> stack_uses_;  // by stack: its earliest use
   uint64_t own_faults_ = 0;
+  CodeIndex pc_codes_;
+  bool code_changes_known_ = false;
+  std::map<uint32_t, std::vector<CodeIndex::Use>> unmapped_uses_;  // until their mapping is known
   std::vector<Code> codes_;
   std::unordered_map<CodeKey, uint32_t, CodeKeyHash> code_index_;
   std::map<uint32_t, std::vector<uint32_t>> resolved_stacks_;

@@ -155,7 +155,10 @@ def capacity(capture: Capture) -> Result:
         _, node_total = step_total(nodes["time_ns"][mine], nodes["process"][mine], nodes["value"][mine], ends)
         node_rows.append({"node": int(node), "peak_bytes": int(node_total.max()) if len(node_total) else 0})
     notes = []
-    if readings == 0 and not capture.standalone:
+    collectors = capture.meta.get("collectors") or {}
+    # Of an emulated program RSS would be the emulator's; a program that writes for itself has no reader.
+    expected = not capture.standalone and ("timeline" in collectors or "emulate" not in collectors)
+    if readings == 0 and expected:
         notes.append("No reading of RSS: the program ended before the first one.")
     if readings and kernel_peak > 1.05 * peak and kernel_peak - peak > 1 << 20:
         notes.append(
@@ -163,7 +166,7 @@ def capacity(capture: Capture) -> Result:
             "it was shorter than the interval; record with a higher --rate."
         )
     unread = sum(1 for row in by_process if row["peak_rss_bytes"] is None)
-    if unread and not capture.standalone:
+    if unread and expected:
         notes.append(f"{unread} of {len(by_process)} processes ended before their first reading.")
     return Result(
         "capacity",
@@ -174,7 +177,7 @@ def capacity(capture: Capture) -> Result:
             "by_process": pa.Table.from_pylist(by_process) if by_process else pa.table({}),
             "by_node": pa.Table.from_pylist(node_rows) if node_rows else pa.table({"node": [], "peak_bytes": []}),
         },
-        capture.quality.joined(Quality(exact=False, notes=tuple(notes))),
+        capture.quality.joined(Quality(exact=readings == 0 and not expected, notes=tuple(notes))),
     )
 
 

@@ -108,7 +108,7 @@ def regions(capture: Capture) -> Result:
     if unfinished:
         notes.append(f"{unfinished} regions were begun and never ended; they count until their thread's end.")
     kinds = capture.kinds()
-    if "fault" not in kinds:
+    if "fault" not in kinds and "code_count" not in kinds:
         notes.append("No page faults were recorded: faults and first-touched bytes are 0 for lack of data.")
     schema = pa.schema(
         [

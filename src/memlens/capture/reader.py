@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from .writer import META_FILE
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from .accesses import Windows
     from .clocks import ClockMap
     from .objects import Objects
     from .replay import Replay
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 BATCH_BYTES = 4 << 20
 """Small chunks are joined up to this: a tree of thousands of processes has thousands of them."""
 SIDE_TABLES = ("processes", "threads", "modules", "sites", "variables", "objects", "regions", "pinning")
+WITH_CODE = ("code_counts", "page_counts", "unseen")
+"""Record kinds with an instruction pointer: their tables have `code` too, the row of ``sites`` that names it."""
 PLURALS = {
     "string": "strings",
     "stack": "stacks",
@@ -55,7 +58,11 @@ PLURALS = {
     "runtime_status": "runtime_status",
     "block_count": "block_counts",
     "window": "windows",
-    "access": "accesses",
+    "access": "access_records",
+    "code_count": "code_counts",
+    "page_count": "page_counts",
+    "unseen": "unseen",
+    "emulator_status": "emulator_status",
 }
 
 
@@ -106,6 +113,7 @@ class Capture:
         self._tables: dict[str, pa.Table] = {}
         self._replay: Replay | None = None
         self._objects: Objects | None = None
+        self._windows: Windows | None = None
         self.refresh()
         if not self._readers and self.meta["state"] == "complete":
             raise CaptureError(f"{path} has no record file", hint="it was damaged or copied in part; record again")
@@ -170,6 +178,7 @@ class Capture:
             self._tables.clear()
             self._replay = None
             self._objects = None
+            self._windows = None
         return added
 
     def _own_ids_of(self, file: Path, reader: Any) -> OwnIds | None:
@@ -363,9 +372,9 @@ class Capture:
                 continue
             values = np.ascontiguousarray(fixed[field.name])
             if field.enumeration:
-                arrays[field.name] = _named(values, enum_names(field.enumeration))
+                arrays[field.name] = named(values, enum_names(field.enumeration))
             elif field.is_string_id:
-                arrays[field.name] = _named(values, self.strings())
+                arrays[field.name] = named(values, self.strings())
             else:
                 arrays[field.name] = pa.array(values)
         if tails is not None and (columns is None or "tail" in columns):
@@ -419,16 +428,59 @@ class Capture:
             self._objects = Objects(self)
         return self._objects
 
+    @property
+    def windows(self) -> Windows:
+        """Windows of accesses (cached): table, units, decoded accesses, join with objects."""
+        if self._windows is None:
+            from .accesses import Windows
+
+            self._windows = Windows(self)
+        return self._windows
+
+    def accesses(
+        self,
+        *,
+        windows: Collection[int] | None = None,
+        threads: Collection[int] | None = None,
+        code: bool = False,
+        batch_accesses: int = 1 << 15,
+    ) -> Iterator[pa.RecordBatch]:
+        """Streams the accesses of windows, decoded: a trace of any length, never whole in memory.
+
+        Columns: process, thread, window (row of table ``windows``), time_ns, pc, address, bytes, operation, weight.
+        ``time_ns`` is interpolated: the window's accesses are spread evenly from its begin to its end. ``weight``
+        is how many executed accesses of the thread this one stands for. Damaged windows are left out whole.
+
+        Parameters
+        ----------
+        windows, threads
+            Only these.
+        code
+            Adds ``code``: the row of table ``sites`` that names the instruction.
+        """
+        return self.windows.accesses(windows=windows, threads=threads, code=code, batch_accesses=batch_accesses)
+
     def table_names(self) -> list[str]:
         """Everything `table` and `memlens query` offer."""
-        return ["faults", "placed", *SIDE_TABLES, *PLURALS.values()]
+        return ["faults", "placed", "accesses", *SIDE_TABLES, *PLURALS.values()]
+
+    def reader(self, name: str) -> pa.RecordBatchReader:
+        """A table as a stream of record batches: for ``accesses``, which may not fit in memory."""
+        import pyarrow as pa
+
+        if name == "accesses":
+            from .accesses import access_schema
+
+            return pa.RecordBatchReader.from_batches(access_schema(code=True), self.accesses(code=True))
+        return self.table(name).to_reader()
 
     def table(self, name: str) -> pa.Table:
         """One table as Arrow (``.to_pandas()``, DuckDB and polars read it as it is).
 
         ``faults`` are classed and named by function and line; ``placed`` are pages
-        placed by the kernel without an event; the other names are side tables and
-        record kinds as recorded.
+        placed by the kernel without an event; ``accesses`` are the decoded accesses of
+        all windows (`accesses` and `reader` stream them); the other names are side tables
+        and record kinds as recorded.
         """
         if name not in self._tables:
             self._tables[name] = self._make_table(name)
@@ -441,6 +493,10 @@ class Capture:
             return self.replay.fault_table()
         if name == "placed":
             return self.replay.placed_table()
+        if name == "accesses":
+            return self.reader("accesses").read_all()
+        if name == "windows":
+            return self.windows.table()
         if name in SIDE_TABLES:
             return self._side_table(name)
         kind = next((kind for kind, plural in PLURALS.items() if plural == name), None)
@@ -454,10 +510,12 @@ class Capture:
             )
         batches = list(self.batches(kind))
         if not batches:
-            return self._to_batch_schema(layouts()[kind])
-        return pa.concat_tables(
-            [pa.Table.from_batches([b]) for b in batches], promote_options="permissive"
-        ).unify_dictionaries()
+            table = self._to_batch_schema(layouts()[kind])
+        else:
+            table = pa.concat_tables(
+                [pa.Table.from_batches([b]) for b in batches], promote_options="permissive"
+            ).unify_dictionaries()
+        return self.windows.with_code(table) if name in WITH_CODE else table
 
     def _to_batch_schema(self, layout: Layout) -> pa.Table:
         import pyarrow as pa
@@ -487,7 +545,7 @@ class Capture:
         return derive_table(self, name)
 
 
-def _named(values: Any, names: dict[int, str]) -> pa.Array:
+def named(values: Any, names: dict[int, str]) -> pa.Array:
     """Numbers as a dictionary array of their names; a number without a name keeps its digits, 0 of ids is null."""
     import numpy as np
     import pyarrow as pa

@@ -41,6 +41,11 @@ class Replay:
             ("residency", engine.add_residency),
             ("allocation", engine.add_allocations),
             ("tag_event", engine.add_tags),
+            # Code that these name is resolved in the address spaces of the records before.
+            ("code_count", engine.add_code_counts),
+            ("page_count", engine.add_page_counts),
+            ("unseen", engine.add_unseen),
+            ("window", engine.add_windows),
         ):
             for header, payload in capture.payloads(name):
                 add(header["process"], payload)

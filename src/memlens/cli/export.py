@@ -36,19 +36,18 @@ def main(arguments: list[str]) -> int:
     if options.output == "-":
         if len(names) != 1 or options.format == "parquet":
             parser.error("-o - takes one table, as csv or json")
-        write_table(capture.table(names[0]), options.format, sys.stdout.buffer)
+        write_batches(capture.reader(names[0]), options.format, sys.stdout.buffer)
         return 0
     directory = Path(options.output)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name in names:
             with spinning(f"writing {name}"):
-                table = capture.table(name)
                 partial = directory / f".{name}.partial"
                 with partial.open("wb") as file:
-                    write_table(table, options.format, file)
+                    rows = write_batches(capture.reader(name), options.format, file)
                 os.replace(partial, directory / f"{name}.{options.format}")
-            sys.stdout.write(f"{directory / name}.{options.format}  {table.num_rows} rows\n")
+            sys.stdout.write(f"{directory / name}.{options.format}  {rows} rows\n")
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -78,18 +77,35 @@ def flat(table: Any) -> Any:
     return table
 
 
-def write_table(table: Any, kind: str, file: Any) -> None:
-    """One table in one of the three formats."""
+def write_batches(reader: Any, kind: str, file: Any) -> int:
+    """One table in one of the three formats, batch by batch; returns its rows."""
+    import pyarrow as pa
+
+    rows = 0
     if kind == "csv":
         import pyarrow.csv as csv
 
-        csv.write_csv(flat(table), file)
+        schema = flat(reader.schema.empty_table()).schema
+        with csv.CSVWriter(file, schema) as writer:
+            for batch in reader:
+                writer.write_table(flat(pa.Table.from_batches([batch])))
+                rows += batch.num_rows
     elif kind == "parquet":
         import pyarrow.parquet as parquet
 
-        parquet.write_table(table, file, compression="zstd")
+        with parquet.ParquetWriter(file, reader.schema, compression="zstd") as writer:
+            for batch in reader:
+                writer.write_batch(batch)
+                rows += batch.num_rows
     else:
-        file.write(json.dumps(table.to_pylist(), indent=1, default=_plain).encode() + b"\n")
+        file.write(b"[")
+        for batch in reader:
+            for row in batch.to_pylist():
+                text = json.dumps(row, indent=1, default=_plain).replace("\n", "\n ")
+                file.write((",\n " if rows else "\n ").encode() + text.encode())
+                rows += 1
+        file.write(b"\n]\n" if rows else b"]\n")
+    return rows
 
 
 def _plain(value: Any) -> str:

@@ -13,6 +13,7 @@ from .main import new_parser
 EXAMPLES = """\
   memlens query run.memlens "SELECT class, count(*) FROM faults GROUP BY class"
   memlens query run.memlens "SELECT function, sum(new_bytes) b FROM faults GROUP BY 1 ORDER BY b DESC LIMIT 5"
+  memlens query run.memlens "SELECT function, sum(weight) n FROM accesses JOIN sites ON code = id GROUP BY 1"
   memlens query run.memlens --tables              the tables and their columns
   memlens query run.memlens --json "FROM processes"
 """
@@ -24,7 +25,12 @@ def connect(capture: Any, sql: str) -> Any:
 
     connection = duckdb.connect(config={"enable_external_access": "false"})
     for name in capture.table_names():
-        if re.search(rf"\b{name}\b", sql, re.IGNORECASE):
+        uses = len(re.findall(rf"\b{name}\b", sql, re.IGNORECASE))
+        if uses and name == "accesses":
+            connection.register("accesses" if uses == 1 else "accesses_once", capture.reader(name))
+            if uses > 1:  # a stream can be read once only
+                connection.execute("CREATE TEMP TABLE accesses AS FROM accesses_once")
+        elif uses:
             connection.register(name, capture.table(name))
     return connection
 
@@ -70,9 +76,13 @@ def main(arguments: list[str]) -> int:
     capture = open_capture(options.capture)
     if options.tables:
         for name in capture.table_names():
-            table = capture.table(name)
-            columns = ", ".join(f"{field.name} {_type_name(field.type)}" for field in table.schema)
-            sys.stdout.write(f"{name} ({table.num_rows} rows): {columns}\n")
+            if name == "accesses":
+                schema, rows = capture.reader(name).schema, int(capture.windows.columns["recorded"].sum())
+            else:
+                table = capture.table(name)
+                schema, rows = table.schema, table.num_rows
+            columns = ", ".join(f"{field.name} {_type_name(field.type)}" for field in schema)
+            sys.stdout.write(f"{name} ({rows} rows): {columns}\n")
         sys.stdout.write(f'next: memlens query {options.capture} "SELECT * FROM processes"\n')
         return 0
     with spinning("running the query"):

@@ -51,8 +51,12 @@ def main(arguments: list[str]) -> int:
     from ..present import terminal
 
     terminal.show(report, file=sys.stdout, rows=max(1, options.rows))
+    question = (
+        "SELECT class, count(*) FROM faults GROUP BY class"
+        if "faults" in report.results or "traffic" not in report.results
+        else "SELECT pc, sum(load_bytes) b FROM code_counts GROUP BY pc ORDER BY b DESC LIMIT 9"
+    )
     sys.stdout.write(
-        f"next: memlens report {options.capture} --html page.html, "
-        f'or ask: memlens query {options.capture} "SELECT class, count(*) FROM faults GROUP BY class"\n'
+        f'next: memlens report {options.capture} --html page.html, or ask: memlens query {options.capture} "{question}"\n'
     )
     return 0

@@ -90,7 +90,9 @@ def code_counts(writer: CaptureWriter, extents: Iterable[bytes], processes: dict
             counters = np.zeros(count, dtype=COUNTER)
             for first, rows in parts:
                 end = min(first + len(rows), count)
-                counters[first:end] = rows[: end - first]
+                # Several blocks may count for one place: what ran inline, and what called.
+                for field in COUNTER.names or ():
+                    counters[field][first:end] += rows[field][: end - first]
             name = string_id(image.regions[region]) if 0 < region < len(image.regions) else 0
             table = _records(slots, counters, dtype)
             table["thread"], table["region"] = thread, name

@@ -51,6 +51,43 @@ def human_duration(ns: float) -> str:
     return f"{ns:.0f} ns"
 
 
+def human_count(value: float) -> str:
+    """A number of events, shortened.
+
+    >>> human_count(999), human_count(123456), human_count(2.5e9)
+    ('999', '123 k', '2.50 G')
+    """
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            scaled = value / size
+            return (
+                f"{scaled:.0f} {unit}"
+                if scaled >= 100
+                else f"{scaled:.3g} {unit}"
+                if unit == "k"
+                else f"{scaled:.2f} {unit}"
+            )
+    return f"{value:.0f}"
+
+
+def addresses_in_words(figures: dict[str, float | None]) -> str:
+    """How much of an emulated run has its addresses recorded, from the figures of `traffic`.
+
+    >>> addresses_in_words({"recorded_share": 0.0104, "windows": 312})
+    'addresses: 1.0 % in 312 windows'
+    >>> addresses_in_words({"recorded_share": 1.0, "windows": 1})
+    'addresses: all, in 1 window'
+    """
+    share, windows = figures["recorded_share"], int(figures["windows"] or 0)
+    if share is None:
+        return "addresses: not recorded"
+    counted = f"{windows:,} window{'' if windows == 1 else 's'}"
+    if share >= 1:
+        return f"addresses: all, in {counted}"
+    percent = 100 * share
+    return f"addresses: {percent:.1f} % in {counted}" if percent >= 0.1 else f"addresses: {percent:.1g} % in {counted}"
+
+
 def exit_in_words(wait_status: int | None) -> str:
     """How a program ended.
 

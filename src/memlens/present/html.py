@@ -33,7 +33,8 @@ from ._markup import (
 )
 from ._object_sections import about, objects_section, regions_section
 from ._sections import capacity_section, faults_section, first_touch_section, other_section, processes_section
-from ._units import exit_in_words, human_bytes, human_figure
+from ._traffic_sections import accesses_section, page_use_section, traffic_section
+from ._units import addresses_in_words, exit_in_words, human_bytes, human_figure
 
 if TYPE_CHECKING:
     from ..results import Finding, Quality, Report, Result
@@ -206,7 +207,7 @@ def quality_section(report: Report) -> str:
     )
     if joined.truncated:
         lead.append('<span class="bad">The capture is truncated: its end is missing.</span>')
-    how = _how_recorded(meta)
+    how = _how_recorded(meta, report.results["traffic"].figures if "traffic" in report.results else None)
     notes = "".join(f"<li>{esc(note)}</li>" for note in joined.notes)
     missing = "".join(
         f"<li>Collector <b>{esc(entry.get('collector', '?'))}</b> "
@@ -230,10 +231,12 @@ def quality_section(report: Report) -> str:
     )
 
 
-def _how_recorded(meta: dict[str, Any]) -> str:
+def _how_recorded(meta: dict[str, Any], traffic: dict[str, Any] | None) -> str:
     session = meta.get("session") or {}
     collectors = meta.get("collectors") or {}
     parts = []
+    if traffic is not None:
+        parts.append(f"Every access of the emulated program was counted; {addresses_in_words(traffic)}.")
     if "faults" in collectors:
         seen = "in user code and system calls" if session.get("include_kernel") else "in user code only"
         parts.append(f"Page faults were seen {seen}.")
@@ -264,6 +267,14 @@ def figures_section(report: Report) -> str:
             shown = about(titled(name, value), sampled=estimated)
             tiles.append((esc(label), shown + (f"<small>{esc(remark)}</small>" if remark else "")))
 
+    if traffic := report.results.get("traffic"):
+        figures = traffic.figures
+        tile(
+            "Memory traffic",
+            "bytes",
+            figures["accessed_bytes"],
+            f"{figures['loads'] + figures['stores']:,} loads and stores",
+        )
     if capacity := report.results.get("capacity"):
         figures = capacity.figures
         tile("Peak RSS", "bytes", figures.get("peak_rss_bytes"), "largest seen, all processes")
@@ -276,7 +287,7 @@ def figures_section(report: Report) -> str:
         tile(
             "Limit",
             "bytes",
-            figures.get("limit_bytes") or None,
+            (figures.get("limit_bytes") or None) if figures.get("peak_rss_bytes") is not None else None,
             f"of the {figures.get('limit_kind') or 'machine'}",
         )
     if objects := report.results.get("objects"):
@@ -335,6 +346,8 @@ def absent(what: str, collector: str, meta: dict[str, Any]) -> str:
     if meta.get("state") == "standalone" and collector not in (meta.get("collectors") or {}):
         why = "the program wrote this capture itself; readings of RSS and page faults need a recorder (memlens record)"
         return f'<p class="muted absent">{esc(what)} not shown: {esc(why)}.</p>'
+    if "emulate" in (meta.get("collectors") or {}) and collector not in (meta.get("collectors") or {}):
+        return f'<p class="muted absent">{esc(what)} not shown: memlens\'s library did not run inside the emulated program.</p>'
     for entry in meta.get("unsupported") or []:
         if entry.get("collector") == collector:
             why = f"the collector {collector} could not run: {entry.get('reason', 'reason not recorded')}"
@@ -379,10 +392,20 @@ def render(report: Report) -> str:
     figures = figures_section(report)
     body = [findings_section(report.findings), quality_section(report), figures]
     links = [("findings", "Findings"), ("quality", "Quality")] + ([("figures", "Key figures")] if figures else [])
-    if capacity and (meta.get("state") != "standalone" or column(capacity, "over_time", "time_s")):
+    emulated = "traffic" in results or "emulate" in (meta.get("collectors") or {})
+    for name, label, section in (
+        ("traffic", "Memory traffic", traffic_section),
+        ("accesses", "Accesses by object", accesses_section),
+        ("page_use", "Pages", page_use_section),
+    ):
+        if name in results and not (name == "page_use" and results[name].figures["page_threads"] < 2):
+            body.append(section(results[name]))
+            links.append((name.replace("_", "-"), label))
+    over_time = capacity and column(capacity, "over_time", "time_s")
+    if capacity and (over_time or (meta.get("state") != "standalone" and not emulated)):
         body.append(capacity_section(capacity))
         links.append(("capacity", "Memory over time"))
-    else:
+    elif not emulated:
         body.append(absent("Memory over time" + ("" if capacity else " and processes"), "timeline", meta))
     if objects:
         end_s = (capacity.figures.get("duration_s") if capacity else None) or meta.get("wall_s") or 0.0
@@ -396,7 +419,7 @@ def render(report: Report) -> str:
     if faults:
         body.append(faults_section(faults))
         links.append(("faults", "Page faults"))
-    if not (touch and faults):
+    if not (touch and faults) and not emulated:
         missing = [label for label, there in (("First touch", touch), ("page faults", faults)) if not there]
         text = " and ".join(missing)
         body.append(absent(text[:1].upper() + text[1:], "faults", meta))
@@ -404,10 +427,15 @@ def render(report: Report) -> str:
         body.append(regions_section(regions, faults_known=faults is not None, objects=objects))
         links.append(("regions", "Regions"))
     for name, result in results.items():
-        if name not in ("capacity", "objects", "first_touch", "faults", "regions"):
+        if name not in (*names, "traffic", "accesses", "page_use"):
             body.append(other_section(result))
             links.append((esc(name.replace("_", "-")), name.replace("_", " ").capitalize()))
-    if capacity:
+    if emulated and not (over_time or touch or faults):
+        body.append(
+            '<p class="muted absent">Memory over time, first touches by page fault and page faults not shown: of an emulated '
+            "program they would be the emulator's own.</p>"
+        )
+    if capacity and (over_time or not emulated or capacity.figures["processes"] > 1):
         body.append(processes_section(capacity))
         links.append(("processes", "Processes"))
     return (

@@ -6,7 +6,7 @@ import os
 from typing import IO, TYPE_CHECKING, Any
 
 from ..registry import PresenterDescriptor
-from ._units import exit_in_words, human_bytes, human_duration, human_figure
+from ._units import addresses_in_words, exit_in_words, human_bytes, human_duration, human_figure
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,6 +96,8 @@ def show(report: Report, *, file: IO[str], rows: int = 10, brief: bool = False) 
     """Prints the summary of one capture."""
     from rich.markup import escape
 
+    from ._terminal_traffic import show_accesses, show_page_use, show_traffic
+
     console = _console(file)
     rows = 5 if brief else rows
     meta = report.meta
@@ -115,6 +117,12 @@ def show(report: Report, *, file: IO[str], rows: int = 10, brief: bool = False) 
         )
     if "capacity" in report.results:
         _capacity(console, report)
+    if "traffic" in report.results:
+        show_traffic(console, report.results["traffic"], rows, brief=brief)
+    if "accesses" in report.results:
+        show_accesses(console, report.results["accesses"], rows)
+    if "page_use" in report.results:
+        show_page_use(console, report.results["page_use"], rows)
     if "objects" in report.results:
         _objects(console, report, rows)
     if "first_touch" in report.results:
@@ -129,7 +137,8 @@ def show(report: Report, *, file: IO[str], rows: int = 10, brief: bool = False) 
     quality = report.quality
     for result in report.results.values():
         quality = quality.joined(result.quality)
-    _quality(console, quality, meta, brief=brief)
+    traffic = report.results.get("traffic")
+    _quality(console, quality, meta, traffic.figures if traffic else None, brief=brief)
 
 
 def _capacity(console: Console, report: Report) -> None:
@@ -230,7 +239,10 @@ def _regions(console: Console, report: Report, rows: int) -> None:
     console.print("\n[bold]Regions[/]")
     table = Table(box=None, pad_edge=False, show_header=True, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("name", overflow="ellipsis", no_wrap=True, max_width=40)
-    for name in ("times", "seconds", "self", "faults", "first touched", "allocations", "RSS growth"):
+    faults_known = "faults" in report.results
+    rss_known = any(row["rss_growth_bytes"] is not None for row in found)
+    names = ["times", "seconds", "self", *(("faults", "first touched") if faults_known else ()), "allocations"]
+    for name in (*names, *(("RSS growth",) if rss_known else ())):
         table.add_column(name, justify="right", no_wrap=True)
     for row in found[:rows]:
         growth = row["rss_growth_bytes"]
@@ -239,10 +251,9 @@ def _regions(console: Console, report: Report, rows: int) -> None:
             f"{row['executions']:,}",
             f"{row['seconds']:.3f}",
             f"{row['self_seconds']:.3f}",
-            f"{row['faults']:,}",
-            human_bytes(row["first_touched_bytes"]),
+            *((f"{row['faults']:,}", human_bytes(row["first_touched_bytes"])) if faults_known else ()),
             f"{row['allocations']:,.0f}",
-            "" if growth is None else ("-" if growth < 0 else "") + human_bytes(abs(growth)),
+            *(("" if growth is None else ("-" if growth < 0 else "") + human_bytes(abs(growth)),) if rss_known else ()),
         )
     console.print(Padding(table, (0, 0, 0, 2)))
     if len(found) > rows:
@@ -336,13 +347,21 @@ def _findings(console: Console, findings: list[Finding]) -> None:
         console.print(Padding(f"→ {escape(finding.remedy)}", (0, 0, 0, 4)), style="cyan")
 
 
-def _quality(console: Console, quality: Quality, meta: dict[str, Any], *, brief: bool) -> None:
+def _quality(
+    console: Console, quality: Quality, meta: dict[str, Any], traffic: dict[str, Any] | None, *, brief: bool
+) -> None:
     from rich.markup import escape
     from rich.padding import Padding
 
     session = meta.get("session", {})
     collectors = meta.get("collectors", {})
     parts = []
+    if traffic is not None:
+        whole = "incomplete" if quality.dropped_records or quality.truncated else "exact"
+        parts.append(
+            f"{whole}: every access counted" if whole == "exact" else f"{whole}: {quality.dropped_records} lost"
+        )
+        parts.append(addresses_in_words(traffic))
     if "faults" in collectors:
         seen = "user and system calls" if session.get("include_kernel") else "user code only"
         whole = "incomplete" if quality.dropped_records or quality.truncated else "all"

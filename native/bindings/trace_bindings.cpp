@@ -1,0 +1,295 @@
+// Python's view of native/core/trace.
+#include "trace_bindings.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "memlens_stream.h"
+#include "replay/fault_classifier.h"
+#include "trace/access_join.h"
+#include "trace/window_walk.h"
+
+using namespace nb::literals;
+
+namespace {
+
+using memlens::objects::ObjectTable;
+using memlens::replay::FaultClassifier;
+using namespace memlens::trace;
+
+template <typename T>
+using Input = nb::ndarray<const T, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <typename T>
+std::span<const T> view(const Input<T>& array) {
+  return {array.data(), array.size()};
+}
+
+template <typename T>
+std::vector<T> copied(const Input<T>& array) {
+  return {array.data(), array.data() + array.size()};
+}
+
+std::span<const unsigned char> view(const nb::bytes& bytes) {
+  return {reinterpret_cast<const unsigned char*>(bytes.c_str()), bytes.size()};
+}
+
+template <typename T>
+nb::object owned(std::vector<T>&& values) {
+  auto* kept = new std::vector<T>(std::move(values));
+  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
+}
+
+template <typename T, typename List, typename Get>
+nb::object column(const List& list, Get get) {
+  std::vector<T> values;
+  values.reserve(list.size());
+  for (const auto& entry : list) values.push_back(static_cast<T>(get(entry)));
+  return owned(std::move(values));
+}
+
+// The fixed parts of window records, one after the other, and where each stream lies in the payload.
+nb::tuple window_headers(const nb::bytes& payload) {
+  const auto bytes = view(payload);
+  std::vector<unsigned char> fixed;
+  std::vector<uint64_t> stream_at;
+  memlens::replay::each_variable_record<ml_window>(bytes, [&](const ml_window& window, auto stream) {
+    const auto* raw = reinterpret_cast<const unsigned char*>(&window);
+    fixed.insert(fixed.end(), raw, raw + sizeof window);
+    stream_at.push_back(static_cast<uint64_t>(stream.data() - bytes.data()));
+  });
+  return nb::make_tuple(nb::bytes(reinterpret_cast<const char*>(fixed.data()), fixed.size()),
+                        owned(std::move(stream_at)));
+}
+
+// The accesses of a payload's windows in batches. The payload is kept alive by the reader.
+class AccessReader {
+ public:
+  AccessReader(nb::bytes payload, size_t batch_accesses)
+      : payload_(std::move(payload)), batch_(std::max<size_t>(batch_accesses, 1)) {
+    memlens::replay::each_variable_record<ml_window>(view(payload_), [&](const ml_window& window, auto stream) {
+      windows_.push_back({window, stream});
+    });
+  }
+
+  std::optional<nb::dict> next() {
+    Batch batch;
+    {
+      nb::gil_scoped_release unlocked;
+      fill(batch);
+    }
+    if (batch.row.empty()) return std::nullopt;
+    nb::dict columns;
+    columns["row"] = owned(std::move(batch.row));
+    columns["time_ns"] = owned(std::move(batch.time_ns));
+    columns["code"] = owned(std::move(batch.code));
+    columns["address"] = owned(std::move(batch.address));
+    columns["bytes"] = owned(std::move(batch.bytes));
+    columns["operation"] = owned(std::move(batch.operation));
+    return columns;
+  }
+  uint64_t damaged() const { return damaged_; }
+
+ private:
+  struct Window {
+    ml_window record;
+    std::span<const unsigned char> stream;
+  };
+  struct Batch {
+    std::vector<uint32_t> row, bytes;
+    std::vector<uint64_t> time_ns, code, address;
+    std::vector<uint8_t> operation;
+    void reserve(size_t count) {
+      row.reserve(count);
+      bytes.reserve(count);
+      time_ns.reserve(count);
+      code.reserve(count);
+      address.reserve(count);
+      operation.reserve(count);
+    }
+    void resize(size_t count) {
+      row.resize(count);
+      bytes.resize(count);
+      time_ns.resize(count);
+      code.resize(count);
+      address.resize(count);
+      operation.resize(count);
+    }
+  };
+
+  void fill(Batch& batch) {
+    size_t filled = 0;
+    if (at_ < windows_.size()) batch.reserve(std::min<uint64_t>(batch_, view(payload_).size() / 2 + 1));
+    while (at_ < windows_.size()) {
+      const Window& window = windows_[at_];
+      const uint64_t recorded = window.record.recorded;
+      if (!decoder_) {
+        // A small window goes into one batch, whole; a longer one is looked at first.
+        const bool fits = recorded <= batch_;
+        if (fits && filled > 0 && recorded > batch_ - filled) break;
+        if (recorded > window.stream.size() / fewest_bytes(window.record.encoding) ||
+            (!fits && !is_sound(window.stream, recorded, window.record.encoding))) {
+          ++damaged_;
+          ++at_;
+          continue;
+        }
+        decoder_.emplace(window.stream, window.record.encoding);
+        done_ = 0;
+      }
+      const size_t room = batch_ - filled, part = std::min<uint64_t>(recorded - done_, room);
+      batch.resize(filled + part);
+      const size_t got = decoder_->next({batch.code.data() + filled, batch.address.data() + filled,
+                                         batch.bytes.data() + filled, batch.operation.data() + filled}, part);
+      const bool is_whole = done_ + got == recorded;
+      if (got != part || (is_whole && !decoder_->at_end())) {
+        ++damaged_;
+        ++at_;
+        decoder_.reset();
+        batch.resize(filled);
+        continue;
+      }
+      const Part times{&window.record, 0, done_, part, nullptr, nullptr, nullptr, nullptr};
+      for (size_t i = 0; i < part; ++i) {
+        batch.row[filled + i] = static_cast<uint32_t>(at_);
+        batch.time_ns[filled + i] = times.time_ns(i);
+      }
+      filled += part;
+      done_ += part;
+      if (is_whole) {
+        ++at_;
+        decoder_.reset();
+      }
+      if (filled == batch_) break;
+    }
+    batch.resize(filled);
+  }
+
+  nb::bytes payload_;
+  size_t batch_, at_ = 0;
+  uint64_t done_ = 0, damaged_ = 0;
+  std::vector<Window> windows_;
+  std::optional<StreamDecoder> decoder_;
+};
+
+nb::bytes encode_stream(const Input<uint64_t>& codes, const Input<uint64_t>& addresses, const Input<uint32_t>& bytes,
+                        const Input<uint8_t>& operations) {
+  const size_t count = codes.size();
+  const bool is_pc = bytes.size() == count && operations.size() == count;
+  if (addresses.size() != count || (!is_pc && (bytes.size() != 0 || operations.size() != 0)))
+    throw nb::value_error("the columns have one length; bytes and operations are empty for site_delta");
+  std::vector<unsigned char> stream(count * 25 + ML_STREAM_MAX_ACCESS);
+  auto state = std::make_unique<ml_stream>();  // zeros
+  ml_stream_begin(state.get());
+  unsigned char* at = stream.data();
+  for (size_t i = 0; i < count; ++i)
+    at = is_pc ? ml_stream_add_pc(state.get(), at, codes.data()[i], addresses.data()[i], bytes.data()[i],
+                                  operations.data()[i])
+               : ml_stream_add_site(state.get(), at, codes.data()[i], addresses.data()[i]);
+  return nb::bytes(reinterpret_cast<const char*>(stream.data()), static_cast<size_t>(at - stream.data()));
+}
+
+nb::dict traffic_columns(const AccessJoin& join, const std::vector<Traffic>& rows) {
+  nb::dict columns;
+  columns["group"] = column<uint32_t>(rows, [](const auto& r) { return r.group; });
+  columns["function"] = column<uint32_t>(rows, [](const auto& r) { return r.function; });
+  columns["recorded"] = column<uint64_t>(rows, [](const auto& r) { return r.recorded; });
+  columns["windows"] = column<uint64_t>(rows, [](const auto& r) { return r.units; });
+  const auto estimate = [&](const char* name, auto member) {
+    columns[name] = column<double>(rows, [&](const auto& r) { return (r.*member).sum; });
+    columns[(std::string(name) + "_error").c_str()] =
+        column<double>(rows, [&](const auto& r) { return join.standard_error(r.*member); });
+  };
+  estimate("loads", &Traffic::loads);
+  estimate("stores", &Traffic::stores);
+  estimate("load_bytes", &Traffic::load_bytes);
+  estimate("store_bytes", &Traffic::store_bytes);
+  estimate("accesses", &Traffic::accesses);
+  estimate("bytes", &Traffic::bytes);
+  return columns;
+}
+
+nb::dict code_traffic_columns(const AccessJoin& join) {
+  const auto& rows = join.by_code();
+  nb::dict columns;
+  columns["code"] = column<uint32_t>(rows, [](const auto& r) { return r.code; });
+  columns["recorded"] = column<uint64_t>(rows, [](const auto& r) { return r.recorded; });
+  columns["windows"] = column<uint64_t>(rows, [](const auto& r) { return r.units; });
+  const auto estimate = [&](const char* name, auto member) {
+    columns[name] = column<double>(rows, [&](const auto& r) { return (r.*member).sum; });
+    columns[(std::string(name) + "_error").c_str()] =
+        column<double>(rows, [&](const auto& r) { return join.standard_error(r.*member); });
+  };
+  estimate("accesses", &CodeTraffic::accesses);
+  estimate("bytes", &CodeTraffic::bytes);
+  estimate("split", &CodeTraffic::split);
+  estimate("narrow", &CodeTraffic::narrow);
+  estimate("narrow_sequential", &CodeTraffic::narrow_sequential);
+  return columns;
+}
+
+}  // namespace
+
+void add_windows(FaultClassifier& replay, uint32_t process, std::span<const unsigned char> payload) {
+  WindowWalker walker;
+  memlens::replay::each_variable_record<ml_window>(payload, [&](const ml_window& window, auto) {
+    replay.add_stack_use(process, window.stack, window.begin_ns);
+  });
+  each_window_code(payload, walker,
+                   [&](const ml_window& window, uint64_t pc) { replay.add_code_use(process, pc, window.begin_ns); });
+}
+
+void bind_trace(nb::module_& module) {
+  module.def("window_headers", &window_headers, "payload"_a,
+             "(fixed parts of the window records of a payload, where each stream begins in it)");
+  module.def("encode_stream", &encode_stream, "codes"_a, "addresses"_a, "bytes"_a, "operations"_a,
+             "A delta stream as the emulator's plugin writes it; site_delta when bytes and operations are empty.");
+  module.def("is_sound_stream",
+             [](const nb::bytes& stream, uint64_t recorded, int encoding) {
+               return is_sound(view(stream), recorded, static_cast<uint8_t>(encoding));
+             },
+             "stream"_a, "recorded"_a, "encoding"_a);
+  nb::class_<AccessReader>(module, "AccessReader")
+      .def(nb::init<nb::bytes, size_t>(), "payload"_a, nb::kw_only(), "batch_accesses"_a = size_t{1} << 15)
+      .def("next", &AccessReader::next, "Columns of the next accesses, None at the end.")
+      .def_prop_ro("damaged", &AccessReader::damaged, "Windows left out so far.");
+  nb::class_<AccessJoin>(module, "AccessJoin")
+      .def("__init__",
+           [](AccessJoin* self, const ObjectTable& objects, const FaultClassifier& replay,
+              const Input<uint32_t>& group_of_object, const Input<uint32_t>& function_of_code,
+              const Input<uint64_t>& unit_executed, const Input<uint32_t>& unit_parts) {
+             new (self) AccessJoin(objects, replay.code_index(), copied(group_of_object), copied(function_of_code));
+             self->set_units(copied(unit_executed), copied(unit_parts));
+           },
+           nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::kw_only(), "objects"_a, "replay"_a, "group_of_object"_a,
+           "function_of_code"_a, "unit_executed"_a, "unit_parts"_a)
+      .def("add",
+           [](AccessJoin& self, uint32_t process, const nb::bytes& payload, const Input<uint32_t>& units) {
+             const auto bytes = view(payload);
+             const auto numbers = view(units);
+             nb::gil_scoped_release unlocked;
+             self.add(process, bytes, numbers);
+           },
+           "process"_a, "payload"_a, "units"_a, "Windows of one chunk, and the unit of each.")
+      .def("finish", &AccessJoin::finish)
+      .def("by_pair", [](const AccessJoin& self) { return traffic_columns(self, self.by_pair()); })
+      .def("by_group", [](const AccessJoin& self) { return traffic_columns(self, self.by_group()); })
+      .def("by_function", [](const AccessJoin& self) { return traffic_columns(self, self.by_function()); })
+      .def("by_code", &code_traffic_columns)
+      .def_prop_ro("totals", [](const AccessJoin& self) {
+        const JoinTotals& totals = self.totals();
+        nb::dict result;
+        result["windows"] = totals.units;
+        result["recorded"] = totals.recorded;
+        result["executed"] = totals.executed;
+        result["damaged_windows"] = totals.damaged_windows;
+        result["damaged_executed"] = totals.damaged_executed;
+        result["without_code"] = totals.without_code;
+        return result;
+      });
+}

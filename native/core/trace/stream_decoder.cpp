@@ -1,0 +1,125 @@
+#include "stream_decoder.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+namespace memlens::trace {
+namespace {
+
+constexpr uint64_t kMostThird = (uint64_t{1} << 34) - 1;  // 32 bits of width, 2 of operation
+
+uint64_t unzigzag(uint64_t value) { return (value >> 1) ^ (0 - (value & 1)); }
+
+// A varint byte by byte; false: it ends early, is longer than 10 bytes or has more than 64 bits.
+bool slow_varint(const unsigned char*& at, const unsigned char* end, uint64_t& value) {
+  value = 0;
+  for (unsigned shift = 0; shift < 70; shift += 7) {
+    if (at == end) return false;
+    const unsigned char byte = *at++;
+    if (shift == 63 && byte > 1) return false;
+    value |= uint64_t{byte & 127u} << shift;
+    if (byte < 128) return true;
+  }
+  return false;
+}
+
+// A varint with 8 readable bytes: groups of 7 bits are moved together without a loop.
+inline bool varint(const unsigned char*& at, const unsigned char* end, uint64_t& value) {
+  uint64_t word;
+  memcpy(&word, at, 8);
+  const uint64_t stops = ~word & 0x8080808080808080u;
+  if (stops == 0) [[unlikely]] return slow_varint(at, end, value);
+  const unsigned bits = static_cast<unsigned>(__builtin_ctzll(stops)) + 1;  // 8 x length
+  word &= ~uint64_t{0} >> (64 - bits) & 0x7f7f7f7f7f7f7f7fu;
+  word = (word & 0x007f007f007f007fu) | (word & 0x7f007f007f007f00u) >> 1;
+  word = (word & 0x00003fff00003fffu) | (word & 0x3fff00003fff0000u) >> 2;
+  value = (word & 0x000000000fffffffu) | (word & 0x0fffffff00000000u) >> 4;
+  at += bits / 8;
+  return true;
+}
+
+}  // namespace
+
+template <bool kPc>
+size_t StreamDecoder::decode(const AccessColumns& columns, size_t count) {
+  // The longest access has 10 + 10 + 10 bytes, and a word is read at the last of them.
+  constexpr ptrdiff_t kRoom = 40;
+  const unsigned char* at = at_;
+  uint64_t previous = previous_;
+  size_t done = 0;
+  const auto take = [&](uint64_t first, uint64_t second, uint64_t third) {
+    const uint64_t code = previous + unzigzag(first);
+    uint64_t& last = last_[code % 1024];
+    last += unzigzag(second);
+    previous = code;
+    columns.code[done] = code;
+    columns.address[done] = last;
+    if constexpr (kPc) {
+      columns.bytes[done] = static_cast<uint32_t>(third >> 2);
+      columns.operation[done] = static_cast<uint8_t>(third & 3);
+    }
+    ++done;
+  };
+  while (done < count && end_ - at >= kRoom) {
+    uint32_t word;
+    memcpy(&word, at, 4);
+    if constexpr (kPc) {
+      if ((word & 0x00808080u) == 0) [[likely]] {
+        if ((word & 0x00030000u) == 0) [[unlikely]] break;  // operation 0
+        take(word & 127, word >> 8 & 127, word >> 16 & 127);
+        at += 3;
+        continue;
+      }
+    } else if ((word & 0x8080u) == 0) {
+      take(word & 127, word >> 8 & 127, 0);
+      at += 2;
+      continue;
+    }
+    uint64_t first, second, third = 0;
+    const unsigned char* next = at;
+    if (!varint(next, end_, first) || !varint(next, end_, second)) break;
+    if constexpr (kPc)
+      if (!varint(next, end_, third) || (third & 3) == 0 || third > kMostThird) break;
+    take(first, second, third);
+    at = next;
+  }
+  // The stream's last bytes, and what stopped the loop above.
+  while (done < count) {
+    uint64_t first, second, third = 0;
+    const unsigned char* next = at;
+    if (!slow_varint(next, end_, first) || !slow_varint(next, end_, second)) break;
+    if constexpr (kPc)
+      if (!slow_varint(next, end_, third) || (third & 3) == 0 || third > kMostThird) break;
+    take(first, second, third);
+    at = next;
+  }
+  at_ = at;
+  previous_ = previous;
+  return done;
+}
+
+size_t StreamDecoder::next(const AccessColumns& columns, size_t count) {
+  switch (encoding_) {
+    case ML_ENUM_stream_encoding_PC_DELTA: return decode<true>(columns, count);
+    case ML_ENUM_stream_encoding_SITE_DELTA: return decode<false>(columns, count);
+    default: return 0;
+  }
+}
+
+bool is_sound(std::span<const unsigned char> stream, uint64_t recorded, uint8_t encoding) {
+  if (recorded > stream.size() / fewest_bytes(encoding)) return false;
+  constexpr size_t kPart = 4096;
+  std::vector<uint64_t> code(kPart), address(kPart);
+  std::vector<uint32_t> bytes(kPart);
+  std::vector<uint8_t> operation(kPart);
+  StreamDecoder decoder(stream, encoding);
+  while (recorded > 0) {
+    const size_t part = std::min<uint64_t>(recorded, kPart);
+    if (decoder.next({code.data(), address.data(), bytes.data(), operation.data()}, part) != part) return false;
+    recorded -= part;
+  }
+  return decoder.at_end();
+}
+
+}  // namespace memlens::trace

@@ -1,0 +1,113 @@
+// Walks the accesses of window records in parts, damaged windows left out whole.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "memlens_format.h"
+#include "replay/record_walk.h"
+#include "stream_decoder.h"
+
+namespace memlens::trace {
+
+// One part of a window's accesses. Times are spread evenly over the window: records have none of their own.
+struct Part {
+  const ml_window* window;
+  uint32_t row;    // of the window in its payload
+  uint64_t first;  // accesses of the window before this part
+  size_t count;
+  const uint64_t *code, *address;
+  const uint32_t* bytes;
+  const uint8_t* operation;
+
+  uint64_t time_ns(size_t i) const {
+    if (window->recorded < 2 || window->end_ns <= window->begin_ns) return window->begin_ns;
+    const uint64_t span = window->end_ns - window->begin_ns;
+    if (span >> 62 != 0) return window->begin_ns;  // damage
+    const double step = static_cast<double>(span) / static_cast<double>(window->recorded - 1);
+    // Rounding may go beyond the end when the span has more than 53 bits.
+    return window->begin_ns + std::min(span, static_cast<uint64_t>(static_cast<double>(first + i) * step + 0.5));
+  }
+};
+
+// Buffers for the walk; one for each thread that walks.
+class WindowWalker {
+ public:
+  explicit WindowWalker(size_t part_accesses = 4096)
+      : code_(part_accesses), address_(part_accesses), bytes_(part_accesses), operation_(part_accesses) {}
+
+  // Calls sink(Part) for all accesses of a sound window; false, and no call, when it is damaged.
+  template <typename Sink>
+  bool walk_window(const ml_window& window, uint32_t row, std::span<const unsigned char> stream, Sink&& sink) {
+    const uint64_t recorded = window.recorded;
+    const AccessColumns columns{code_.data(), address_.data(), bytes_.data(), operation_.data()};
+    if (recorded > stream.size() / fewest_bytes(window.encoding)) return false;
+    const bool is_pc = window.encoding == ML_ENUM_stream_encoding_PC_DELTA;
+    if (!is_pc) {
+      std::fill(bytes_.begin(), bytes_.end(), 0);
+      std::fill(operation_.begin(), operation_.end(), 0);
+    }
+    const Part part{&window, row, 0, 0, code_.data(), address_.data(), bytes_.data(), operation_.data()};
+    if (recorded <= code_.size()) {
+      StreamDecoder decoder(stream, window.encoding);
+      if (decoder.next(columns, recorded) != recorded || !decoder.at_end()) return false;
+      if (recorded == 0) return true;
+      Part whole = part;
+      whole.count = recorded;
+      sink(whole);
+      return true;
+    }
+    if (!is_sound(stream, recorded, window.encoding)) return false;
+    StreamDecoder decoder(stream, window.encoding);
+    for (uint64_t first = 0; first < recorded;) {
+      Part next = part;
+      next.first = first;
+      next.count = decoder.next(columns, std::min<uint64_t>(recorded - first, code_.size()));
+      if (next.count == 0) return false;  // cannot be: it was looked at
+      sink(next);
+      first += next.count;
+    }
+    return true;
+  }
+
+  // All windows of a payload; `damaged(window, row)` for those left out.
+  template <typename Sink, typename Damaged>
+  void walk(std::span<const unsigned char> payload, Sink&& sink, Damaged&& damaged) {
+    uint32_t row = 0;
+    replay::each_variable_record<ml_window>(
+        payload, [&](const ml_window& window, std::span<const unsigned char> stream) {
+          if (!walk_window(window, row, stream, sink)) damaged(window, row);
+          ++row;
+        });
+  }
+
+ private:
+  std::vector<uint64_t> code_, address_;
+  std::vector<uint32_t> bytes_;
+  std::vector<uint8_t> operation_;
+};
+
+// The distinct codes of each sound pc_delta window, possibly some of them several times: sink(window, pc).
+template <typename Sink>
+void each_window_code(std::span<const unsigned char> payload, WindowWalker& walker, Sink&& sink) {
+  uint64_t recent[1024];
+  uint32_t of_row = UINT32_MAX;
+  walker.walk(
+      payload,
+      [&](const Part& part) {
+        if (part.window->encoding != ML_ENUM_stream_encoding_PC_DELTA) return;
+        if (part.row != of_row) std::fill(std::begin(recent), std::end(recent), ~part.code[0]);
+        of_row = part.row;
+        for (size_t i = 0; i < part.count; ++i) {
+          uint64_t& entry = recent[part.code[i] % 1024];
+          if (entry == part.code[i]) continue;
+          entry = part.code[i];
+          sink(*part.window, part.code[i]);
+        }
+      },
+      [](const ml_window&, uint32_t) {});
+}
+
+}  // namespace memlens::trace

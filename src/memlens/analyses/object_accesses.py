@@ -1,0 +1,221 @@
+"""Analysis `accesses`: which objects the accesses of windows go to, and which functions make them.
+
+Apart from `objects`, because its numbers are of another kind: estimates from sampled windows with their
+errors, known also of variables, stacks and files, and of captures without allocations.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..registry import AnalysisDescriptor
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..capture.reader import Capture
+    from ..results import Result
+
+MOST_INSTRUCTIONS = 2000
+NO_OBJECT = "no known object"
+ESTIMATES = ("accesses", "loads", "stores", "bytes", "load_bytes", "store_bytes")
+
+
+class ObjectGroups:
+    """Objects by what a person calls them: allocation site, variable, tag, stack of a thread, file."""
+
+    def __init__(self, capture: Capture) -> None:
+        import numpy as np
+
+        from ..capture.objects import KINDS
+        from .objects import AllocationStacks
+
+        engine = capture.objects
+        stacks = AllocationStacks(capture)
+        columns = {name: np.asarray(values) for name, values in engine.columns.items()}
+        self._index: dict[tuple[Any, ...], int] = {}
+        self.rows: list[dict[str, Any]] = []
+        self._add("none", NO_OBJECT)
+        self.of_object = np.zeros(engine.count + 1, dtype=np.uint32)
+        kinds, threads, processes = (columns[n] for n in ("kind", "thread", "process"))
+        # Heap objects and mappings of one call stack are one group: name each stack once.
+        allocated = engine.is_kind("heap", "mmap")
+        pairs, inverse = np.unique(
+            kinds[allocated].astype(np.uint64) << np.uint64(32) | columns["stack"][allocated], return_inverse=True
+        )
+        groups = [self._add(KINDS[pair >> 32], None, **stacks.site(pair & 0xFFFFFFFF)) for pair in pairs.tolist()]
+        if groups:
+            self.of_object[1:][allocated] = np.array(groups, dtype=np.uint32)[inverse.reshape(-1)]
+        others = np.flatnonzero(~allocated)
+        texts = engine.table(others).column("name").to_pylist() if len(others) else []
+        for row, text in zip(others.tolist(), texts, strict=True):
+            kind = KINDS[kinds[row]]
+            if kind == "stack":
+                group = self._add(kind, text, process=int(processes[row]), thread=int(threads[row]))
+            else:
+                group = self._add(kind, "memlens's own memory" if kind == "memlens" else text)
+            self.of_object[row + 1] = group
+
+    def _add(self, kind: str, name: str | None, **where: Any) -> int:
+        key = (kind, name, *where.values())
+        if key not in self._index:
+            self._index[key] = len(self.rows)
+            row = dict.fromkeys(("function", "module", "file", "line", "process", "thread"))
+            self.rows.append({**row, **where, "kind": kind, "object": name or _site_name(where, kind)})
+        return self._index[key]
+
+
+def _site_name(site: dict[str, Any], kind: str) -> str:
+    if not site.get("function") and not site.get("module"):
+        return f"{kind} of unknown origin"
+    module = (site.get("module") or "?").rpartition("/")[2]
+    function = site.get("function") or (module if module.startswith("[") else f"[{module}]")
+    line = f" {site['file'].rpartition('/')[2]}:{site['line']}" if site.get("file") else ""
+    return f"{kind} of {function}{line}"
+
+
+def object_accesses(capture: Capture) -> Result:
+    """Accesses by object, by object and function, and by instruction, estimated from windows.
+
+    Each window stands for what its thread executed until the next one began; ``*_error`` is the standard
+    error of an estimate, from how windows differ (null with fewer than two windows). When everything was
+    recorded, numbers are exact and errors 0. The object is the one that lay at the address at the access's
+    time, which is interpolated in its window; tags go before what they lie in.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    from ..results import Quality, Result
+    from .traffic import CodeNames
+
+    names = CodeNames(capture)
+    function_of_code, functions = names.functions()
+    groups = ObjectGroups(capture)
+    join = capture.windows.join(groups.of_object, function_of_code)
+    totals = join.totals
+    text, number = pa.string(), pa.uint32()
+    where = [("object", text), ("kind", text), ("function", text), ("module", text), ("file", text), ("line", number),
+             ("process", number), ("thread", number)]  # fmt: skip
+    estimates = _estimates(where)
+    by_object = [{**row, **groups.rows[row["group"]]} for row in _rows(join.by_group())]
+    by_function = []
+    for row in _rows(join.by_function()):
+        function, module = functions[row["function"]]
+        by_function.append({**row, "function": function, "module": module})
+    crossed = []
+    for row in _rows(join.by_pair()):
+        function, module = functions[row["function"]]
+        group = groups.rows[row["group"]]
+        crossed.append(
+            {**row, "function": function, "module": module, "object": group["object"], "kind": group["kind"]}
+        )
+    by_code = join.by_code()
+    order = np.argsort(-by_code["accesses"], kind="stable")[:MOST_INSTRUCTIONS]
+    instructions = []
+    for at in order.tolist():
+        code = int(by_code["code"][at])
+        row = {name: values[at].item() for name, values in by_code.items()}
+        row.update(code=code if code < names.count else None, function=names.function[code], module=names.module[code],
+                   file=names.file[code], line=names.line[code])  # fmt: skip
+        instructions.append(_plain(row))
+    everything = totals["recorded"] >= totals["executed"] and not totals["damaged_windows"]
+    notes = _notes(capture, totals)
+    sampled = not everything
+    if sampled and totals["executed"]:
+        share = totals["recorded"] / totals["executed"]
+        notes.insert(
+            0,
+            f"Accesses by object are estimated from {totals['windows']:,} windows with {100 * share:.2g} % of all accesses; "
+            "standard errors are between windows.",
+        )
+    figures = {
+        "windows": totals["windows"],
+        "recorded_accesses": totals["recorded"],
+        "executed_accesses": totals["executed"],
+        "recorded_share": totals["recorded"] / totals["executed"] if totals["executed"] else None,
+        "accessed_objects": len(by_object),
+        "in_no_object_share": _share_of(by_object, lambda row: row["kind"] == "none"),
+        "damaged_windows": totals["damaged_windows"],
+    }
+    return Result(
+        "accesses",
+        figures,
+        {
+            "by_object": pa.Table.from_pylist(by_object, schema=estimates),
+            "by_object_and_function": pa.Table.from_pylist(
+                crossed, schema=_estimates([("object", text), ("kind", text), ("function", text), ("module", text)])
+            ),
+            "by_function": pa.Table.from_pylist(by_function, schema=_estimates([("function", text), ("module", text)])),
+            "by_instruction": pa.Table.from_pylist(instructions, schema=_instruction_schema()),
+        },
+        capture.quality.joined(Quality(exact=everything, notes=tuple(notes))),
+    )
+
+
+def _share_of(rows: list[dict[str, Any]], chosen: Any) -> float | None:
+    total = sum(row["accesses"] for row in rows)
+    return sum(row["accesses"] for row in rows if chosen(row)) / total if total else None
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """NaN as null: an error that is not known."""
+    return {name: None if isinstance(value, float) and value != value else value for name, value in row.items()}
+
+
+def _rows(columns: dict[str, Any]) -> list[dict[str, Any]]:
+    """Estimates as rows with their share of all bytes, most accesses first."""
+    names = list(columns)
+    rows = [
+        _plain(dict(zip(names, values, strict=True)))
+        for values in zip(*(columns[name].tolist() for name in names), strict=True)
+    ]
+    total = sum(row["bytes"] for row in rows)
+    for row in rows:
+        row["share"] = row["bytes"] / total if total else 0.0
+    return sorted(rows, key=lambda row: (-row["accesses"], row["group"], row["function"]))
+
+
+def _estimates(keys: list[tuple[str, Any]]) -> pa.Schema:
+    import pyarrow as pa
+
+    numbers = [(f"{name}{suffix}", pa.float64()) for name in ESTIMATES for suffix in ("", "_error")]
+    return pa.schema([*keys, *numbers, ("share", pa.float64()), ("recorded", pa.uint64()), ("windows", pa.uint64())])
+
+
+def _instruction_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    estimated = ("accesses", "bytes", "split", "narrow", "narrow_sequential")
+    return pa.schema(
+        [
+            ("code", pa.uint32()), ("function", pa.string()), ("module", pa.string()), ("file", pa.string()),
+            ("line", pa.uint32()),
+            *((f"{name}{suffix}", pa.float64()) for name in estimated for suffix in ("", "_error")),
+            ("recorded", pa.uint64()), ("windows", pa.uint64()),
+        ]
+    )  # fmt: skip
+
+
+def _notes(capture: Capture, totals: dict[str, int]) -> list[str]:
+    notes = []
+    if totals["damaged_windows"]:
+        notes.append(f"{totals['damaged_windows']} windows are damaged and were left out.")
+    dropped = int(capture.windows.columns["dropped"].sum())
+    if dropped:
+        notes.append(f"{dropped:,} accesses belonged into a window and found no room.")
+    kinds = capture.kinds()
+    if not kinds.get("allocation"):
+        notes.append("No allocations were recorded: heap objects are not told apart.")
+    if totals["without_code"]:
+        notes.append(
+            f"{totals['without_code']:,} accesses name sites of instrumented code, which this version does not read."
+        )
+    return notes
+
+
+DESCRIPTOR = AnalysisDescriptor(
+    name="accesses",
+    question="Which objects do the accesses go to, how many, and from which functions?",
+    needs=("window",),
+    run=object_accesses,
+)

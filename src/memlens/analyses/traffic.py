@@ -1,0 +1,282 @@
+"""Analysis `traffic`: how much memory traffic each function, line, module, thread and region makes, counted exactly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..registry import AnalysisDescriptor
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..capture.reader import Capture
+    from ..results import Result
+
+COUNTS = ("loads", "stores", "load_bytes", "store_bytes")
+STACK_COUNTS = ("stack_loads", "stack_stores", "stack_load_bytes", "stack_store_bytes")
+STACK_KNOWN, ANONYMOUS, MODIFIED = 1, 2, 4
+NARROW_BYTES = 2
+ANONYMOUS_CODE = "[anonymous code]"
+UNSEEN_CAUSES = {
+    "exec": "programs that were executed outside the emulator",
+    "instruction": "instructions whose accesses the emulator does not show",
+    "system_call": "system calls that the emulator answered otherwise",
+}
+
+
+class CodeNames:
+    """Function, module, file and line of codes as lists; the entry after the last is for code that is not known."""
+
+    def __init__(self, capture: Capture) -> None:
+        sites = capture.replay.code_sites
+        self.count = sites.num_rows
+        modules = sites.column("module").to_pylist()
+        self.module = [*modules, "[unknown]"]
+        functions = sites.column("function").to_pylist()
+        self.function: list[str | None] = [
+            ANONYMOUS_CODE if name is None and module == "[jit]" else name
+            for name, module in zip(functions, modules, strict=True)
+        ]
+        self.function.append(None)
+        self.file = [*sites.column("file").to_pylist(), None]
+        self.line = [*sites.column("line").to_pylist(), 0]
+        self.inlined_into = [*sites.column("inlined_into").to_pylist(), []]
+
+    def of(self, table: pa.Table) -> Any:
+        """The column `code` as numbers; the one after the last for code that is not known."""
+        import numpy as np
+
+        return table.column("code").fill_null(self.count).to_numpy().astype(np.int64)
+
+    def functions(self) -> tuple[Any, list[tuple[str | None, str]]]:
+        """(function number of each code, (function, module) of each number)."""
+        import numpy as np
+
+        index: dict[tuple[str | None, str], int] = {}
+        numbers = [index.setdefault(pair, len(index)) for pair in zip(self.function, self.module, strict=True)]
+        return np.array(numbers, dtype=np.uint32), list(index)
+
+
+def _columns(table: pa.Table) -> dict[str, Any]:
+    return {
+        name: table.column(name).to_numpy()
+        for name in table.column_names
+        if name != "code" and not str(table.schema.field(name).type).startswith(("dictionary", "string", "binary"))
+    }
+
+
+def _summed(
+    keys: list[tuple[Any, ...]], names: list[str], numbers: Any, counts: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Rows of counts by key, most bytes first; stack counts are None where they are not known of every access."""
+    import numpy as np
+
+    sums = {
+        name: np.bincount(numbers, weights=None, minlength=len(keys)) if values is None else _exact_sums(numbers, values, len(keys))
+        for name, values in counts.items()
+    }  # fmt: skip
+    total = int(sums["load_bytes"].sum() + sums["store_bytes"].sum())
+    rows = []
+    for at, key in enumerate(keys):
+        row = dict(zip(names, key, strict=True))
+        row.update({name: int(sums[name][at]) for name in (*COUNTS, *STACK_COUNTS, "narrow", "unseen", "instructions")})
+        if sums["stack_unknown"][at]:
+            row.update(dict.fromkeys(STACK_COUNTS))
+        row["bytes"] = row["load_bytes"] + row["store_bytes"]
+        row["share"] = row["bytes"] / total if total else 0.0
+        accesses = row["loads"] + row["stores"]
+        row["mean_width"] = row["bytes"] / accesses if accesses else None
+        rows.append(row)
+    return sorted(rows, key=lambda row: (-row["bytes"], -row["unseen"]))
+
+
+def _exact_sums(numbers: Any, values: Any, count: int) -> Any:
+    """Sums in 64-bit integers: doubles lose the last digits above 2^53."""
+    import numpy as np
+
+    sums = np.zeros(count, dtype=np.uint64)
+    np.add.at(sums, numbers, values.astype(np.uint64))
+    return sums
+
+
+def _schema(keys: list[tuple[str, Any]]) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            *keys,
+            *((name, pa.uint64()) for name in (*COUNTS, *STACK_COUNTS)),
+            ("bytes", pa.uint64()), ("share", pa.float64()), ("mean_width", pa.float64()), ("narrow", pa.uint64()),
+            ("unseen", pa.uint64()), ("instructions", pa.uint64()),
+        ]
+    )  # fmt: skip
+
+
+def traffic(capture: Capture) -> Result:
+    """Loads, stores and bytes by function, line, module, thread, region and process.
+
+    Counts are those of the instructions themselves (self): a function has what its own code did, not
+    what it called; inlined code belongs to the inlined function. An atomic operation is one load and one
+    store. ``stack_*`` are accesses to a stack, null where the collector could not tell. ``narrow`` are
+    accesses of 1 or 2 bytes outside the stack (as far as that is known) by instructions of one width.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    from ..results import Quality, Result
+
+    table = capture.table("code_counts")
+    columns = _columns(table)
+    names = CodeNames(capture)
+    code = names.of(table)
+    known = (columns["flags"] & STACK_KNOWN) != 0
+    counts: dict[str, Any] = {name: columns[name] for name in (*COUNTS, *STACK_COUNTS, "unseen")}
+    narrow = np.zeros(table.num_rows, dtype=np.uint64)
+    for accesses, width, on_stack in (
+        ("loads", "load_width", "stack_loads"),
+        ("stores", "store_width", "stack_stores"),
+    ):
+        is_narrow = (columns[width] > 0) & (columns[width] <= NARROW_BYTES)
+        outside = columns[accesses] - np.where(known, np.minimum(columns[on_stack], columns[accesses]), np.uint64(0))
+        narrow += np.where(is_narrow, outside, np.uint64(0))
+    counts["narrow"] = narrow
+    counts["stack_unknown"] = (~known & ((columns["loads"] + columns["stores"]) > 0)).astype(np.uint64)
+    # Rows of one instruction differ by thread and region: the first of each counts.
+    order = np.lexsort((code, columns["pc"], columns["process"]))
+    is_first = np.ones(len(order), dtype=bool)
+    is_first[1:] = np.any([np.diff(c[order]) != 0 for c in (columns["process"], columns["pc"], code)], axis=0)
+    counts["instructions"] = np.zeros(table.num_rows, dtype=np.uint64)
+    counts["instructions"][order[is_first]] = 1
+
+    def by(keys_of_row: list[tuple[Any, ...]], key_names: list[str]) -> list[dict[str, Any]]:
+        index: dict[tuple[Any, ...], int] = {}
+        numbers = np.array([index.setdefault(key, len(index)) for key in keys_of_row], dtype=np.int64)
+        return _summed(list(index), key_names, numbers, counts)
+
+    codes = code.tolist()
+    functions = [(names.function[c], names.module[c]) for c in codes]
+    lines = [(*pair, names.file[c], names.line[c]) for pair, c in zip(functions, codes, strict=True)]
+    threads = list(zip(columns["process"].tolist(), columns["thread"].tolist(), strict=True))
+    thread_names = {(row["process"], row["thread"]): row["name"] for row in capture.table("threads").to_pylist()}
+    process_names = {row["process"]: row["name"] for row in capture.table("processes").to_pylist()}
+    text, number = pa.string(), pa.uint32()
+    tables = {
+        "by_function": (by(functions, ["function", "module"]), [("function", text), ("module", text)]),
+        "by_line": (by(lines, ["function", "module", "file", "line"]),
+                    [("function", text), ("module", text), ("file", text), ("line", number)]),
+        "by_module": (by([(module,) for _, module in functions], ["module"]), [("module", text)]),
+        "by_thread": (by([(*key, thread_names.get(key)) for key in threads], ["process", "thread", "name"]),
+                      [("process", number), ("thread", number), ("name", text)]),
+        "by_region": (by([(region,) for region in table.column("region").to_pylist()], ["region"]), [("region", text)]),
+        "by_process": (by([(p, process_names.get(p)) for p, _ in threads], ["process", "name"]),
+                       [("process", number), ("name", text)]),
+    }  # fmt: skip
+    whole = by([()] * table.num_rows, [])
+    total = (
+        whole[0]
+        if whole
+        else {name: 0 for name in (*COUNTS, *STACK_COUNTS, "bytes", "unseen", "narrow", "instructions")}
+    )
+    anonymous = (columns["flags"] & ANONYMOUS) != 0
+    moved = columns["load_bytes"] + columns["store_bytes"]
+    named = np.array([names.function[c] is not None for c in codes], dtype=bool)
+    unseen = _unseen(capture, names, tables["by_function"][0])
+    cut = _cut_short(capture, columns)
+    stack_bytes = total["stack_load_bytes"]
+    figures: dict[str, Any] = {
+        **{name: total[name] for name in COUNTS},
+        "accessed_bytes": total["bytes"],
+        "mean_width": total.get("mean_width"),
+        "stack_share": (stack_bytes + total["stack_store_bytes"]) / total["bytes"]
+        if stack_bytes is not None and total["bytes"] else None,
+        "instructions": total["instructions"],
+        "unseen_executions": sum(row["executions"] for row in unseen),
+        "anonymous_code_bytes": int(moved[anonymous].sum()),
+        "named_share": float(moved[named].sum()) / total["bytes"] if total["bytes"] else None,
+        **_addresses(capture),
+    }  # fmt: skip
+    return Result(
+        "traffic",
+        figures,
+        {
+            **{name: pa.Table.from_pylist(rows, schema=_schema(keys)) for name, (rows, keys) in tables.items()},
+            "unseen": pa.Table.from_pylist(unseen, schema=_unseen_schema()),
+        },
+        capture.quality.joined(Quality(exact=not cut, notes=(*cut, *_notes(columns, unseen)))),
+    )
+
+
+def _addresses(capture: Capture) -> dict[str, Any]:
+    """How much of what was executed has its addresses in windows."""
+    if not capture.kinds().get("window"):
+        return {"windows": 0, "recorded_accesses": 0, "recorded_share": None}
+    units = capture.windows.units
+    executed, recorded = int(units.executed.sum()), int(units.recorded.sum())
+    return {
+        "windows": len(units.executed),
+        "recorded_accesses": recorded,
+        "recorded_share": recorded / executed if executed else None,
+    }
+
+
+def _cut_short(capture: Capture, columns: dict[str, Any]) -> list[str]:
+    """Processes that ended without a last word: their counts are as they were when last written."""
+    told = set(capture.table("emulator_status").column("process").to_pylist())
+    if not told:
+        return []
+    silent = {*columns["process"].tolist(), *capture.windows.columns["process"].tolist()} - told
+    if not silent:
+        return []
+    return [
+        f"{len(silent)} processes were killed before they wrote out their counts: what they did is counted in part."
+    ]
+
+
+def _unseen_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([("cause", pa.string()), ("name", pa.string()), ("function", pa.string()), ("module", pa.string()),
+                      ("executions", pa.uint64())])  # fmt: skip
+
+
+def _unseen(capture: Capture, names: CodeNames, by_function: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What belongs to the run and was not counted: records of kind `unseen`, and instructions that count themselves."""
+    rows: dict[tuple[Any, ...], int] = {}
+    table = capture.table("unseen")
+    if table.num_rows:
+        codes = names.of(table).tolist()
+        for row, code in zip(table.to_pylist(), codes, strict=True):
+            here = (names.function[code], names.module[code]) if row["pc"] else (None, None)
+            key = (row["cause"], row["name"], *here)
+            rows[key] = rows.get(key, 0) + row["executions"]
+    told = {key[2:] for key in rows if key[0] == "instruction"}
+    for row in by_function:
+        if row["unseen"] and (row["function"], row["module"]) not in told:
+            rows[("instruction", None, row["function"], row["module"])] = row["unseen"]
+    columns = ("cause", "name", "function", "module", "executions")
+    found = [dict(zip(columns, (*key, count), strict=True)) for key, count in rows.items()]
+    return sorted(found, key=lambda row: -row["executions"])
+
+
+def _notes(columns: dict[str, Any], unseen: list[dict[str, Any]]) -> list[str]:
+    notes = []
+    for cause, text in UNSEEN_CAUSES.items():
+        mine = [row for row in unseen if row["cause"] == cause]
+        if mine:
+            what = [name for name in dict.fromkeys(row["name"] or row["function"] for row in mine) if name]
+            listed = f" ({', '.join(what[:5])}{', …' if len(what) > 5 else ''})" if what else ""
+            notes.append(f"Not counted: {sum(row['executions'] for row in mine):,} × {text}{listed}.")
+    modified = int(((columns["flags"] & MODIFIED) != 0).sum())
+    if modified:
+        notes.append(
+            f"{modified} counts are of code that was changed while it ran: they belong to an address, not to one instruction."
+        )
+    return notes
+
+
+DESCRIPTOR = AnalysisDescriptor(
+    name="traffic",
+    question="How many loads, stores and bytes does each function, line, thread and region make?",
+    needs=("code_count",),
+    run=traffic,
+)

@@ -1,0 +1,261 @@
+"""Windows of accesses: their table, their accesses decoded in batches, and their join with objects and code.
+
+A window's stream is decoded by native/core/trace, batch by batch: a trace of any length fits in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from .. import _core
+from .layouts import enum_names, enum_value, layouts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .reader import Capture
+
+BATCH_ACCESSES = 1 << 15
+"""Accesses in a batch: about 1 MB, which stays in caches and is not given back to the kernel in between."""
+NO_CODE = 2**32 - 1
+OPERATIONS = ("load", "store", "atomic")
+
+
+def access_schema(*, code: bool = False) -> pa.Schema:
+    """Columns of decoded accesses; with ``code`` also the site of each."""
+    import pyarrow as pa
+
+    fields = [
+        ("process", pa.uint32()),
+        ("thread", pa.uint32()),
+        ("window", pa.uint32()),
+        ("time_ns", pa.uint64()),
+        ("pc", pa.uint64()),
+        ("address", pa.uint64()),
+        ("bytes", pa.uint32()),
+        ("operation", pa.dictionary(pa.int8(), pa.string())),
+        ("weight", pa.float64()),
+    ]
+    return pa.schema([*fields, ("code", pa.uint32())] if code else fields)
+
+
+@dataclass(frozen=True)
+class Units:
+    """Windows as what was sampled: a window that was written as several records is one unit."""
+
+    of_window: Any
+    """Unit of each window record."""
+    executed: Any
+    recorded: Any
+    parts: Any
+
+    @property
+    def weight(self) -> Any:
+        """Executed accesses that one recorded access stands for, by unit; 0 where none was recorded."""
+        import numpy as np
+
+        return np.where(self.recorded > 0, self.executed / np.maximum(self.recorded, 1), 0.0)
+
+
+class Windows:
+    """All window records of a capture, in the order of the record files."""
+
+    def __init__(self, capture: Capture) -> None:
+        self.capture = capture
+
+    @cached_property
+    def columns(self) -> dict[str, Any]:
+        """NumPy columns of the fixed parts, with ``process``; window number is the row."""
+        import numpy as np
+
+        dtype = layouts()["window"].dtype()
+        parts, processes = [np.zeros(0, dtype=dtype)], [np.zeros(0, dtype=np.uint32)]
+        for header, payload in self.capture.payloads("window"):
+            fixed, _ = _core.window_headers(payload)
+            rows = np.frombuffer(fixed, dtype=dtype)
+            parts.append(rows)
+            processes.append(np.full(len(rows), header["process"], dtype=np.uint32))
+        rows = np.concatenate(parts)
+        columns = {name: np.ascontiguousarray(rows[name]) for name in dtype.names or ()}
+        return {"process": np.concatenate(processes), **columns}
+
+    @property
+    def count(self) -> int:
+        return len(self.columns["process"])
+
+    @cached_property
+    def units(self) -> Units:
+        """Consecutive records of one thread whose accesses follow each other without a gap are one unit."""
+        import numpy as np
+
+        columns = self.columns
+        count = self.count
+        if count == 0:
+            none = np.zeros(0, dtype=np.uint64)
+            return Units(none.astype(np.uint32), none, none, none.astype(np.uint32))
+        order = np.lexsort((columns["first_executed"], columns["begin_ns"], columns["thread"], columns["process"]))
+        ends = columns["first_executed"] + columns["recorded"] + columns["implied_constant"]
+        before, after = order[:-1], order[1:]
+        follows = (
+            (columns["process"][before] == columns["process"][after])
+            & (columns["thread"][before] == columns["thread"][after])
+            & (ends[before] == columns["first_executed"][after])
+            & (columns["dropped"][before] == 0)
+            & (columns["recorded"][before] > 0)
+        )
+        unit = np.concatenate(([0], np.cumsum(~follows))).astype(np.uint32)
+        of_window = np.empty(count, dtype=np.uint32)
+        of_window[order] = unit
+        units = int(unit[-1]) + 1
+        executed = np.zeros(units, dtype=np.uint64)
+        recorded = np.zeros(units, dtype=np.uint64)
+        # A part's `executed` reaches to the next part, so a unit's is the sum.
+        np.add.at(executed, of_window, np.maximum(columns["executed"], columns["recorded"]))
+        np.add.at(recorded, of_window, columns["recorded"].astype(np.uint64))
+        return Units(of_window, executed, recorded, np.bincount(of_window, minlength=units).astype(np.uint32))
+
+    @cached_property
+    def weights(self) -> Any:
+        """Executed accesses that one access of each window record stands for."""
+        units = self.units
+        return units.weight[units.of_window]
+
+    def table(self) -> pa.Table:
+        """The table ``windows``."""
+        import numpy as np
+        import pyarrow as pa
+
+        from .reader import named
+
+        columns = self.columns
+        strings = self.capture.strings()
+        made: dict[str, Any] = {
+            "window": np.arange(self.count, dtype=np.uint32),
+            "unit": self.units.of_window,
+            "process": columns["process"],
+            "thread": columns["thread"],
+            "region": named(columns["region"], strings),
+            "weight": self.weights,
+            "stack": columns["stack"],
+            "cpu": columns["cpu"],
+            "encoding": named(columns["encoding"], enum_names("stream_encoding")),
+            "module": named(columns["module"], strings),
+            "stream_bytes": columns["tail_bytes"],
+        }
+        for name in ("begin_ns", "end_ns", "first_executed", "executed", "recorded", "implied_constant", "dropped",
+                     "period"):  # fmt: skip
+            made[name] = columns[name]
+        order = ["window", "unit", "process", "thread", "region", "begin_ns", "end_ns", "first_executed", "executed",
+                 "recorded", "implied_constant", "dropped", "period", "weight", "stack", "cpu", "encoding", "module",
+                 "stream_bytes"]  # fmt: skip
+        return pa.table({n: made[n] if isinstance(made[n], pa.Array) else pa.array(made[n]) for n in order})
+
+    def accesses(
+        self,
+        *,
+        windows: Collection[int] | None = None,
+        threads: Collection[int] | None = None,
+        code: bool = False,
+        batch_accesses: int = BATCH_ACCESSES,
+    ) -> Iterator[pa.RecordBatch]:
+        """The accesses of all windows (or of some), decoded; see `Capture.accesses`."""
+        import numpy as np
+        import pyarrow as pa
+
+        schema = access_schema(code=code)
+        weights, columns = self.weights, self.columns
+        names = pa.array(OPERATIONS, type=pa.string())
+        pc_delta = enum_value("stream_encoding", "pc_delta")
+        has_sites = bool((columns["encoding"] != pc_delta).any())
+        wanted = None
+        if windows is not None or threads is not None:
+            wanted = np.ones(self.count, dtype=bool)
+            if windows is not None:
+                wanted &= np.isin(np.arange(self.count), np.fromiter(windows, dtype=np.int64))
+            if threads is not None:
+                wanted &= np.isin(columns["thread"], np.fromiter(threads, dtype=np.int64))
+        first = 0
+        self.damaged = 0
+        for header, payload in self.capture.payloads("window"):
+            count = len(_core.window_headers(payload)[1])
+            if wanted is not None and not wanted[first : first + count].any():
+                first += count
+                continue
+            reader = _core.AccessReader(payload, batch_accesses=batch_accesses)
+            while (found := reader.next()) is not None:
+                window = found["row"] + np.uint32(first)
+                if wanted is not None:
+                    mine = wanted[window]
+                    if not mine.any():
+                        continue
+                    found = {name: values[mine] for name, values in found.items()}
+                    window = window[mine]
+                by_site = columns["encoding"][window] != pc_delta if has_sites else None
+                operations = pa.array(found["operation"].astype(np.int8) - np.int8(1), mask=by_site)
+                arrays = [
+                    pa.array(np.full(len(window), header["process"], dtype=np.uint32)),
+                    pa.array(columns["thread"][window]),
+                    pa.array(window),
+                    pa.array(found["time_ns"]),
+                    pa.array(found["code"], mask=by_site),
+                    pa.array(found["address"]),
+                    pa.array(found["bytes"], mask=by_site),
+                    pa.DictionaryArray.from_arrays(operations, names),
+                    pa.array(weights[window]),
+                ]
+                if code:
+                    codes = self.codes(arrays[0].to_numpy(), found["code"], columns["begin_ns"][window])
+                    unknown = codes == NO_CODE
+                    arrays.append(pa.array(codes, mask=unknown if by_site is None else by_site | unknown))
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            self.damaged += reader.damaged
+            first += count
+
+    def codes(self, processes: Any, pcs: Any, times_ns: Any) -> Any:
+        """The code (row of ``sites``) of instruction pointers, `NO_CODE` where it is not known."""
+        import numpy as np
+
+        return self.capture.replay.engine.codes_at(
+            np.ascontiguousarray(processes, dtype=np.uint32),
+            np.ascontiguousarray(pcs, dtype=np.uint64),
+            np.ascontiguousarray(times_ns, dtype=np.uint64),
+        )
+
+    def with_code(self, table: pa.Table) -> pa.Table:
+        """A table with process, pc and time_ns, and `code` for each row, null where it is not known."""
+        import pyarrow as pa
+
+        codes = self.codes(*(table.column(name).to_numpy() for name in ("process", "pc", "time_ns")))
+        return table.append_column("code", pa.array(codes, mask=codes == NO_CODE))
+
+    def join(self, group_of_object: Any, function_of_code: Any) -> Any:
+        """All accesses joined with objects and code (native/core/trace/access_join.h), summed by group and function.
+
+        Parameters
+        ----------
+        group_of_object
+            The caller's group of each object id; entry 0 is for addresses in no object.
+        function_of_code
+            The caller's number for the function of each code, and one more for code that is not known.
+        """
+        import numpy as np
+
+        units = self.units
+        join = _core.AccessJoin(
+            objects=self.capture.objects.engine,
+            replay=self.capture.replay.engine,
+            group_of_object=np.ascontiguousarray(group_of_object, dtype=np.uint32),
+            function_of_code=np.ascontiguousarray(function_of_code, dtype=np.uint32),
+            unit_executed=units.executed.astype(np.uint64),
+            unit_parts=units.parts.astype(np.uint32),
+        )
+        first = 0
+        for header, payload in self.capture.payloads("window"):
+            count = len(_core.window_headers(payload)[1])
+            join.add(header["process"], payload, np.ascontiguousarray(units.of_window[first : first + count]))
+            first += count
+        join.finish()
+        return join

@@ -1,0 +1,198 @@
+"""Delta streams of windows: encoder, decoder, tables, against the decoder that FORMAT.md prints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import CaptureBuilder, stream_of
+from conftest import ROOT
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memlens import _core
+from memlens.capture.layouts import Packer
+
+Access = tuple[int, int, int, int]
+
+
+def documented_decoder() -> Callable[..., list[Any]]:
+    """`decode` as FORMAT.md has it."""
+    text = (ROOT / "format" / "FORMAT.md").read_text()
+    source = re.search(r"```python\n(def decode\(.*?)```", text, re.DOTALL)
+    assert source is not None
+    names: dict[str, Any] = {}
+    exec(source[1], names)
+    return names["decode"]  # type: ignore[no-any-return]
+
+
+decode = documented_decoder()
+
+
+def native(stream: bytes, recorded: int, *, encoding: int = 2, batch: int = 1 << 18) -> list[Access] | None:
+    """All accesses of one window; None when it is damaged."""
+    payload = Packer("window").pack(stream, recorded=recorded, encoding=encoding, begin_ns=10, end_ns=10)
+    reader = _core.AccessReader(payload, batch_accesses=batch)
+    found: list[Access] = []
+    while (part := reader.next()) is not None:
+        assert 0 < len(part["row"]) <= batch
+        rows = zip(*(part[n].tolist() for n in ("code", "address", "bytes", "operation")), strict=True)
+        found.extend(rows)  # type: ignore[arg-type]
+    return None if reader.damaged else found
+
+
+numbers = st.one_of(
+    st.integers(0, 63), st.integers(0, 2**14), st.integers(0, 2**47), st.integers(0, 2**64 - 1),
+    st.integers(2**64 - 200, 2**64 - 1),
+)  # fmt: skip
+accesses = st.tuples(
+    st.one_of(st.integers(0x401000, 0x401040), numbers), numbers,
+    st.one_of(st.sampled_from([1, 2, 4, 8, 16, 31, 32, 64]), st.integers(0, 2**32 - 1)), st.integers(1, 3),
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(accesses, max_size=80), st.integers(1, 90))
+def test_what_is_encoded_is_decoded_by_the_documented_and_the_native_decoder(trace: list[Access], batch: int) -> None:
+    stream = stream_of(trace)
+    assert decode(stream, len(trace), pc_delta=True) == trace
+    assert native(stream, len(trace), batch=batch) == trace
+    assert _core.is_sound_stream(stream, len(trace), 2)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5000), numbers), max_size=80))
+def test_site_streams_round_trip(trace: list[tuple[int, int]]) -> None:
+    codes, addresses = (np.array([t[i] for t in trace], dtype=np.uint64) for i in (0, 1))
+    none32, none8 = np.zeros(0, dtype=np.uint32), np.zeros(0, dtype=np.uint8)
+    stream = bytes(_core.encode_stream(codes, addresses, none32, none8))
+    assert [access[:2] for access in decode(stream, len(trace), pc_delta=False)] == trace
+    found = native(stream, len(trace), encoding=1)
+    assert found is not None and [access[:2] for access in found] == trace
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.one_of(st.binary(max_size=120), st.lists(accesses, max_size=20).map(stream_of)), st.integers(0, 40),
+       st.integers(0, 200), st.integers(0, 255), st.sampled_from([1, 2]), st.integers(1, 50))  # fmt: skip
+def test_damaged_streams_are_left_out_exactly_when_the_documented_decoder_refuses_them(
+    stream: bytes, recorded: int, at: int, byte: int, encoding: int, batch: int
+) -> None:
+    if at < len(stream):
+        stream = stream[:at] + bytes([byte]) + stream[at + 1 :]
+    try:
+        expected = decode(stream, recorded, pc_delta=encoding == 2)
+    except (ValueError, IndexError):
+        expected = None
+    found = native(stream, recorded, encoding=encoding, batch=batch)
+    assert (found is None) == (expected is None)
+    assert _core.is_sound_stream(stream, recorded, encoding) == (expected is not None)
+    if expected is not None and encoding == 2:
+        assert found == expected
+
+
+def test_strided_accesses_of_one_instruction_take_three_bytes() -> None:
+    trace = [(0x401000, 0x7F0000000000 + 16 * i, 8, 1) for i in range(1000)]
+    assert len(stream_of(trace)) == 4 + 7 + 1 + 999 * 3
+
+
+def test_more_entries_than_the_encoder_notes_are_cleared_between_windows(tmp_path: Path) -> None:
+    """The cheap start of a window must not leave anything behind: the same trace gives the same bytes."""
+    source = ROOT / "tests" / "native" / "stream_windows.c"
+    import subprocess
+
+    program = tmp_path / "stream_windows"
+    subprocess.run(
+        [
+            "cc",
+            "-std=c11",
+            "-O2",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-I",
+            str(ROOT / "format"),
+            "-o",
+            str(program),
+            str(source),
+        ],
+        check=True,
+    )
+    done = subprocess.run([str(program)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def windows_capture(tmp_path: Path) -> Any:
+    builder = CaptureBuilder()
+    one = [(0x1000, 0x10000 + 8 * i, 8, 1) for i in range(10)]
+    two = [(0x1004, 0x20000 + 4 * i, 4, 2) for i in range(5)]
+    builder.window(1000, one, executed=100, end_ns=1009, first_executed=0, region="solve")
+    # One window in two records: 5 + 5 recorded of 5 + 45 executed.
+    builder.window(2000, two, executed=5, first_executed=100)
+    builder.window(2005, two, executed=45, first_executed=105)
+    builder.window(3000, two, executed=20, first_executed=0, thread=101, process=2)
+    builder.add(
+        "window", 1, tail=b"\x80\x80", recorded=1, executed=10, encoding=2, thread=100, begin_ns=9000, end_ns=9000
+    )
+    return builder.open(tmp_path / "c.memlens")
+
+
+def test_weights_are_those_of_whole_windows_also_when_written_in_parts(tmp_path: Path) -> None:
+    capture = windows_capture(tmp_path)
+    rows = capture.table("windows").to_pylist()
+    by_begin = {row["begin_ns"]: row for row in rows}
+    assert by_begin[1000]["weight"] == 10.0 and by_begin[1000]["region"] == "solve"
+    assert by_begin[2000]["weight"] == by_begin[2005]["weight"] == 5.0
+    assert by_begin[2000]["unit"] == by_begin[2005]["unit"] != by_begin[1000]["unit"]
+    assert by_begin[3000]["weight"] == 4.0 and by_begin[3000]["process"] == 2
+    assert by_begin[1000]["stream_bytes"] == len(stream_of([(0x1000, 0x10000 + 8 * i, 8, 1) for i in range(10)]))
+
+
+def test_accesses_stream_with_interpolated_times_and_without_damaged_windows(tmp_path: Path) -> None:
+    capture = windows_capture(tmp_path)
+    batches = list(capture.accesses(batch_accesses=7))
+    assert all(batch.num_rows <= 7 for batch in batches)
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert len(rows) == 25 and capture.windows.damaged == 1
+    first = [row for row in rows if row["pc"] == 0x1000]
+    assert [row["time_ns"] for row in first] == list(range(1000, 1010))
+    assert [row["address"] for row in first] == [0x10000 + 8 * i for i in range(10)]
+    assert {row["operation"] for row in first} == {"load"} and {row["weight"] for row in first} == {10.0}
+    others = [row for row in rows if row["process"] == 2]
+    assert {(row["thread"], row["bytes"], row["operation"]) for row in others} == {(101, 4, "store")}
+    assert sum(batch.num_rows for batch in capture.accesses(threads=[101])) == 5
+    assert {row["window"] for b in capture.accesses(windows=[0]) for row in b.to_pylist()} == {0}
+
+
+def test_query_and_export_have_accesses(tmp_path: Path) -> None:
+    from memlens.cli.export import write_batches
+    from memlens.cli.query import run_query
+
+    capture = windows_capture(tmp_path)
+    table = run_query(capture, "SELECT thread, count(*) n, sum(weight) w FROM accesses GROUP BY thread ORDER BY thread")
+    assert table.to_pylist() == [{"thread": 100, "n": 20, "w": 150.0}, {"thread": 101, "n": 5, "w": 20.0}]
+    twice = run_query(capture, "SELECT (SELECT count(*) FROM accesses) a, (SELECT max(bytes) FROM accesses) b")
+    assert twice.to_pylist() == [{"a": 25, "b": 8}]
+    for kind in ("csv", "json", "parquet"):
+        with (tmp_path / kind).open("wb") as file:
+            assert write_batches(capture.reader("accesses"), kind, file) == 25
+    import json
+
+    assert len(json.loads((tmp_path / "json").read_text())) == 25
+
+
+@pytest.mark.slow
+def test_decoder_speed() -> None:
+    """Not a promise of this machine: only that nothing is an order of magnitude off."""
+    import time
+
+    count = 4_000_000
+    codes = np.full(count, 0x401000, dtype=np.uint64)
+    addresses = np.arange(count, dtype=np.uint64) * np.uint64(8) + np.uint64(1 << 44)
+    stream = bytes(_core.encode_stream(codes, addresses, np.full(count, 8, np.uint32), np.full(count, 1, np.uint8)))
+    began = time.process_time()
+    assert _core.is_sound_stream(stream, count, 2)
+    assert count / (time.process_time() - began) > 20e6
