@@ -30,6 +30,7 @@ struct settings {
   bool full;           /* all of them */
   bool pages;          /* count accesses by page */
   bool stacks;         /* keep call stacks */
+  bool split_stack;    /* tell stack and other memory apart at every access: no inline counting */
   bool wait;           /* a full ring stops the guest; else windows are dropped and counted */
   uint64_t window, period, seed;
   char functions[4096]; /* path of a list of functions that are regions: VADDR NAME lines after @PATH lines */

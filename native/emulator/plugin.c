@@ -25,6 +25,7 @@ static void set(const char *field) {
   if (IS("seed")) ml_settings.seed = number;
   if (IS("full")) ml_settings.full = number != 0;
   if (IS("pages")) ml_settings.pages = number != 0;
+  if (IS("stack")) ml_settings.split_stack = number != 0;
   if (IS("stacks")) ml_settings.stacks = number != 0;
   if (IS("wait")) ml_settings.wait = number != 0;
   if (IS("functions") && strlen(value) < sizeof ml_settings.functions) strcpy(ml_settings.functions, value);
@@ -53,7 +54,7 @@ static void read_settings(const char *text) {
 
 /* ---- how code counts ------------------------------------------------------------------------------------------ */
 bool ml_counts_inline(void) {
-  if (ml_plugin.regions || ml_settings.full) return false;
+  if (ml_plugin.regions || ml_settings.full || ml_settings.split_stack) return false;
   if (ml_settings.windows && (!ml_plugin.sparse || ml_plugin.near)) return false;
 #if ML_PLUGIN_API == 1
   return ml_plugin.only != NULL;

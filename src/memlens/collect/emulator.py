@@ -56,6 +56,8 @@ class EmulateOptions:
     full: bool = False
     pages: bool = False
     stacks: bool = True
+    split_stack: bool = False
+    """Tell stack and other memory apart at every access."""
     wait: bool = True
     cpu: str = ""
     seed: int = 0
@@ -75,7 +77,7 @@ class EmulateOptions:
 
 
 def parse(text: str) -> EmulateOptions:
-    """`counts`, `full`, `pages`, `window=N`, `period=N`, `stacks=off`, `wait=off`, `cpu=NAME`, `seed=N`, joined by commas."""
+    """`counts`, `full`, `pages`, `stack`, `window=N`, `period=N`, `stacks=off`, `wait=off`, `cpu=NAME`, `seed=N`, joined by commas."""
     options = EmulateOptions()
     hint = "memlens record --help"
     for word in filter(None, text.split(",")):
@@ -86,6 +88,8 @@ def parse(text: str) -> EmulateOptions:
             options = replace(options, full=True)
         elif name == "pages" and not equals:
             options = replace(options, pages=True, window=0, stacks=False)
+        elif name == "stack" and not equals:
+            options = replace(options, split_stack=True)
         elif name in ("window", "period", "seed"):
             try:
                 number = int(value.replace("_", ""))
@@ -93,15 +97,17 @@ def parse(text: str) -> EmulateOptions:
                 raise UsageError(f"--emulate: {name}={value} is not a number", hint=hint) from None
             if number < (0 if name == "seed" else 1):
                 raise UsageError(f"--emulate: {name}={value} must be positive", hint=hint)
-            options = replace(options, **{name: number})
+            changed: dict[str, Any] = {name: number}
+            options = replace(options, **changed)
         elif name in ("stacks", "wait") and value in ("on", "off"):
-            options = replace(options, **{name: value == "on"})
+            switched: dict[str, Any] = {name: value == "on"}
+            options = replace(options, **switched)
         elif name == "cpu" and value:
             options = replace(options, cpu=value)
         else:
             raise UsageError(
                 f"--emulate: there is no {word!r}",
-                hint="use counts, full, pages, window=N, period=N, stacks=off, wait=off, cpu=NAME or seed=N",
+                hint="use counts, full, pages, stack, window=N, period=N, stacks=off, wait=off, cpu=NAME or seed=N",
             )
     if options.window > options.period:
         raise UsageError(
@@ -293,7 +299,7 @@ def launch(
         preloaded = ["-E", f"LD_PRELOAD={path}:{others}" if others else f"LD_PRELOAD={path}"]
     settings: dict[str, Any] = {
         "arena": arena.path, "full": int(options.full), "pages": int(options.pages), "stacks": int(options.stacks),
-        "wait": int(options.wait), "seed": options.seed,
+        "wait": int(options.wait), "seed": options.seed, "stack": int(options.split_stack),
     }  # fmt: skip
     if options.window and not options.full:
         settings |= {"window": options.window, "period": options.period}
@@ -308,9 +314,7 @@ def launch(
     if "LD_PRELOAD" in os.environ:  # qemu itself is a program of this machine and would load them too
         environment.append("LD_PRELOAD=")
         preloaded = preloaded or ["-U", "LD_PRELOAD"]
-    return Launch(
-        [*words, *preloaded, "-0", guest.argument0, "--", *guest.words], environment, guest, emulator, notes
-    )
+    return Launch([*words, *preloaded, "-0", guest.argument0, "--", *guest.words], environment, guest, emulator, notes)
 
 
 # ---- the arena -----------------------------------------------------------------------------------------------------

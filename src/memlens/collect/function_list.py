@@ -31,7 +31,7 @@ class _Elf:
             raise ValueError("not a 64-bit little-endian ELF file")
         headers, sections = struct.unpack_from("<QQ", self.data, 32)
         size, count, section_size, section_count = struct.unpack_from("<HHHH", self.data, 54)
-        self.loads = []
+        self.loads: list[tuple[int, int, int]] = []
         for at in range(headers, headers + size * count, size or 1):
             kind, _, offset, address, _, file_bytes = struct.unpack_from("<IIQQQQ", self.data, at)
             if kind == PT_LOAD:
@@ -85,7 +85,9 @@ def _libraries(program: str, machine: str, root: str) -> list[str]:
         except (OSError, ValueError, struct.error):
             continue
         for name in names:
-            path = next((os.path.realpath(f"{place}/{name}") for place in places if os.path.isfile(f"{place}/{name}")), None)
+            path = next(
+                (os.path.realpath(f"{place}/{name}") for place in places if os.path.isfile(f"{place}/{name}")), None
+            )
             if path is not None and path not in found:
                 found.append(path)
                 queue.append(path)

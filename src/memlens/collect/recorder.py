@@ -136,9 +136,9 @@ class Recorder:
         from .collectors import alloc, emulate, faults, timeline
 
         chosen = []
-        candidates = (faults.DESCRIPTOR, timeline.DESCRIPTOR, alloc.DESCRIPTOR)
+        candidates = [faults.DESCRIPTOR, timeline.DESCRIPTOR, alloc.DESCRIPTOR]
         if self.options.emulate is not None:  # the others would watch the emulator, not the program
-            candidates = (emulate.DESCRIPTOR, alloc.DESCRIPTOR)
+            candidates = [emulate.DESCRIPTOR, alloc.DESCRIPTOR]
         for descriptor in candidates:
             asked = self.options.collectors is not None and descriptor.name in self.options.collectors
             if self.options.collectors is not None and not asked:
@@ -407,7 +407,7 @@ class Recorder:
         self.writer.meta["rusage"] = {
             "minor_faults": max(0, usage.ru_minflt - faults_before[0]),
             "major_faults": max(0, usage.ru_majflt - faults_before[1]),
-            "peak_rss_bytes": peak if peak > peak_before + (1 << 18) else None,
+            "peak_rss_bytes": peak if peak > peak_before + (1 << 18) and self.arena is None else None,
             "peak_rss_floor_bytes": peak_before,
             "user_s": usage.ru_utime,
             "system_s": usage.ru_stime,

@@ -26,7 +26,9 @@ DESCRIPTOR = CollectorDescriptor(
     needs=("qemu-user 7.0 to 10.2 with plugins",),
     gives=("code_count", "window", "page_count", "unseen", "emulator_status", "mapping", "stack"),
     options=(
-        Option("--emulate", "counts; window=N,period=N; full; pages; cpu=NAME; stacks=off", "window=1000,period=100000"),
+        Option(
+            "--emulate", "counts; window=N,period=N; full; pages; cpu=NAME; stacks=off", "window=1000,period=100000"
+        ),
         Option("--functions", "functions that are regions, as a regular expression", None),
     ),
     probe=probe,
