@@ -33,6 +33,7 @@ NATIVE_ALLOWED: dict[str, set[str]] = {
     "include": set(),  # copied into other people's programs
     "sampling": {"format"},
     "runtime": {"format", "include"},
+    "emulator": {"format"},
     "core": {"format"},
     "bindings": {"format", "sampling", "core"},
 }

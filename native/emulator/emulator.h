@@ -176,7 +176,7 @@ struct vcpu {
   unsigned index;
   bool live;
 };
-#define MAX_VCPUS 65536
+#define MAX_VCPUS 131072 /* qemu numbers them by threads alive; a kernel has at most 32768 by default */
 extern struct vcpu *ml_vcpus[MAX_VCPUS];
 void ml_vcpu_publish(struct vcpu *vcpu); /* before the thread or the program goes */
 struct vcpu *ml_current_vcpu(void);

@@ -117,9 +117,9 @@ static uint64_t stack_pointer_of_new(void) {
 
 static void on_vcpu_init(qemu_plugin_id_t id, unsigned index) {
   (void)id;
-  if (index >= MAX_VCPUS) abort(); /* qemu numbers by threads alive: the kernel allows fewer */
-  struct vcpu *vcpu = calloc(1, sizeof *vcpu);
-  if (vcpu == NULL) abort();
+  static struct vcpu emergency; /* memory is exhausted, or more threads live than any kernel allows by default */
+  struct vcpu *vcpu = index < MAX_VCPUS ? calloc(1, sizeof *vcpu) : NULL;
+  if (vcpu == NULL) vcpu = &emergency;
   vcpu->index = index;
   vcpu->live = true;
   ml_pages_drop(vcpu);
@@ -144,7 +144,7 @@ static void on_vcpu_init(qemu_plugin_id_t id, unsigned index) {
 #if ML_PLUGIN_API >= 2
   ml_scores_clear(index);
 #endif
-  ml_vcpus[index] = vcpu;
+  ml_vcpus[index < MAX_VCPUS ? index : MAX_VCPUS - 1] = vcpu;
 }
 
 /* Everything that would be lost with the thread. */

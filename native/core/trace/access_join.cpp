@@ -129,13 +129,15 @@ void AccessJoin::take(uint32_t process, Unit& unit, const Part& part) {
       counts.store_bytes += bytes;
     }
     counts.split += bytes > 0 && address % kLineBytes + bytes > kLineBytes;
+    const unsigned direction = operation >> 1 & 1;
     if (bytes > 0 && bytes <= kNarrowBytes) {
+      const uint64_t last = recent.last_address[direction];
       ++counts.narrow;
-      counts.narrow_sequential += recent.last_bytes == bytes && (address == recent.last_address + bytes ||
-                                                                  address + bytes == recent.last_address);
+      counts.narrow_sequential +=
+          recent.last_bytes[direction] == bytes && (address == last + bytes || address + bytes == last);
     }
-    recent.last_address = address;
-    recent.last_bytes = bytes;
+    recent.last_address[direction] = address;
+    recent.last_bytes[direction] = bytes;
   }
 }
 

@@ -93,8 +93,8 @@ class AccessJoin {
   struct Recent {
     uint64_t pc = 0, window = 0;  // number of the window, 0 = none
     uint64_t base = 0, bytes = 0, until_ns = 0;
-    uint64_t last_address = 0;
-    uint32_t last_bytes = 0;
+    uint64_t last_address[2] = {0, 0};  // of loads, of stores: x86 does both in one instruction
+    uint32_t last_bytes[2] = {0, 0};
     uint32_t code = 0, id = 0, group = 0, counts = 0;
     bool has_counts = false;
   };

@@ -13,6 +13,8 @@ def probe(facts: Mapping[str, Any]) -> Any:
     from .. import emulator
     from ..facts import Availability
 
+    if not facts["qemu_user"]:
+        return Availability(False, "not usable", (("qemu-user is not installed", "sudo apt-get install qemu-user"),))
     own = emulator.find(os.uname().machine)
     if isinstance(own, tuple):
         return Availability(False, "not usable", (own,))
