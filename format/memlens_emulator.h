@@ -89,7 +89,7 @@ struct ml_count_slot {
   uint32_t generation; /* of the code at this address */
   uint16_t width;      /* bytes of each part */
   uint16_t parts;      /* > 0: this many parts make one access; 0: `merged` tells */
-  uint16_t store;      /* 0 load, 1 store, 2 unseen: `parts` of the counter are executions */
+  uint16_t store;      /* 0 load, 1 store, 2 unseen: `parts` of the counter are executions; 3 as many loads as stores */
   uint16_t flags;      /* enum ml_code_flags */
   uint32_t reserved;
 };

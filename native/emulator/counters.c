@@ -179,7 +179,7 @@ static uint64_t accesses_in(const struct base *base) {
     if (counters == NULL || slots.blocks[i] == NULL) continue;
     const struct ml_count_slot *entries = slot_entries(slots.blocks[i]);
     for (uint32_t k = 0; k < slots.blocks[i]->used; k++) {
-      if (entries[k].store > 1) continue;
+      if (entries[k].store == 2) continue;
       const uint64_t parts = counters[k].parts[0] + counters[k].parts[1];
       sum += entries[k].parts == 0   ? parts - counters[k].merged[0] - counters[k].merged[1]
              : entries[k].parts == 1 ? parts
@@ -197,7 +197,7 @@ uint64_t ml_accesses_of(struct vcpu *vcpu) {
 #else
   ml_inline_move(vcpu, vcpu->region);
 #endif
-  for (uint32_t region = 0; region < MAX_REGIONS; region++)
+  for (uint32_t region = 0; region <= regions.count; region++)
     if (vcpu->bases[region] != NULL) sum += accesses_in(vcpu->bases[region]);
   return sum;
 }

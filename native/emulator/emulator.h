@@ -109,6 +109,7 @@ struct insn {
   bool modifies, conditional; /* atomic: a load and a store; a store that may not happen */
   bool alone;     /* in a block whose executions are not told apart: its accesses are never merged */
   uint16_t runs;  /* of the block that begins with it */
+  bool tick_dropped; /* a loop so hot that others tick often enough */
   const char *unseen_name;     /* makes accesses that the emulator does not show */
   struct slot_place unseen_place;
   struct access_kind kinds[2]; /* nearly always enough */
@@ -137,11 +138,18 @@ struct ml_page_counts {
   uint64_t n[2]; /* loads, stores */
 };
 
+/* A loop that ticks, by the branch that leads back. */
+struct ticking {
+  uint64_t ticks, runs, run, longest; /* runs: of ticks in a row */
+};
+
 struct vcpu {
   struct base *base;       /* counters in use */
   uint64_t executed;       /* accesses so far; while code counts inline: when that began */
   uint64_t next_event;     /* value of `executed` at which a window begins or ends */
-  int64_t ticks;           /* loops until a window may be near */
+  struct ticking *last_loop;
+  int64_t ticks, ticks_set; /* loops until a window may be near; as it was set */
+  uint64_t ticks_at, rate;  /* accesses when it was set; most accesses of a tick lately */
   uint64_t next_begin;     /* of a window */
   uint64_t serial;         /* of block executions where it matters */
   struct insn *last_insn;
@@ -182,6 +190,9 @@ void ml_vcpu_publish(struct vcpu *vcpu); /* before the thread or the program goe
 struct vcpu *ml_current_vcpu(void);
 uint32_t ml_thread_id(struct vcpu *vcpu);
 
+#define LEAST_LEARNING 200000
+#define LEARNING_OF_BLOCK 2500
+
 extern struct plugin {
   qemu_plugin_id_t id;
   int api; /* what this qemu has */
@@ -192,7 +203,9 @@ extern struct plugin {
   bool sparse; /* windows are so far apart that code counts inline between them */
   bool near;   /* a window is near or being recorded: every access calls */
   uint64_t late; /* windows that began after their place */
-  uint64_t learning_limit; /* accesses of a thread in code that would be faster if it were translated again */
+  /* Accesses of a thread in code that would be faster if it were translated again, before that is done: about as
+   * many as cost as much as it does. Code that has to be translated again makes it more. */
+  uint64_t learning_limit;
   uint64_t pages_dropped;
   char emulator[1024], arena_path[128];
   uint64_t translations, flushes, modified, threads, recorded, dropped, waited_ns, born_ns;
@@ -221,6 +234,8 @@ void ml_switch_region(struct vcpu *vcpu, uint32_t region);
 void ml_windows_start(struct vcpu *vcpu);
 void ml_windows_several(struct vcpu *vcpu); /* a second thread begins: no more inline counting between windows */
 void ml_window_tick(struct vcpu *vcpu);
+void ml_forget_dropped_ticks(void);
+struct ticking *ml_tick_of(struct insn *insn);
 void ml_window_resync(struct vcpu *vcpu);
 void ml_window_event(struct vcpu *vcpu, uint64_t pc);
 void ml_window_add(struct vcpu *vcpu, uint64_t pc, uint64_t address, uint32_t bytes, bool store);

@@ -10,7 +10,7 @@
 __attribute__((visibility("default"))) int qemu_plugin_version = ML_PLUGIN_API;
 
 struct settings ml_settings = {.wait = true};
-struct plugin ml_plugin = {.lock = PTHREAD_MUTEX_INITIALIZER, .learning_limit = 1000000};
+struct plugin ml_plugin = {.lock = PTHREAD_MUTEX_INITIALIZER, .learning_limit = LEAST_LEARNING};
 struct vcpu *ml_vcpus[MAX_VCPUS];
 
 /* ---- settings ----------------------------------------------------------------------------------------------- */
@@ -67,7 +67,7 @@ static void register_all(qemu_plugin_id_t id);
 
 static void after_reset(qemu_plugin_id_t id) {
   ml_plugin.flushes++;
-  if (!ml_plugin.sparse || ml_plugin.flushes < 4) ml_plugin.learning_limit *= 2;
+  ml_plugin.learning_limit = LEAST_LEARNING;
   /* Windows far apart: from here on code counts inline until one is near. */
   if (ml_plugin.sparse && !ml_plugin.near && ml_plugin.only != NULL) ml_plugin.only->next_event = UINT64_MAX;
   register_all(id);

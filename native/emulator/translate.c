@@ -62,9 +62,16 @@ static bool is_learned(const struct insn *insn) {
 #if ML_PLUGIN_API == 1
 /* One thread only: an inline addition has one address and is not atomic. Directions cannot be told apart: qemu 7.2
  * runs what was asked for loads on stores too, and not on loads (op_rw of its plugin-gen.c). So an instruction that
- * does both goes on with calls. */
+ * does both counts them together, if it always did as many of one as of the other, of the same width. */
+static bool always_both(const struct insn *insn) {
+  const struct access_kind *a = &insn->kinds[0], *b = &insn->kinds[1];
+  return insn->kind_count == 2 && a->store != b->store && a->width == b->width && a->parts == b->parts &&
+         a->runs == b->runs && a->runs >= 2 * ENOUGH_RUNS && a->runs < UINT16_MAX;
+}
+
 static bool can_count_inline(const struct insn *insn) {
-  return insn->kind_count == 1 && (insn->flags & ML_ENUM_code_flags_ATOMIC) == 0;
+  if ((insn->flags & ML_ENUM_code_flags_ATOMIC) != 0) return false;
+  return insn->kind_count == 1 || always_both(insn);
 }
 #else
 static bool can_count_inline(const struct insn *insn) { return (insn->flags & ML_ENUM_code_flags_ATOMIC) == 0; }
@@ -77,6 +84,18 @@ bool ml_would_improve(const struct insn *insn) {
 
 static void count_inline(struct qemu_plugin_insn *handle, struct insn *insn) {
   unsigned seen = 0;
+#if ML_PLUGIN_API == 1
+  if (insn->kind_count == 2) {
+    struct access_kind *kind = &insn->kinds[0];
+    if (!kind->has_inline) {
+      kind->inline_place = ml_slot_new(insn->pc, insn->generation, kind->width, kind->parts, 3, insn->flags);
+      kind->has_inline = true;
+    }
+    qemu_plugin_register_vcpu_mem_inline(handle, QEMU_PLUGIN_MEM_RW, QEMU_PLUGIN_INLINE_ADD_U64,
+                                         ml_inline_counter(kind->inline_place), 1);
+    return;
+  }
+#endif
   for (unsigned i = 0; i < insn->kind_count; i++) {
     struct access_kind *kind = &insn->kinds[i];
     if (!kind->has_inline) {
@@ -97,6 +116,12 @@ static void count_inline(struct qemu_plugin_insn *handle, struct insn *insn) {
   if (seen != QEMU_PLUGIN_MEM_RW)
     qemu_plugin_register_vcpu_mem_cb(handle, ml_on_access, QEMU_PLUGIN_CB_NO_REGS,
                                      seen == QEMU_PLUGIN_MEM_R ? QEMU_PLUGIN_MEM_W : QEMU_PLUGIN_MEM_R, insn);
+}
+
+/* Every loop ticks again: one that had lost its tick ran too long. */
+void ml_forget_dropped_ticks(void) {
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+    for (struct insn *insn = table[i]; insn != NULL; insn = insn->next) insn->tick_dropped = false;
 }
 
 /* Addresses behind a call: where returns arrive. */
@@ -161,6 +186,7 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     if (first_insn == NULL) {
       first_insn = insn;
       known_block = insn->runs >= 2;
+      if (insn->runs > 0) ml_plugin.learning_limit += LEARNING_OF_BLOCK;
     }
     if (facts.role == ROLE_UNSEEN && insn->unseen_name == NULL) {
       insn->unseen_name = facts.unseen;
@@ -174,7 +200,8 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
         qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_function, QEMU_PLUGIN_CB_NO_REGS,
                                                (void *)(uintptr_t)region);
     }
-    if (ticks && facts.loops) qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_tick, QEMU_PLUGIN_CB_NO_REGS, NULL);
+    if (ticks && facts.loops && !insn->tick_dropped)
+      qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_tick, QEMU_PLUGIN_CB_NO_REGS, ml_tick_of(insn));
     const bool learned = is_learned(insn);
     if (insn->modifies || insn->conditional) {
       qemu_plugin_register_vcpu_mem_cb(handle, ml_on_atomic_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);

@@ -5,6 +5,7 @@
 #include "emulator.h"
 
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 
 static uint64_t draw(struct vcpu *vcpu, uint64_t below) {
@@ -27,20 +28,57 @@ static uint64_t next_begin(struct vcpu *vcpu, uint64_t period_number) {
  * translated anew with a call for every access; the window then begins at exactly the access that was drawn. */
 #define SPARSE_PERIOD 4000000
 #define NEAR 100000          /* accesses before a window at which calls begin */
-#define ACCESSES_OF_LOOP 64  /* taken as the most between two ticks; more may make a window late, which is counted */
+#define FIRST_RATE 16        /* accesses of a tick, before it is known */
+#define CAUTION 3            /* the rate may become so much higher; still higher may make a window late, which is counted */
 
 static void wait_for_window(struct vcpu *vcpu, uint64_t executed) {
   const uint64_t left = vcpu->next_begin > executed + NEAR ? vcpu->next_begin - executed - NEAR : 0;
-  vcpu->ticks = (int64_t)(left / ACCESSES_OF_LOOP);
+  if (vcpu->rate == 0) vcpu->rate = FIRST_RATE;
+  vcpu->ticks = vcpu->ticks_set = (int64_t)(left / (CAUTION * vcpu->rate));
+  vcpu->ticks_at = executed;
+}
+
+static void note_rate(struct vcpu *vcpu, uint64_t executed) {
+  const uint64_t ticks = (uint64_t)(vcpu->ticks_set - vcpu->ticks);
+  const uint64_t rate = ticks != 0 ? (executed - vcpu->ticks_at) / ticks + 1 : FIRST_RATE;
+  vcpu->rate = rate > vcpu->rate ? rate : (3 * vcpu->rate + rate) / 4;
+}
+
+/* Loops that tick. Short inner ones are relieved of it: the loop around them ticks too. */
+#define MAX_TICKING 4096
+#define LONG_RUN 256
+static struct ticking ticking[MAX_TICKING];
+static struct insn *ticking_insn[MAX_TICKING];
+static unsigned ticking_count;
+
+struct ticking *ml_tick_of(struct insn *insn) {
+  static struct ticking others;
+  for (unsigned i = 0; i < ticking_count; i++)
+    if (ticking_insn[i] == insn) return &ticking[i];
+  if (ticking_count == MAX_TICKING) return &others;
+  ticking_insn[ticking_count] = insn;
+  return &ticking[ticking_count++];
+}
+
+/* An inner loop follows itself: several of its ticks come in a row, and never many. A loop around it does not, until the
+ * inner one ticks no more. */
+static void thin_ticks(void) {
+  for (unsigned i = 0; i < ticking_count; i++) {
+    if (ticking[i].runs >= 16 && 2 * ticking[i].ticks >= 3 * ticking[i].runs && ticking[i].longest < LONG_RUN)
+      ticking_insn[i]->tick_dropped = true;
+    ticking[i] = (struct ticking){0};
+  }
 }
 
 void ml_window_tick(struct vcpu *vcpu) {
   if (!ml_plugin.sparse || ml_plugin.near || ml_plugin.reset_asked) return;
   const uint64_t executed = ml_accesses_of(vcpu);
+  note_rate(vcpu, executed);
   if (executed + NEAR < vcpu->next_begin) {
     wait_for_window(vcpu, executed);
     return;
   }
+  thin_ticks();
   ml_plugin.near = true;
   vcpu->resync = true; /* what the current block still counts inline comes first */
   ml_ask_reset();
@@ -52,7 +90,10 @@ void ml_window_resync(struct vcpu *vcpu) {
   vcpu->resync = false;
   vcpu->executed = ml_accesses_of(vcpu);
   vcpu->next_event = vcpu->next_begin;
-  if (vcpu->executed > vcpu->next_begin) ml_plugin.late++;
+  if (vcpu->executed > vcpu->next_begin) {
+    ml_plugin.late++;
+    ml_forget_dropped_ticks();
+  }
 }
 
 void ml_windows_several(struct vcpu *vcpu) {

@@ -27,7 +27,7 @@ SLOT = np.dtype(
 )  # fmt: skip
 COUNTER = np.dtype([("other_parts", "<u8"), ("stack_parts", "<u8"), ("other_merged", "<u8"), ("stack_merged", "<u8")])
 assert (BLOCK.itemsize, SLOT.itemsize, COUNTER.itemsize) == (64, 32, 32)
-LOAD, STORE, UNSEEN = 0, 1, 2
+LOAD, STORE, UNSEEN, BOTH = 0, 1, 2, 3
 
 
 class _Image:
@@ -132,8 +132,12 @@ def _records(slots: Any, counters: Any, dtype: Any) -> Any:
     known = np.ones(len(unique), dtype=bool)
     seen = slots["store"] != UNSEEN
     np.logical_and.at(known, inverse[seen], ~inline[seen])
+    # As many loads as stores, counted together: half of each.
+    both = slots["store"] == BOTH
+    accesses = np.where(both, accesses // 2, accesses)
+    parts = np.where(both, parts // 2, parts)
     for direction, name in ((LOAD, "load"), (STORE, "store")):
-        pick = slots["store"] == direction
+        pick = both | (slots["store"] == direction)
         rows = inverse[pick]
         np.add.at(table[f"{name}s"], rows, accesses[pick])
         np.add.at(table[f"{name}_bytes"], rows, (parts * width)[pick])
