@@ -66,7 +66,7 @@ struct ml_arena_header {
   uint64_t refused;   /* atomic: blocks that found no room */
 };
 
-enum ml_arena_kind { ML_ARENA_SLOTS = 1, ML_ARENA_COUNTERS = 2, ML_ARENA_REGIONS = 3 };
+enum ml_arena_kind { ML_ARENA_SLOTS = 1, ML_ARENA_COUNTERS = 2, ML_ARENA_REGIONS = 3, ML_ARENA_MEMBERS = 4 };
 
 struct ml_arena_block { /* 64 bytes, then the content */
   uint32_t kind;  /* enum ml_arena_kind, 0 = not filled in yet */
@@ -76,7 +76,7 @@ struct ml_arena_block { /* 64 bytes, then the content */
   uint64_t born_ns; /* of the process's tables: tells processes of one pid apart */
   uint32_t region;  /* counters: number of the region in this process, 0 = outside any */
   uint32_t first;   /* slots and counters: number of the first slot in it */
-  uint32_t used;    /* slots: filled in; regions: bytes of text */
+  uint32_t used;    /* slots and members: filled in; regions: bytes of text */
   uint32_t reserved[7];
 };
 
@@ -89,9 +89,16 @@ struct ml_count_slot {
   uint32_t generation; /* of the code at this address */
   uint16_t width;      /* bytes of each part */
   uint16_t parts;      /* > 0: this many parts make one access; 0: `merged` tells */
-  uint16_t store;      /* 0 load, 1 store, 2 unseen: `parts` of the counter are executions; 3 as many loads as stores */
+  uint16_t store;      /* 0 load, 1 store, 2 unseen: `parts` of the counter are executions; 3 as many loads as stores;
+                        * 4 a block: `parts` of the counter are executions, each of `parts` accesses */
   uint16_t flags;      /* enum ml_code_flags */
   uint32_t reserved;
+};
+
+/* Every execution of a block adds `parts` to another slot. `used` of the arena's block counts these. */
+struct ml_block_member {
+  uint32_t block, slot; /* numbers of slots */
+  uint32_t parts, reserved;
 };
 
 struct ml_slot_counter {

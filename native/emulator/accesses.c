@@ -109,7 +109,7 @@ static void end_run(struct vcpu *vcpu) {
   }
   kind->parts = (uint16_t)vcpu->run_parts;
   if (vcpu->run_parts > 1) vcpu->last_insn->multipart = true;
-  if (kind->runs < UINT16_MAX) kind->runs++;
+  kind->runs++;
 }
 
 /* The main thread's stack is where its first store goes: every start-up code calls something. */
@@ -190,9 +190,10 @@ void ml_on_atomic_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t addr
 }
 
 void ml_on_block(unsigned cpu, void *data) {
-  struct insn *first = data;
+  struct block_info *block = data;
   ml_vcpus[cpu]->serial++;
-  if (first->runs < 2) first->runs++;
+  block->first->runs++;
+  for (unsigned i = 0; i < block->count; i++) block->insns[i]->executions++;
 }
 
 void ml_on_tick(unsigned cpu, void *data) {
@@ -208,6 +209,10 @@ void ml_on_tick(unsigned cpu, void *data) {
   }
   loop->run++;
   if (ML_UNLIKELY(--vcpu->ticks < 0)) ml_window_tick(vcpu);
+}
+
+void ml_on_own_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *unused) {
+  (void)cpu, (void)info, (void)address, (void)unused;
 }
 
 void ml_on_unseen(unsigned cpu, void *data) {

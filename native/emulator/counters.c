@@ -49,6 +49,24 @@ struct slot_place ml_slot_new(uint64_t pc, uint32_t generation, unsigned width, 
   return (struct slot_place){.block = index, .offset = within * (uint32_t)sizeof(struct ml_slot_counter)};
 }
 
+static uint32_t number_of(struct slot_place place) {
+  return place.block * ML_SLOTS_OF_BLOCK + place.offset / (uint32_t)sizeof(struct ml_slot_counter);
+}
+
+/* Says that each execution of a block makes `parts` of a slot. */
+void ml_member_new(struct slot_place block, struct slot_place slot, unsigned parts) {
+  static struct ml_arena_block *last;
+  pthread_mutex_lock(&ml_plugin.lock);
+  const uint32_t room = last != NULL ? (last->bytes - (uint32_t)sizeof *last) / (uint32_t)sizeof(struct ml_block_member) : 0;
+  if (last == NULL || last->used == room) last = ml_arena_block_new(ML_ARENA_MEMBERS, 0, 0, 0);
+  if (last != NULL) {
+    ((struct ml_block_member *)(last + 1))[last->used] =
+        (struct ml_block_member){.block = number_of(block), .slot = number_of(slot), .parts = parts};
+    __atomic_store_n(&last->used, last->used + 1, __ATOMIC_RELEASE);
+  }
+  pthread_mutex_unlock(&ml_plugin.lock);
+}
+
 struct ml_slot_counter *ml_counter_slow(struct base *base, struct slot_place place) {
   static struct ml_slot_counter nowhere[ML_SLOTS_OF_BLOCK];
   pthread_mutex_lock(&ml_plugin.lock);
@@ -181,7 +199,8 @@ static uint64_t accesses_in(const struct base *base) {
     for (uint32_t k = 0; k < slots.blocks[i]->used; k++) {
       if (entries[k].store == 2) continue;
       const uint64_t parts = counters[k].parts[0] + counters[k].parts[1];
-      sum += entries[k].parts == 0   ? parts - counters[k].merged[0] - counters[k].merged[1]
+      sum += entries[k].store == 4   ? parts * entries[k].parts
+             : entries[k].parts == 0 ? parts - counters[k].merged[0] - counters[k].merged[1]
              : entries[k].parts == 1 ? parts
                                      : parts / entries[k].parts;
     }

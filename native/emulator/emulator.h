@@ -60,6 +60,7 @@ struct slot_place {
 };
 struct slot_place ml_slot_new(uint64_t pc, uint32_t generation, unsigned width, unsigned parts, unsigned store,
                               unsigned flags);
+void ml_member_new(struct slot_place block, struct slot_place slot, unsigned parts);
 struct ml_slot_counter *ml_counter_slow(struct base *base, struct slot_place place);
 static inline struct ml_slot_counter *ml_counter(struct base *base, struct slot_place place) {
   struct ml_slot_counter *first = base->blocks[place.block];
@@ -90,11 +91,12 @@ struct access_kind {
   uint16_t width;
   bool store, irregular; /* irregular: not every execution makes the same number of parts, all contiguous */
   uint16_t parts;        /* of an execution; 0: not known yet */
-  uint16_t runs;         /* executions that showed it, up to a limit */
+  uint32_t runs;         /* executions that showed it */
   struct ml_slot_counter *direct; /* the counter of the only thread there is, when it is known */
   struct slot_place place;        /* counts parts and merges */
   struct slot_place inline_place; /* counts parts, of which `parts` are one access */
-  bool has_inline;
+  struct slot_place member_place; /* what executions of whole blocks make of it */
+  bool has_inline, has_member;
 };
 #define MAX_KINDS 12 /* two directions, widths of 1 to 32 */
 #define MAX_CODE 16
@@ -108,13 +110,27 @@ struct insn {
   bool separate;  /* a repeated instruction: each part is an access */
   bool modifies, conditional; /* atomic: a load and a store; a store that may not happen */
   bool alone;     /* in a block whose executions are not told apart: its accesses are never merged */
-  uint16_t runs;  /* of the block that begins with it */
+  uint32_t runs;  /* of the block that begins with it */
+  uint64_t executions; /* while its blocks were told apart */
+  struct block_count *block; /* of the block that begins with it, as it was last counted whole */
   bool tick_dropped; /* a loop so hot that others tick often enough */
   const char *unseen_name;     /* makes accesses that the emulator does not show */
   struct slot_place unseen_place;
   struct access_kind kinds[2]; /* nearly always enough */
   struct access_kind *more;    /* MAX_KINDS - 2 */
   struct insn *next;           /* of the same hash */
+};
+/* A block as translated: its instructions that may make accesses. */
+struct block_info {
+  struct insn *first;
+  unsigned count;
+  struct insn *insns[];
+};
+/* A block that counts its executions instead of its accesses. */
+struct block_count {
+  struct slot_place place;
+  unsigned count;
+  struct insn *insns[];
 };
 bool ml_kind_is_learned(const struct access_kind *kind);
 bool ml_would_improve(const struct insn *insn);
@@ -200,6 +216,7 @@ extern struct plugin {
   bool regions; /* regions change so often that no code counts inline */
   uint64_t region_changes;
   bool reset_asked;
+  bool handles_faults; /* the program has a handler for faults: blocks may be left in the middle and go on */
   bool sparse; /* windows are so far apart that code counts inline between them */
   bool near;   /* a window is near or being recorded: every access calls */
   uint64_t late; /* windows that began after their place */
@@ -222,9 +239,10 @@ uint64_t ml_now_ns(void);
 void ml_on_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_single_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_only_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
+void ml_on_own_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *unused);
 void ml_on_atomic_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_page_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
-void ml_on_block(unsigned cpu, void *insn);
+void ml_on_block(unsigned cpu, void *block);
 void ml_on_tick(unsigned cpu, void *unused);
 void ml_on_unseen(unsigned cpu, void *insn);
 void ml_accesses_after_fork(void);

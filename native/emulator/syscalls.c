@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -12,12 +13,13 @@
 #include <unistd.h>
 
 enum call { MMAP, MUNMAP, MREMAP, MADVISE, CLONE, EXECVE, EXECVEAT, MBIND, SET_MEMPOLICY, GET_MEMPOLICY, MOVE_PAGES,
-            MIGRATE_PAGES, SHMDT, CLONE3, CALLS };
+            MIGRATE_PAGES, SHMDT, CLONE3, SIGACTION, CALLS };
 static const char *const call_name[CALLS] = {"mmap", "munmap", "mremap", "madvise", "clone", "execve", "execveat", "mbind",
-                                             "set_mempolicy", "get_mempolicy", "move_pages", "migrate_pages", "shmdt", "clone3"};
-static const int16_t numbers_x86_64[CALLS] = {9, 11, 25, 28, 56, 59, 322, 237, 238, 239, 279, 256, 67, 435};
-static const int16_t numbers_generic[CALLS] = {222, 215, 216, 233, 220, 221, 281, 235, 237, 236, 239, 238, 197, 435};
-static const int16_t numbers_ppc64[CALLS] = {90, 91, 163, 205, 120, 11, 362, 259, 261, 260, 301, 258, 398, 435};
+                                             "set_mempolicy", "get_mempolicy", "move_pages", "migrate_pages", "shmdt", "clone3",
+                                             "rt_sigaction"};
+static const int16_t numbers_x86_64[CALLS] = {9, 11, 25, 28, 56, 59, 322, 237, 238, 239, 279, 256, 67, 435, 13};
+static const int16_t numbers_generic[CALLS] = {222, 215, 216, 233, 220, 221, 281, 235, 237, 236, 239, 238, 197, 435, 134};
+static const int16_t numbers_ppc64[CALLS] = {90, 91, 163, 205, 120, 11, 362, 259, 261, 260, 301, 258, 398, 435, 173};
 
 static enum call which(int64_t number) {
   const int16_t *numbers = ml_settings.machine == EM_X86_64 ? numbers_x86_64
@@ -185,6 +187,16 @@ void ml_on_syscall(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a
       break;
     }
     case CLONE: new_thread_stack = (a1 & CLONE_VM) != 0 && (a1 & CLONE_VFORK) == 0 ? a2 : 0; break;
+    case SIGACTION: {
+      /* After a fault in the middle of a block the program may go on: from now on accesses are counted one by one. */
+      const bool fault = a1 == SIGILL || a1 == SIGTRAP || a1 == SIGBUS || a1 == SIGFPE || a1 == SIGSEGV;
+      const uint64_t *action = fault && a2 != 0 && !ml_plugin.handles_faults ? checked(a2, 8) : NULL;
+      if (action != NULL && *action > 1) {
+        ml_plugin.handles_faults = true;
+        ml_ask_reset();
+      }
+      break;
+    }
     case EXECVE: before_exec(vcpu, a1, a2); break;
     case EXECVEAT: before_exec(vcpu, a2, a3); break;
     case MBIND: case SET_MEMPOLICY: case GET_MEMPOLICY: case MOVE_PAGES: case MIGRATE_PAGES: {

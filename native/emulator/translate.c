@@ -66,7 +66,7 @@ static bool is_learned(const struct insn *insn) {
 static bool always_both(const struct insn *insn) {
   const struct access_kind *a = &insn->kinds[0], *b = &insn->kinds[1];
   return insn->kind_count == 2 && a->store != b->store && a->width == b->width && a->parts == b->parts &&
-         a->runs == b->runs && a->runs >= 2 * ENOUGH_RUNS && a->runs < UINT16_MAX;
+         a->runs == b->runs && a->runs >= 2 * ENOUGH_RUNS;
 }
 
 static bool can_count_inline(const struct insn *insn) {
@@ -153,13 +153,104 @@ static bool landing_find(uint64_t pc, bool add) {
   return add;
 }
 
+/* ---- blocks that count whole ------------------------------------------------------------------------------------
+ * Where every instruction's accesses are known, one counter of executions is enough. A block is only left in the
+ * middle by a fault, which ends a program that has no handler for it, by atomics under several threads, and by code that
+ * changes itself: such blocks go on counting access by access. */
+#define MAX_INSNS 512
+#define ENOUGH_EXECUTIONS 8
+
+/* Exactly one run of each kind in every execution; the last one may not have been looked at yet. */
+static bool always_the_same(const struct insn *insn) {
+  for (unsigned i = 0; i < insn->kind_count; i++) {
+    const uint32_t runs = insn->kinds[i].runs;
+    if (runs >= UINT32_MAX / 2 || insn->executions < ENOUGH_EXECUTIONS ||
+        (runs != insn->executions && runs + 1 != insn->executions))
+      return false;
+  }
+  return true;
+}
+
+static struct block_count *block_count_of(struct insn *first, struct insn *const *insns, unsigned count) {
+  struct block_count *block = first->block;
+  if (block != NULL && block->count == count && memcmp(block->insns, insns, count * sizeof *insns) == 0) return block;
+  block = malloc(sizeof *block + count * sizeof *insns);
+  if (block == NULL) return NULL;
+  block->count = count;
+  memcpy(block->insns, insns, count * sizeof *insns);
+  unsigned accesses = 0;
+  for (unsigned i = 0; i < count; i++) accesses += insns[i]->kind_count;
+  block->place = ml_slot_new(first->pc, first->generation, 0, accesses, 4, first->flags);
+  for (unsigned i = 0; i < count; i++)
+    for (unsigned k = 0; k < insns[i]->kind_count; k++) {
+      struct access_kind *kind = &insns[i]->kinds[k];
+      if (!kind->has_member) {
+        kind->member_place = ml_slot_new(insns[i]->pc, insns[i]->generation, kind->width, kind->parts, kind->store,
+                                         insns[i]->flags);
+        kind->has_member = true;
+      }
+      ml_member_new(block->place, kind->member_place, kind->parts);
+    }
+  first->block = block;
+  return block;
+}
+
+/* An instruction of the block being translated. */
+struct translated {
+  struct qemu_plugin_insn *handle;
+  struct insn *insn; /* NULL: our own library's */
+  struct insn_facts facts;
+  uint64_t next_pc;
+};
+
+static void look_up(struct translated *one, struct qemu_plugin_insn *handle) {
+  const uint64_t pc = qemu_plugin_insn_vaddr(handle);
+  const size_t whole = qemu_plugin_insn_size(handle), size = whole < MAX_CODE ? whole : MAX_CODE;
+  const struct code_place place = ml_code_place(pc);
+  *one = (struct translated){.handle = handle, .next_pc = pc + whole};
+  if (place.own) return;
+  const unsigned char *bytes = qemu_plugin_insn_haddr(handle);
+  unsigned char copy[MAX_CODE] = {0};
+  if (bytes != NULL) memcpy(copy, bytes, size);
+  one->facts = ml_decode(copy, size);
+  one->insn = insn_at(pc, copy, size, place.anonymous, &one->facts);
+}
+
+/* May the block count its executions only? */
+static struct block_count *counts_whole(const struct translated *all, size_t count, bool known_block) {
+  struct insn *members[MAX_INSNS];
+  unsigned member_count = 0, accesses = 0;
+  if (!known_block || ml_plugin.handles_faults) return NULL;
+  for (size_t i = 0; i < count; i++) {
+    struct insn *insn = all[i].insn;
+    if (insn == NULL || (insn->flags & (ML_ENUM_code_flags_ATOMIC | ML_ENUM_code_flags_ANONYMOUS)) != 0 || insn->separate ||
+        all[i].facts.role == ROLE_UNSEEN)
+      return NULL;
+    if (insn->kind_count == 0) continue;
+    if (!is_learned(insn) || !can_count_inline(insn) || !always_the_same(insn)) return NULL;
+    members[member_count++] = insn;
+    accesses += insn->kind_count;
+  }
+  return accesses >= 2 ? block_count_of(all[0].insn, members, member_count) : NULL;
+}
+
+static void follow_calls(const struct translated *one) {
+  if (one->facts.role == ROLE_CALL) {
+    landing_find(one->next_pc, true);
+    qemu_plugin_register_vcpu_insn_exec_cb(one->handle, ml_on_call, QEMU_PLUGIN_CB_NO_REGS,
+                                           (void *)(uintptr_t)one->next_pc);
+  } else if (one->facts.role == ROLE_RETURN || one->facts.role == ROLE_JUMP) {
+    qemu_plugin_register_vcpu_insn_exec_cb(one->handle, ml_on_jump, QEMU_PLUGIN_CB_NO_REGS, NULL);
+  }
+}
+
 void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
   (void)id;
-  const size_t count = qemu_plugin_tb_n_insns(tb);
+  struct translated all[MAX_INSNS];
+  const size_t n_insns = qemu_plugin_tb_n_insns(tb), count = n_insns < MAX_INSNS ? n_insns : MAX_INSNS;
   const bool inline_now = ml_counts_inline();
   const bool pages = inline_now && ml_settings.pages, ticks = inline_now && ml_plugin.sparse;
-  struct insn *first_insn = NULL;
-  bool needs_serial = false, known_block = false;
+  const bool calls = ml_settings.stacks || ml_settings.functions[0] != 0;
   ml_plugin.translations++;
   if (count == 0) return;
   if (!ml_plugin.guest_base_known) {
@@ -167,47 +258,55 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     ml_plugin.guest_base = (uint64_t)(uintptr_t)qemu_plugin_insn_haddr(first) - qemu_plugin_insn_vaddr(first);
     ml_plugin.guest_base_known = true;
   }
-  const bool calls = ml_settings.stacks || ml_settings.functions[0] != 0;
   if (calls && landing_find(qemu_plugin_tb_vaddr(tb), false))
     qemu_plugin_register_vcpu_tb_exec_cb(tb, ml_on_landing, QEMU_PLUGIN_CB_NO_REGS,
                                          (void *)(uintptr_t)qemu_plugin_tb_vaddr(tb));
+  for (size_t i = 0; i < count; i++) look_up(&all[i], qemu_plugin_tb_get_insn(tb, i));
+  struct insn *first = all[0].insn;
+  if (first == NULL) {
+    /* Our own library. Not nothing: qemu 7.2 leaves the callbacks of an instruction that jumps indirectly in force, and
+     * accesses that emulator functions make for code without callbacks would go there. */
+    for (size_t i = 0; i < count; i++)
+      qemu_plugin_register_vcpu_mem_cb(all[i].handle, ml_on_own_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, NULL);
+    return;
+  }
+  const bool known_block = first->runs >= 2;
+  if (first->runs > 0) ml_plugin.learning_limit += LEARNING_OF_BLOCK;
+  const struct block_count *whole = inline_now && n_insns <= MAX_INSNS ? counts_whole(all, count, known_block) : NULL;
+  if (whole != NULL)
+#if ML_PLUGIN_API == 1
+    qemu_plugin_register_vcpu_tb_exec_inline(tb, QEMU_PLUGIN_INLINE_ADD_U64, ml_inline_counter(whole->place), 1);
+#else
+    qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(tb, QEMU_PLUGIN_INLINE_ADD_U64, ml_score(whole->place), 1);
+#endif
+  struct insn *told_apart[MAX_INSNS];
+  unsigned told_apart_count = 0;
+  bool needs_serial = false;
   for (size_t i = 0; i < count; i++) {
-    struct qemu_plugin_insn *handle = qemu_plugin_tb_get_insn(tb, i);
-    const uint64_t pc = qemu_plugin_insn_vaddr(handle);
-    const size_t whole = qemu_plugin_insn_size(handle), size = whole < MAX_CODE ? whole : MAX_CODE;
-    const struct code_place place = ml_code_place(pc);
-    if (place.own) continue;
-    const unsigned char *bytes = qemu_plugin_insn_haddr(handle);
-    unsigned char copy[MAX_CODE] = {0};
-    if (bytes != NULL) memcpy(copy, bytes, size);
-    const struct insn_facts facts = ml_decode(copy, size);
-    struct insn *insn = insn_at(pc, copy, size, place.anonymous, &facts);
+    struct insn *insn = all[i].insn;
+    struct qemu_plugin_insn *handle = all[i].handle;
+    const struct insn_facts *facts = &all[i].facts;
     if (insn == NULL) continue;
-    if (first_insn == NULL) {
-      first_insn = insn;
-      known_block = insn->runs >= 2;
-      if (insn->runs > 0) ml_plugin.learning_limit += LEARNING_OF_BLOCK;
+    if (facts->role == ROLE_UNSEEN && insn->unseen_name == NULL) {
+      insn->unseen_name = facts->unseen;
+      insn->unseen_place = ml_slot_new(insn->pc, insn->generation, 0, 1, 2, insn->flags | ML_ENUM_code_flags_UNSEEN);
     }
-    if (facts.role == ROLE_UNSEEN && insn->unseen_name == NULL) {
-      insn->unseen_name = facts.unseen;
-      insn->unseen_place = ml_slot_new(pc, insn->generation, 0, 1, 2, insn->flags | ML_ENUM_code_flags_UNSEEN);
-    }
-    if (facts.role == ROLE_UNSEEN)
+    if (facts->role == ROLE_UNSEEN)
       qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_unseen, QEMU_PLUGIN_CB_NO_REGS, insn);
     if (calls) {
-      const uint32_t region = ml_function_region(pc);
+      const uint32_t region = ml_function_region(insn->pc);
       if (region != 0)
         qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_function, QEMU_PLUGIN_CB_NO_REGS,
                                                (void *)(uintptr_t)region);
     }
-    if (ticks && facts.loops && !insn->tick_dropped)
+    if (ticks && facts->loops && !insn->tick_dropped)
       qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_tick, QEMU_PLUGIN_CB_NO_REGS, ml_tick_of(insn));
     const bool learned = is_learned(insn);
     if (insn->modifies || insn->conditional) {
       qemu_plugin_register_vcpu_mem_cb(handle, ml_on_atomic_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
       needs_serial = true;
     } else if (learned && inline_now && can_count_inline(insn)) {
-      count_inline(handle, insn);
+      if (whole == NULL) count_inline(handle, insn);
       if (pages)
         qemu_plugin_register_vcpu_mem_cb(handle, ml_on_page_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
     } else if (learned && !insn->multipart) {
@@ -221,15 +320,15 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
        * its executions end, and if it makes accesses after all they are not merged. */
       insn->alone = known_block && insn->kind_count == 0;
       needs_serial |= !insn->alone;
+      if (!insn->alone) told_apart[told_apart_count++] = insn;
       qemu_plugin_register_vcpu_mem_cb(handle, ml_on_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
     }
-    if (calls && facts.role == ROLE_CALL) {
-      landing_find(pc + size, true);
-      qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_call, QEMU_PLUGIN_CB_NO_REGS,
-                                             (void *)(uintptr_t)(pc + size));
-    } else if (calls && (facts.role == ROLE_RETURN || facts.role == ROLE_JUMP)) {
-      qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_jump, QEMU_PLUGIN_CB_NO_REGS, NULL);
-    }
+    if (calls) follow_calls(&all[i]);
   }
-  if (needs_serial) qemu_plugin_register_vcpu_tb_exec_cb(tb, ml_on_block, QEMU_PLUGIN_CB_NO_REGS, first_insn);
+  struct block_info *block = needs_serial ? malloc(sizeof *block + told_apart_count * sizeof *told_apart) : NULL;
+  if (block == NULL) return;
+  block->first = first;
+  block->count = told_apart_count;
+  memcpy(block->insns, told_apart, told_apart_count * sizeof *told_apart);
+  qemu_plugin_register_vcpu_tb_exec_cb(tb, ml_on_block, QEMU_PLUGIN_CB_NO_REGS, block);
 }

@@ -12,7 +12,7 @@ from ..capture.layouts import Packer, enum_value, layouts
 from ..capture.writer import CaptureWriter
 
 BLOCK_BYTES = 8192
-KIND_SLOTS, KIND_COUNTERS, KIND_REGIONS = 1, 2, 3
+KIND_SLOTS, KIND_COUNTERS, KIND_REGIONS, KIND_MEMBERS = 1, 2, 3, 4
 BLOCK = np.dtype(
     [
         ("kind", "<u4"), ("bytes", "<u4"), ("pid", "<u4"), ("thread", "<u4"), ("born_ns", "<u8"), ("region", "<u4"),
@@ -27,7 +27,8 @@ SLOT = np.dtype(
 )  # fmt: skip
 COUNTER = np.dtype([("other_parts", "<u8"), ("stack_parts", "<u8"), ("other_merged", "<u8"), ("stack_merged", "<u8")])
 assert (BLOCK.itemsize, SLOT.itemsize, COUNTER.itemsize) == (64, 32, 32)
-LOAD, STORE, UNSEEN, BOTH = 0, 1, 2, 3
+MEMBER = np.dtype([("block", "<u4"), ("slot", "<u4"), ("parts", "<u4"), ("reserved", "<u4")])
+LOAD, STORE, UNSEEN, BOTH, BLOCK_RUNS = 0, 1, 2, 3, 4
 
 
 class _Image:
@@ -37,6 +38,7 @@ class _Image:
         self.slots: list[tuple[int, Any]] = []
         self.counters: list[tuple[int, int, int, Any]] = []
         self.regions: list[str] = [""]
+        self.members: list[Any] = []
 
 
 def _images(extents: Iterable[bytes]) -> dict[tuple[int, int], _Image]:
@@ -44,7 +46,7 @@ def _images(extents: Iterable[bytes]) -> dict[tuple[int, int], _Image]:
     for extent in extents:
         for at in range(0, len(extent), BLOCK_BYTES):
             header = np.frombuffer(extent, dtype=BLOCK, count=1, offset=at)[0]
-            if header["kind"] not in (KIND_SLOTS, KIND_COUNTERS, KIND_REGIONS):
+            if header["kind"] not in (KIND_SLOTS, KIND_COUNTERS, KIND_REGIONS, KIND_MEMBERS):
                 continue
             image = images[int(header["pid"]), int(header["born_ns"])]
             content = at + BLOCK.itemsize
@@ -56,6 +58,8 @@ def _images(extents: Iterable[bytes]) -> dict[tuple[int, int], _Image]:
                 rows = np.frombuffer(extent, dtype=COUNTER, count=(BLOCK_BYTES - BLOCK.itemsize) // 32, offset=content)
                 if rows["other_parts"].any() or rows["stack_parts"].any():
                     image.counters.append((int(header["thread"]), int(header["region"]), first, rows))
+            elif header["kind"] == KIND_MEMBERS:
+                image.members.append(np.frombuffer(extent, dtype=MEMBER, count=int(header["used"]), offset=content))
             else:
                 text = extent[content : content + int(header["used"])]
                 image.regions = ["", *(name.decode("utf-8", "replace") for name in text.split(b"\0")[:-1])]
@@ -93,6 +97,7 @@ def code_counts(writer: CaptureWriter, extents: Iterable[bytes], processes: dict
                 # Several blocks may count for one place: what ran inline, and what called.
                 for field in COUNTER.names or ():
                     counters[field][first:end] += rows[field][: end - first]
+            _run_blocks(slots, counters, image.members)
             name = string_id(image.regions[region]) if 0 < region < len(image.regions) else 0
             table = _records(slots, counters, dtype)
             table["thread"], table["region"] = thread, name
@@ -108,6 +113,15 @@ def code_counts(writer: CaptureWriter, extents: Iterable[bytes], processes: dict
             for field in ("loads", "stores", "load_bytes", "store_bytes", "unseen"):
                 totals[field] += int(table[field].sum())
     return dict(totals)
+
+
+def _run_blocks(slots: Any, counters: Any, members: list[Any]) -> None:
+    """Blocks that counted their executions: their instructions get the parts that each execution makes."""
+    for table in members:
+        known = table[(table["block"] < len(slots)) & (table["slot"] < len(slots))]
+        runs = counters["other_parts"][known["block"]]
+        np.add.at(counters["other_parts"], known["slot"], runs * known["parts"])
+    counters["other_parts"][slots["store"] == BLOCK_RUNS] = 0
 
 
 def _records(slots: Any, counters: Any, dtype: Any) -> Any:
