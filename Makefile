@@ -91,6 +91,11 @@ bench-emulate: $(VENV)/.stamp-build $(BUILD)/workloads/.stamp ## measure countin
 	@tools/ensure-packages qemu-user valgrind
 	@$(BIN)/python benchmarks/emulate.py --memlens $(BIN)/memlens --build $(BUILD)/workloads --output docs/overhead-emulate.md --check $(BENCH_FLAGS)
 
+.PHONY: bench-accuracy
+bench-accuracy: $(VENV)/.stamp-test ## compare the emulator's counts with lackey's, also of a suite: BENCH_FLAGS="--gapbs DIR"; writes docs/accuracy.md
+	@tools/ensure-packages gcc musl-tools qemu-user valgrind binutils
+	@$(BIN)/python benchmarks/accuracy.py --memlens $(BIN)/memlens --output docs/accuracy.md --check $(BENCH_FLAGS)
+
 .PHONY: docs
 docs: $(VENV)/.stamp-build ## write the generated parts of the documentation
 	@$(BIN)/python tools/generate_docs.py

@@ -200,14 +200,6 @@ void ml_on_tick(unsigned cpu, void *data) {
   struct vcpu *vcpu = ml_vcpus[cpu];
   struct ticking *loop = data;
   loop->ticks++;
-  if (vcpu->last_loop != loop) {
-    if (vcpu->last_loop != NULL && vcpu->last_loop->run > vcpu->last_loop->longest)
-      vcpu->last_loop->longest = vcpu->last_loop->run;
-    vcpu->last_loop = loop;
-    loop->runs++;
-    loop->run = 0;
-  }
-  loop->run++;
   if (ML_UNLIKELY(--vcpu->ticks < 0)) ml_window_tick(vcpu);
 }
 

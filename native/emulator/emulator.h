@@ -113,7 +113,8 @@ struct insn {
   uint32_t runs;  /* of the block that begins with it */
   uint64_t executions; /* while its blocks were told apart */
   struct block_count *block; /* of the block that begins with it, as it was last counted whole */
-  bool tick_dropped; /* a loop so hot that others tick often enough */
+  bool tick_dropped; /* an inner loop whose outer loop ticks */
+  uint64_t loop_begin; /* where it leads back to; 0: not known */
   const char *unseen_name;     /* makes accesses that the emulator does not show */
   struct slot_place unseen_place;
   struct access_kind kinds[2]; /* nearly always enough */
@@ -156,14 +157,14 @@ struct ml_page_counts {
 
 /* A loop that ticks, by the branch that leads back. */
 struct ticking {
-  uint64_t ticks, runs, run, longest; /* runs: of ticks in a row */
+  uint64_t ticks;
+  bool kept; /* stands for loops inside it */
 };
 
 struct vcpu {
   struct base *base;       /* counters in use */
   uint64_t executed;       /* accesses so far; while code counts inline: when that began */
   uint64_t next_event;     /* value of `executed` at which a window begins or ends */
-  struct ticking *last_loop;
   int64_t ticks, ticks_set; /* loops until a window may be near; as it was set */
   uint64_t ticks_at, rate;  /* accesses when it was set; most accesses of a tick lately */
   uint64_t next_begin;     /* of a window */
@@ -297,6 +298,7 @@ struct insn_facts {
   bool atomic, modifies, conditional; /* see struct insn */
   bool repeated;
   bool loops; /* may lead back: every cycle of a program passes one of these */
+  int64_t back; /* how far back from its own address, where that is known; else 0 */
 };
 struct insn_facts ml_decode(const unsigned char *bytes, size_t size);
 struct code_place {

@@ -24,9 +24,10 @@ static struct insn_facts x86(const unsigned char *at, size_t size) {
   }
   facts.repeated = repeated && (*at >= 0xa4 && *at <= 0xaf && *at != 0xa8 && *at != 0xa9);
   facts.loops = distance <= 0 || facts.repeated;
+  if (distance < 0) facts.back = -(distance + (int64_t)size);
   const unsigned modrm = at + 1 < end ? at[1] : 0;
   switch (*at) {
-    case 0xe8: facts.role = ROLE_CALL; break;
+    case 0xe8: facts.role = ROLE_CALL, facts.back = 0; break;
     case 0xc2: case 0xc3: case 0xca: case 0xcb: facts.role = ROLE_RETURN; break;
     case 0xff: {
       const unsigned operation = modrm >> 3 & 7;
@@ -75,11 +76,14 @@ static struct insn_facts aarch64(uint32_t w) {
                    ((w & 0x3f200c00) == 0x38200000 && (w & 0x3ffffc00) != 0x38bfc000); /* cas, ld<op>, swp; not ldapr */
   facts.conditional = (w & 0x3fc00000) == 0x08000000 && !pair;
   facts.atomic = facts.modifies || (w & 0x3f000000) == 0x08000000;
-  if ((w & 0x7c000000) == 0x14000000) facts.loops = signed_bits(w & 0x3ffffff, 26) <= 0;
-  else if ((w & 0xff000010) == 0x54000000 || (w & 0x7e000000) == 0x34000000)
-    facts.loops = signed_bits(w >> 5 & 0x7ffff, 19) <= 0;
-  else if ((w & 0x7e000000) == 0x36000000) facts.loops = signed_bits(w >> 5 & 0x3fff, 14) <= 0;
-  else facts.loops = facts.role == ROLE_JUMP || (facts.role == ROLE_CALL && (w & 0xfc000000) != 0x94000000);
+  int64_t words = 1;
+  if ((w & 0x7c000000) == 0x14000000) words = signed_bits(w & 0x3ffffff, 26);
+  else if ((w & 0xff000010) == 0x54000000 || (w & 0x7e000000) == 0x34000000) words = signed_bits(w >> 5 & 0x7ffff, 19);
+  else if ((w & 0x7e000000) == 0x36000000) words = signed_bits(w >> 5 & 0x3fff, 14);
+  if (words <= 0) {
+    facts.loops = true;
+    facts.back = -4 * words;
+  } else facts.loops = facts.role == ROLE_JUMP || (facts.role == ROLE_CALL && (w & 0xfc000000) != 0x94000000);
   return facts;
 }
 

@@ -43,6 +43,7 @@ static struct insn *insn_at(uint64_t pc, const unsigned char *bytes, size_t size
   insn->modifies = facts->modifies;
   insn->conditional = facts->conditional;
   insn->separate = facts->repeated;
+  insn->loop_begin = facts->back > 0 && facts->role == ROLE_NONE ? pc - (uint64_t)facts->back : 0;
   if (newest != NULL) ml_plugin.modified++;
   insn->next = *bucket(pc);
   *bucket(pc) = insn;

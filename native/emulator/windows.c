@@ -44,9 +44,9 @@ static void note_rate(struct vcpu *vcpu, uint64_t executed) {
   vcpu->rate = rate > vcpu->rate ? rate : (3 * vcpu->rate + rate) / 4;
 }
 
-/* Loops that tick. Short inner ones are relieved of it: the loop around them ticks too. */
+/* Loops that tick. Inner ones are relieved of it when the loop around them ticks too. */
 #define MAX_TICKING 4096
-#define LONG_RUN 256
+#define INNER_OF_OUTER 2000 /* iterations on average: fewer accesses than windows are told in advance */
 static struct ticking ticking[MAX_TICKING];
 static struct insn *ticking_insn[MAX_TICKING];
 static unsigned ticking_count;
@@ -60,13 +60,41 @@ struct ticking *ml_tick_of(struct insn *insn) {
   return &ticking[ticking_count++];
 }
 
-/* An inner loop follows itself: several of its ticks come in a row, and never many. A loop around it does not, until the
- * inner one ticks no more. */
-static void thin_ticks(void) {
+static uint64_t length_of(unsigned loop) { return ticking_insn[loop]->pc - ticking_insn[loop]->loop_begin; }
+
+/* The smallest loop around this one that goes on ticking, if it ticks often enough. */
+static struct ticking *guardian_of(unsigned inner) {
+  const struct insn *insn = ticking_insn[inner];
+  unsigned best = MAX_TICKING;
   for (unsigned i = 0; i < ticking_count; i++) {
-    if (ticking[i].runs >= 16 && 2 * ticking[i].ticks >= 3 * ticking[i].runs && ticking[i].longest < LONG_RUN)
+    const struct insn *outer = ticking_insn[i];
+    if (outer->loop_begin == 0 || outer->tick_dropped || outer->loop_begin > insn->loop_begin || outer->pc < insn->pc ||
+        length_of(i) <= length_of(inner))
+      continue;
+    if (best == MAX_TICKING || length_of(i) < length_of(best)) best = i;
+  }
+  if (best == MAX_TICKING || ticking[best].ticks * INNER_OF_OUTER < ticking[inner].ticks) return NULL;
+  return &ticking[best];
+}
+
+/* Inner loops first: a loop that stands for those inside it keeps its tick for good. */
+static void thin_ticks(void) {
+  for (uint64_t done = 0; ml_plugin.late == 0;) {
+    unsigned next = MAX_TICKING;
+    for (unsigned i = 0; i < ticking_count; i++)
+      if (ticking_insn[i]->loop_begin != 0 && length_of(i) > done && (next == MAX_TICKING || length_of(i) < length_of(next)))
+        next = i;
+    if (next == MAX_TICKING) return;
+    done = length_of(next);
+    for (unsigned i = 0; i < ticking_count; i++) {
+      if (ticking_insn[i]->loop_begin == 0 || length_of(i) != done || ticking_insn[i]->tick_dropped || ticking[i].kept ||
+          ticking[i].ticks < 10000)
+        continue;
+      struct ticking *guardian = guardian_of(i);
+      if (guardian == NULL) continue;
+      guardian->kept = true;
       ticking_insn[i]->tick_dropped = true;
-    ticking[i] = (struct ticking){0};
+    }
   }
 }
 

@@ -79,11 +79,12 @@ class ProgramNotExecutable(MemlensError):
     exit_status = 126
 
 
-THRESHOLD_EXCEEDED = 1  # `memlens diff --fail-if` holds
+THRESHOLD_EXCEEDED = 1  # `memlens diff --fail-if` holds, `memlens verify --fail-above` is exceeded
 
 EXIT_STATUSES: dict[int, str] = {
     0: "success; for `record`, the program's own status is passed on",
-    THRESHOLD_EXCEEDED: "`memlens diff`: a --fail-if condition holds; `memlens doctor --check`: something is missing",
+    THRESHOLD_EXCEEDED: "`memlens diff`: a --fail-if condition holds; `memlens verify`: an error is above --fail-above; "
+    "`memlens doctor --check`: something is missing",
     UsageError.exit_status: "the command line is wrong",
     CaptureError.exit_status: "a capture cannot be read",
     CaptureVersionError.exit_status: "a capture has a format that this build does not read",
@@ -92,8 +93,8 @@ EXIT_STATUSES: dict[int, str] = {
     CollectorError.exit_status: "a collector that was asked for cannot run here",
     MemlensError.exit_status: "another error, or a bug in memlens",
     OutputError.exit_status: "an output cannot be written",
-    ProgramNotExecutable.exit_status: "`record`: the program cannot be executed",
-    ProgramNotFound.exit_status: "`record`: the program was not found",
+    ProgramNotExecutable.exit_status: "`record`, `verify`: the program cannot be executed",
+    ProgramNotFound.exit_status: "`record`, `verify`: the program was not found",
 }
 
 

@@ -49,6 +49,8 @@ class CollectorDescriptor(Descriptor):
 
 @dataclass(frozen=True)
 class AnalysisDescriptor(Descriptor):
+    captures: int = 1
+    """How many captures it reads; the report runs those of one."""
     run: Callable[..., Any] = field(kw_only=True)
     """Capture → Result."""
 

@@ -27,12 +27,12 @@ def run(name: str, capture: Capture, **options: Any) -> Result:
 
 
 def run_all(capture: Capture) -> dict[str, Result]:
-    """Every analysis that the capture has data for, by name."""
+    """Every analysis of one capture that this one has data for, by name."""
     kinds = capture.kinds()
     return {
         name: descriptor.run(capture)
         for name, descriptor in registry.all_of("analysis").items()
-        if all(need in kinds for need in descriptor.needs)
+        if descriptor.captures == 1 and all(need in kinds for need in descriptor.needs)
     }
 
 

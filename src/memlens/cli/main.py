@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "diff": "compare two captures, with thresholds for CI",
     "query": "ask a capture's tables with SQL",
     "export": "write a capture's tables as CSV, JSON or Parquet",
+    "verify": "judge claimed counts of accesses by the emulator's exact ones",
     "doctor": "what this machine can measure, why not, and what to type",
     "config": "where memlens.h and the libraries for other programs are",
 }

@@ -1,0 +1,398 @@
+"""Analysis `accuracy`: how far the counts that one capture claims are from the exact ones of another.
+
+Owns the comparison by region and what the exact side consists of, so that a difference can be understood. It reads two
+captures and runs nothing; `memlens verify` records them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..errors import NoDataError
+from ..registry import AnalysisDescriptor, Option
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..capture.reader import Capture
+    from ..capture.sections import Modules
+    from ..results import Result
+
+QUANTITIES = {"loads": "loads", "stores": "stores", "read_bytes": "load_bytes", "written_bytes": "store_bytes"}
+"""Our names and those of the columns of `code_counts`."""
+SCOPES = ("heap_and_global", "all")
+WHOLE_PROGRAM = "(whole program)"
+STACK_KNOWN, ATOMIC = 1, 8
+MAX_WINDOWS = 5000
+"""Decoded for the address-based categories: about a million accesses, under two seconds."""
+
+CONSTANT_SECTIONS = (".rodata", ".srodata", ".lrodata")
+GOT_SECTIONS = (".got", ".data.rel.ro", ".toc")
+UNSEEN_CAUSES = {
+    "exec": "programs that ran outside the emulator",
+    "instruction": "instructions whose accesses the emulator does not show",
+    "system_call": "system calls that the emulator answered otherwise",
+}
+
+
+class _Counts:
+    """The counts of one capture as columns, one row an instruction, thread and region."""
+
+    def __init__(self, capture: Capture) -> None:
+        import numpy as np
+
+        _require_counts(capture)
+        table = capture.table("code_counts")
+        names = np.array([name or "" for name in table.column("region").to_pylist()], dtype=np.str_)
+        self._regions, self._region_of_row = np.unique(names, return_inverse=True)
+        wanted = (
+            "process",
+            "pc",
+            "flags",
+            "unseen",
+            *QUANTITIES.values(),
+            *(f"stack_{n}" for n in QUANTITIES.values()),
+        )
+        self.columns = {name: table.column(name).to_numpy().astype(np.uint64) for name in wanted}
+        self.stack_known = (self.columns["flags"] & np.uint64(STACK_KNOWN)) != 0
+        accesses = self.columns["loads"] + self.columns["stores"]
+        self.stack_known |= accesses == 0
+
+    def __len__(self) -> int:
+        return len(self.stack_known)
+
+    @property
+    def named(self) -> list[str]:
+        """The regions, in the order of their names."""
+        return sorted(set(self._regions.tolist()) - {""})
+
+    def rows_of(self, region: str) -> Any:
+        import numpy as np
+
+        if region == WHOLE_PROGRAM:
+            return np.ones(len(self), dtype=bool)
+        found = np.flatnonzero(self._regions == region)
+        return self._region_of_row == found[0] if len(found) else np.zeros(len(self), dtype=bool)
+
+    def sums(self, rows: Any, scope: str) -> dict[str, int | None]:
+        """Loads, stores and bytes of some rows; None where the capture does not tell the stack apart."""
+        if scope == "heap_and_global" and not self.stack_known[rows].all():
+            return dict.fromkeys(QUANTITIES)
+        found: dict[str, int | None] = {}
+        for quantity, column in QUANTITIES.items():
+            value = int(self.columns[column][rows].sum())
+            stack = int(self.columns[f"stack_{column}"][rows].sum()) if scope == "heap_and_global" else 0
+            found[quantity] = value - stack
+        return found
+
+    def best_sums(self, rows: Any) -> dict[str, int]:
+        """Without the stack as far as that is known of each instruction."""
+        return {
+            quantity: int((self.columns[column][rows] - self.columns[f"stack_{column}"][rows]).sum())
+            for quantity, column in QUANTITIES.items()
+        }
+
+
+def _require_counts(capture: Capture) -> None:
+    kinds = capture.kinds()
+    if kinds.get("code_count"):
+        return
+    if kinds.get("block_count"):
+        modules = sorted({row["module"] or "?" for row in capture.table("block_counts").to_pylist()})
+        raise NoDataError(
+            f"{capture.path} says how often {len(modules)} modules' counters ran ({kinds['block_count']} block counts), but the "
+            f"static mix of their blocks is missing, for build-id {', '.join(modules[:3])}",
+            hint="this version cannot read static mix tables; a capture with code counts can be judged",
+        )
+    held = ", ".join(sorted(name for name in kinds if name not in ("string", "clock_pair"))) or "nothing"
+    raise NoDataError(
+        f"{capture.path} has no counts of accesses (0 code_count and 0 block_count records; it has {held})",
+        hint="record it with: memlens record --emulate -- PROGRAM",
+    )
+
+
+def error_percent(exact: int | None, claimed: int | None) -> float | None:
+    """Of the exact count; None where there is nothing to compare or nothing to compare with.
+
+    >>> error_percent(200, 210), error_percent(200, 0), error_percent(0, 0), error_percent(0, 8)
+    (5.0, -100.0, 0.0, None)
+    """
+    if exact is None or claimed is None:
+        return None
+    if exact == 0:
+        return 0.0 if claimed == 0 else None
+    return (claimed - exact) * 100 / exact
+
+
+def accuracy(exact: Capture, *, claim: Capture) -> Result:
+    """Claimed loads, stores and bytes of each region beside the exact ones, and what the exact ones consist of.
+
+    An access counts for the innermost region that its thread is in. Without any region the whole program is one;
+    otherwise what lies outside regions is not judged. ``heap_and_global`` is everything but the stack, null where a
+    side does not tell the stack apart. An error is a percentage of the exact count; a region that the claim does
+    not have is off by -100 %, one that only the claim has is *unbounded*: there is nothing to take a percentage of.
+
+    Table ``explained``: the stack, and outside the stack (where it is told apart) code in libraries by file, code in no file,
+    atomic operations, and what was not seen, all counted exactly; and loads from constant pools and from tables of
+    addresses (GOT), estimated from windows: the share of each instruction's recorded loads times its exact count.
+    ``standard_error_bytes`` is that of the estimate, windows taken as independent. ``not_sampled`` is what
+    instructions loaded that no window has.
+    """
+    import pyarrow as pa
+
+    from ..capture.sections import Modules
+    from ..results import Quality, Result
+
+    ours, theirs = _Counts(exact), _Counts(claim)
+    regions = sorted({*ours.named, *theirs.named}) or [WHOLE_PROGRAM]
+    rows: list[dict[str, Any]] = []
+    for region in regions:
+        mine, yours = ours.rows_of(region), theirs.rows_of(region)
+        status = "both" if mine.any() and yours.any() else "not claimed" if mine.any() else "not executed"
+        for scope in SCOPES:
+            exact_sums, claimed_sums = ours.sums(mine, scope), theirs.sums(yours, scope)
+            for quantity in QUANTITIES:
+                a, b = exact_sums[quantity], claimed_sums[quantity]
+                rows.append(
+                    {
+                        "region": region, "status": status, "scope": scope, "quantity": quantity, "exact": a, "claimed": b,
+                        "error_percent": error_percent(a, b), "unbounded": a == 0 and bool(b),
+                    }
+                )  # fmt: skip
+    summary = [_summary(rows, scope, quantity) for scope in SCOPES for quantity in QUANTITIES]
+    modules = Modules(exact)
+    explained, notes = _explained(exact, ours, modules, regions)
+    notes += _notes(exact, claim, ours, theirs, regions)
+    text, number, real = pa.string(), pa.int64(), pa.float64()
+    tables = {
+        "by_region": _table(
+            rows,
+            {"region": text, "status": text, "scope": text, "quantity": text, "exact": number, "claimed": number,
+             "error_percent": real, "unbounded": pa.bool_()},
+        ),
+        "summary": _table(
+            summary,
+            {"scope": text, "quantity": text, "regions": number, "mean_error_percent": real, "max_error_percent": real,
+             "worst_region": text, "unbounded_regions": number, "total_exact": number, "total_claimed": number,
+             "total_error_percent": real},
+        ),
+        "explained": _table(
+            explained,
+            {"region": text, "category": text, "what": text, "loads": number, "stores": number, "read_bytes": number,
+             "written_bytes": number, "share_percent": real, "estimated": pa.bool_(), "standard_error_bytes": real,
+             "executions": number},
+        ),
+    }  # fmt: skip
+    statuses = {row["region"]: row["status"] for row in rows}
+    outside = ours.rows_of("")
+    figures: dict[str, Any] = {
+        "regions": len(regions),
+        "regions_not_claimed": [name for name, status in statuses.items() if status == "not claimed"],
+        "regions_not_executed": [name for name, status in statuses.items() if status == "not executed"],
+        "outside": None if regions == [WHOLE_PROGRAM] else ours.best_sums(outside),
+    }
+    for row in summary:
+        prefix = f"{row['scope']}_{row['quantity']}"
+        figures[f"{prefix}_mean_error_percent"] = row["mean_error_percent"]
+        figures[f"{prefix}_max_error_percent"] = row["max_error_percent"]
+    joined = exact.quality.joined(claim.quality).joined(Quality(exact=not notes, notes=tuple(notes)))
+    return Result("accuracy", figures, tables, joined)
+
+
+def _table(rows: list[dict[str, Any]], columns: dict[str, Any]) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.Table.from_pylist(rows, schema=pa.schema(list(columns.items())))
+
+
+def _summary(rows: list[dict[str, Any]], scope: str, quantity: str) -> dict[str, Any]:
+    """Mean and largest |error| over the regions, and the error of their sum."""
+    mine = [row for row in rows if row["scope"] == scope and row["quantity"] == quantity]
+    judged = [row for row in mine if row["error_percent"] is not None]
+    worst = max(judged, key=lambda row: abs(row["error_percent"]), default=None)
+    known = all(row["exact"] is not None and row["claimed"] is not None for row in mine)
+    total_exact = sum(row["exact"] for row in mine) if known else None
+    total_claimed = sum(row["claimed"] for row in mine) if known else None
+    return {
+        "scope": scope, "quantity": quantity, "regions": len(judged),
+        "mean_error_percent": sum(abs(row["error_percent"]) for row in judged) / len(judged) if judged else None,
+        "max_error_percent": abs(worst["error_percent"]) if worst else None,
+        "worst_region": worst["region"] if worst and worst["error_percent"] else None,
+        "unbounded_regions": sum(row["unbounded"] for row in mine),
+        "total_exact": total_exact, "total_claimed": total_claimed,
+        "total_error_percent": error_percent(total_exact, total_claimed),
+    }  # fmt: skip
+
+
+# ---- what the exact side consists of --------------------------------------------------------------------------------
+
+
+def _explained(
+    capture: Capture, counts: _Counts, modules: Modules, regions: list[str]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    import numpy as np
+
+    files, file_of_row = _files(counts, modules)
+    programs = _programs(capture, modules)
+    shares = _AddressShares(capture, counts, modules)
+    atomic = (counts.columns["flags"] & np.uint64(ATOMIC)) != 0
+    found: list[dict[str, Any]] = []
+    for region in regions:
+        mine = counts.rows_of(region)
+        if not mine.any():
+            continue
+        all_bytes = sum(int(counts.columns[name][mine].sum()) for name in ("load_bytes", "store_bytes"))
+
+        def add(category: str, what: str | None, sums: dict[str, Any], **more: Any) -> None:
+            n_bytes = (sums.get("read_bytes") or 0) + (sums.get("written_bytes") or 0)
+            share = n_bytes * 100 / all_bytes if all_bytes else None  # noqa: B023
+            row = {"region": region, "category": category, "what": what, **sums, "share_percent": share}  # noqa: B023
+            found.append({"estimated": False, "standard_error_bytes": None, "executions": None, **row, **more})
+
+        if counts.stack_known[mine].all():
+            add("stack", "spills, locals, return addresses", {
+                quantity: int(counts.columns[f"stack_{column}"][mine].sum()) for quantity, column in QUANTITIES.items()
+            })  # fmt: skip
+        for number in np.unique(file_of_row[mine]).tolist():
+            name = files[number]
+            if name not in programs:
+                add("library" if name else "code in no file", name, counts.best_sums(mine & (file_of_row == number)))
+        if (mine & atomic).any():
+            add("atomic operations", None, counts.best_sums(mine & atomic))
+        for category, what, estimate, standard_error in shares.of(mine):
+            sums = {"read_bytes": round(estimate)}
+            add(category, what, sums, estimated=standard_error is not None, standard_error_bytes=standard_error)
+        unseen = int(counts.columns["unseen"][mine].sum())
+        if unseen:
+            add("unseen", UNSEEN_CAUSES["instruction"], {}, executions=unseen)
+    for batch in capture.batches("unseen"):
+        for row in batch.to_pylist():
+            what = f"{UNSEEN_CAUSES.get(row['cause'], row['cause'])}: {row['name'] or 'unknown'}"
+            if row["cause"] != "instruction":  # those are counted by region
+                found.append({"region": None, "category": "unseen", "what": what, "executions": row["executions"],
+                              "estimated": False})  # fmt: skip
+    return found, shares.notes
+
+
+def _files(counts: _Counts, modules: Modules) -> tuple[list[str | None], Any]:
+    """Files, and the number of the file that each row's instruction is in."""
+    import numpy as np
+
+    numbers: dict[str | None, int] = {}
+    file_of_row = np.zeros(len(counts), dtype=np.int64)
+    processes = counts.columns["process"]
+    for process in np.unique(processes):
+        rows = np.flatnonzero(processes == process)
+        names = modules.of_code(int(process), counts.columns["pc"][rows])
+        file_of_row[rows] = [numbers.setdefault(name, len(numbers)) for name in names]
+    return list(numbers), file_of_row
+
+
+def _programs(capture: Capture, modules: Modules) -> set[str | None]:
+    """Files that are programs, not libraries: by their own mark; the one that was started also by its name."""
+    import os
+
+    command = capture.meta.get("command") or [""]
+    started = os.path.basename(command[0])
+    found: set[str | None] = {path for path, file in modules.files.items() if file is not None and file.is_program}
+    return found | {path for path in modules.files if os.path.basename(path) == started}
+
+
+class _AddressShares:
+    """Loads from constant pools and address tables, from the windows' addresses and the exact counts."""
+
+    CATEGORIES = (("constant pool", CONSTANT_SECTIONS), ("address tables", GOT_SECTIONS))
+
+    def __init__(self, capture: Capture, counts: _Counts, modules: Modules) -> None:
+        import numpy as np
+
+        from ..capture.streams import sampled_loads
+
+        self.counts = counts
+        self.notes: list[str] = []
+        loads, damaged = sampled_loads(capture, max_windows=MAX_WINDOWS)
+        self.n_windows = len(np.unique(loads["window"]))
+        if damaged:
+            self.notes.append(f"{damaged} windows of the exact capture are damaged and were left out of the estimates.")
+        if self.n_windows < 2:
+            self.n_windows = 0
+            self.notes.append(
+                "No windows were recorded: loads from constant pools and address tables are not told apart."
+            )
+            return
+        if modules.unreadable:
+            self.notes.append(
+                f"{len(modules.unreadable)} files that the program had mapped cannot be read any more; loads from their "
+                "constant pools count as others."
+            )  # fmt: skip
+        keys = np.stack([counts.columns["process"], counts.columns["pc"]], axis=1)
+        sampled = np.stack([loads["process"], loads["pc"]], axis=1)
+        _, numbers = np.unique(np.concatenate((keys, sampled)), axis=0, return_inverse=True)
+        numbers = numbers.reshape(-1)
+        self.of_row, self.of_load = numbers[: len(keys)], numbers[len(keys) :]
+        n_codes = int(numbers.max()) + 1
+        self.bytes = loads["bytes"].astype(float)
+        self.window = np.unique(loads["window"], return_inverse=True)[1].reshape(-1)
+        self.sampled_bytes = np.bincount(self.of_load, weights=self.bytes, minlength=n_codes)
+        self.inside = {}
+        for category, names in self.CATEGORIES:
+            inside = np.zeros(len(self.bytes), dtype=bool)
+            for process in np.unique(loads["process"]):
+                mine = loads["process"] == process
+                inside[mine] = modules.in_sections(int(process), loads["address"][mine], names)
+            self.inside[category] = inside
+
+    def of(self, rows: Any) -> list[tuple[str, str, float, float | None]]:
+        """(category, what, estimated bytes, standard error) for the rows of one region."""
+        import numpy as np
+
+        if not self.n_windows:
+            return []
+        exact = np.zeros(len(self.sampled_bytes))
+        np.add.at(exact, self.of_row[rows], self.counts.columns["load_bytes"][rows].astype(float))
+        known = self.sampled_bytes > 0
+        scale = np.where(known, exact / np.where(known, self.sampled_bytes, 1), 0.0)
+        found: list[tuple[str, str, float, float | None]] = []
+        for category, names in self.CATEGORIES:
+            hits = self.bytes * self.inside[category]
+            share = np.bincount(self.of_load, weights=hits, minlength=len(exact)) / np.where(
+                known, self.sampled_bytes, 1
+            )
+            estimate = float((exact * share)[known].sum())
+            # Of a sum of ratios by instruction: what each window adds beyond its expectation.
+            residual = scale[self.of_load] * (hits - share[self.of_load] * self.bytes)
+            by_window = np.bincount(self.window, weights=residual, minlength=self.n_windows)
+            variance = self.n_windows / (self.n_windows - 1) * float(((by_window - by_window.mean()) ** 2).sum())
+            if estimate:
+                found.append((category, ", ".join(names), estimate, variance**0.5))
+        outside = (self.counts.columns["load_bytes"] - self.counts.columns["stack_load_bytes"])[rows]
+        not_sampled = float(outside[~known[self.of_row[rows]]].sum())
+        if not_sampled:
+            found.append(("not sampled", "loads of instructions that no window has", not_sampled, None))
+        return found
+
+
+def _notes(exact: Capture, claim: Capture, ours: _Counts, theirs: _Counts, regions: list[str]) -> list[str]:
+    notes = []
+    for capture, counts, side in ((exact, ours, "exact"), (claim, theirs, "claiming")):
+        if not counts.stack_known.all() and any(not counts.stack_known[counts.rows_of(name)].all() for name in regions):
+            notes.append(
+                f"The {side} capture {capture.path.name} does not tell the stack apart everywhere: heap and global counts "
+                "are missing there (recorded with --emulate=counts; leave out =counts)."
+            )  # fmt: skip
+        refused = capture.meta.get("emulate", {}).get("refused_blocks")
+        if refused:
+            notes.append(
+                f"The {side} capture {capture.path.name} lost {refused} blocks of counters for lack of memory."
+            )
+    return notes
+
+
+DESCRIPTOR = AnalysisDescriptor(
+    name="accuracy",
+    question="How far are claimed loads, stores and bytes of each region from the exact ones, and why?",
+    needs=("code_count",),
+    options=(Option("claim", "the capture whose counts are judged; the first one's are exact"),),
+    captures=2,
+    run=accuracy,
+)

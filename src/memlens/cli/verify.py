@@ -1,0 +1,190 @@
+"""`memlens verify`: judges claimed counts by the emulator's exact ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import THRESHOLD_EXCEEDED, CaptureError, OutputError, UsageError, os_reason
+from .main import new_parser
+
+if TYPE_CHECKING:
+    from ..capture.reader import Capture
+    from ..results import Result
+
+EXAMPLES = """\
+  memlens verify ./solver claimed.memlens -- input.dat        a capture's counts against the exact ones
+  memlens verify ./solver ./solver.counted -- input.dat       two builds of one program
+  memlens verify --functions '^Solver::' ./solver claimed.memlens
+  memlens verify --fail-above 5 --json ./solver claimed.memlens > accuracy.json
+
+PLAIN is a program as you would ship it (-O2, not instrumented), or a capture of one under
+--emulate. It runs under the emulator, with the arguments after --. Each CLAIM is a capture,
+or a program: programs run under the emulator too in this version. What the programs print
+goes to standard error; they read no standard input.
+
+Regions are the program's own annotations (memlens.h) and --functions; without any the whole
+program is one. Errors are percentages of the exact counts. --fail-above looks at the bytes
+read and written of each region, without the stack unless --judge all; a region that only
+one side has fails.
+"""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One capture of the comparison, and how we came by it."""
+
+    name: str
+    kind: str
+    """program or capture"""
+    capture: Capture
+    how: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "kind": self.kind, "how": self.how}
+
+
+def percentage(text: str) -> float:
+    import argparse
+
+    try:
+        value = float(text.removesuffix("%"))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage from 0 up; write 5 or 0.5")
+    return value
+
+
+def parse(arguments: list[str]) -> tuple[Any, list[str]]:
+    """Options, and the programs' arguments after `--`."""
+    parser = new_parser(
+        "verify", description="Judges claimed counts of accesses by the emulator's exact ones.", examples=EXAMPLES
+    )
+    parser.usage = "memlens verify [options] PLAIN CLAIM... [-- arguments]"
+    parser.add_argument("plain", metavar="PLAIN", nargs="?", help="program whose exact counts judge the claims")
+    parser.add_argument("claims", metavar="CLAIM", nargs="*", help="capture, or program to record")
+    parser.add_argument("--functions", metavar="REGEX", default="", help="functions that are regions, callees included")
+    parser.add_argument("--cpu", metavar="NAME", default="", help="processor that the emulator shows to the program")
+    parser.add_argument(
+        "--judge", choices=("heap-and-global", "all"), default="heap-and-global",
+        help="what --fail-above looks at: without the stack (default), or all",
+    )  # fmt: skip
+    parser.add_argument(
+        "--fail-above", type=percentage, metavar="PERCENT", help="exit with 1 when a region's bytes are off by more"
+    )
+    parser.add_argument("--keep", metavar="DIR", help="keep the captures that were recorded there")
+    parser.add_argument("--json", action="store_true", help="machine-readable")
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    options = parser.parse_intermixed_args(arguments[:at])
+    if options.plain is None:
+        raise UsageError("no program to judge by", hint="memlens verify PLAIN CLAIM... [-- arguments]")
+    if not options.claims:
+        raise UsageError(f"no claim to judge {options.plain} by", hint=f"memlens verify {options.plain} CLAIM.memlens")
+    return options, arguments[at + 1 :]
+
+
+def _side(name: str, words: list[str], output: Path, *, options: Any, is_claim: bool) -> Side:
+    """Opens a capture or records a program."""
+    from ..capture.reader import open_capture
+
+    if os.path.isdir(name):
+        capture = open_capture(name)
+        emulated = "emulate" in capture.meta.get("collectors", {})
+        return Side(name, "capture", capture, "counted under the emulator" if emulated else "as recorded")
+    if name.endswith(".memlens") and not os.path.exists(name):
+        raise CaptureError(
+            f"there is no capture at {name}", hint=f"record one: memlens record --emulate -o {name} -- PROGRAM"
+        )
+    from ..collect.emulated_run import record_emulated
+    from .progress import spinning
+
+    # A program that counts for itself will be run natively here, once there is a collector for it.
+    with spinning(f"running {name} under the emulator"):
+        outcome = record_emulated([name, *words], output, functions=options.functions, cpu=options.cpu)
+    how = "run under the emulator"
+    if is_claim:
+        how += ": this version has no collector that counts natively"
+    if outcome.wait_status:
+        status = outcome.wait_status
+        ended = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"status {os.WEXITSTATUS(status)}"
+        how += f"; it ended with {ended}"
+    return Side(name, "program", open_capture(output), how)
+
+
+def _folder_to_keep(name: str) -> Path:
+    folder = Path(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make {name}: {os_reason(error)}", hint="give another place to --keep") from error
+    taken = sorted(path.name for path in folder.glob("*.memlens"))
+    if taken:
+        raise OutputError(
+            f"{name} has {len(taken)} captures already ({taken[0]} …)", hint="give another place to --keep, or remove them"
+        )  # fmt: skip
+    return folder
+
+
+def above(result: Result, *, scope: str, limit_percent: float) -> list[dict[str, Any]]:
+    """Rows of bytes that are off by more than the limit, or cannot be judged at all."""
+    return [
+        row
+        for row in result.tables["by_region"].to_pylist()
+        if row["scope"] == scope
+        and row["quantity"] in ("read_bytes", "written_bytes")
+        and (row["error_percent"] is None or abs(row["error_percent"]) > limit_percent)
+    ]
+
+
+def main(arguments: list[str]) -> int:
+    options, words = parse(arguments)
+    from .. import analyses
+    from .progress import spinning
+
+    with ExitStack() as until_shown:
+        if options.keep:
+            folder = _folder_to_keep(options.keep)
+        else:
+            folder = Path(until_shown.enter_context(tempfile.TemporaryDirectory(prefix="memlens-verify-")))
+        plain = _side(options.plain, words, folder / "exact.memlens", options=options, is_claim=False)
+        judged: list[tuple[Side, Result]] = []
+        for number, name in enumerate(options.claims, 1):
+            claim = _side(name, words, folder / f"claim-{number}.memlens", options=options, is_claim=True)
+            with spinning("comparing"):
+                judged.append((claim, analyses.run("accuracy", plain.capture, claim=claim.capture)))
+    scope = options.judge.replace("-", "_")
+    failed = []
+    if options.fail_above is not None:
+        failed = [
+            {"claim": claim.name, **row}
+            for claim, result in judged
+            for row in above(result, scope=scope, limit_percent=options.fail_above)
+        ]
+    if options.json:
+        content = {
+            "exact": plain.to_json(),
+            "claims": [{**claim.to_json(), **result.to_json()} for claim, result in judged],
+            "fail_above_percent": options.fail_above,
+            "judged_scope": scope,
+            "failed": failed,
+        }
+        json.dump(content, sys.stdout, indent=1)
+        sys.stdout.write("\n")
+    else:
+        from ..present import accuracy
+
+        exact = f"{plain.name} ({plain.how})"
+        for claim, result in judged:
+            accuracy.show(result, exact=exact, claim=f"{claim.name} ({claim.how})", file=sys.stdout)
+        accuracy.show_explained(judged[0][1], file=sys.stdout)
+        accuracy.show_failed(failed, limit_percent=options.fail_above, file=sys.stdout)
+        if options.keep and plain.kind == "program":
+            sys.stdout.write(f"next: memlens report {folder / 'exact.memlens'}\n")
+    return THRESHOLD_EXCEEDED if failed else 0

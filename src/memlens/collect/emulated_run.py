@@ -1,0 +1,45 @@
+"""One emulated run for its counts: a program from start to end, its capture, and nothing on our standard output."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from .emulator import EmulateOptions
+from .recorder import Outcome, Recorder, RecordOptions
+
+WINDOW, PERIOD = 100, 5_000
+"""Short windows: addresses of many moments say more about shares than long stretches of few."""
+
+
+@contextlib.contextmanager
+def _streams_aside() -> Iterator[None]:
+    """The program writes to standard error and reads nothing: standard output is for results, and input cannot be
+    given to several runs."""
+    sys.stdout.flush()
+    kept = [os.dup(0), os.dup(1)]
+    empty = os.open(os.devnull, os.O_RDONLY)
+    try:
+        os.dup2(empty, 0)
+        os.dup2(2, 1)
+        yield
+    finally:
+        for number, descriptor in enumerate(kept):
+            os.dup2(descriptor, number)
+        for descriptor in (*kept, empty):
+            os.close(descriptor)
+
+
+def record_emulated(command: list[str], output: Path, *, functions: str = "", cpu: str = "") -> Outcome:
+    """Counts with regions and windows; raises what `memlens record --emulate` would."""
+    options = EmulateOptions(window=WINDOW, period=PERIOD, stacks=False, functions=functions, cpu=cpu)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    try:
+        with _streams_aside():
+            return Recorder(RecordOptions(output=output, emulate=options)).run_command(command)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
