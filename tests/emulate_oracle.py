@@ -169,6 +169,9 @@ class Functions:
         at = bisect.bisect_right(self.begins, pc) - 1
         return self.names[at] if at >= 0 and pc < self.ends[at] else f"{pc:#x}"
 
+    def begin_of(self, name: str) -> int:
+        return self.begins[self.names.index(name)]
+
     def totals(self, by_pc: Mapping[int, Accesses]) -> dict[str, Accesses]:
         totals: dict[str, Accesses] = {}
         for pc, accesses in by_pc.items():

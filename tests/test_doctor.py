@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from memlens.collect import emulator
 from memlens.collect.collectors import emulate, faults, sample, timeline, trace
 from memlens.collect.facts import why_no_perf_event
 
@@ -61,10 +64,15 @@ def test_everything_there() -> None:
     assert timeline.probe(GOOD).usable
 
 
-def test_no_pmu_no_llvm_and_no_qemu_are_told_apart() -> None:
+def test_no_pmu_no_llvm_and_no_qemu_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     bare = {**GOOD, "has_pmu": False, "pmu_devices": [], "clang": [], "qemu_user": None}
+    monkeypatch.setenv("PATH", str(tmp_path))
+    emulator.find.cache_clear()
     assert "no PMU" in sample.probe(bare).reasons[0][0]
     assert "LLVM" in trace.probe(bare).reasons[0][0]
-    assert "qemu-user" in emulate.probe(bare).reasons[0][0]
+    assert emulate.probe(bare).reasons == (
+        (f"qemu-user for {os.uname().machine} is not installed", "sudo apt-get install qemu-user"),
+    )
+    emulator.find.cache_clear()
     refused = {**GOOD, "hardware_event_errno": errno.EACCES, "perf_event_paranoid": 4}
     assert "perf_event_paranoid" in sample.probe(refused).reasons[0][0]

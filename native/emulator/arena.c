@@ -41,17 +41,34 @@ bool ml_arena_open(void) {
   return true;
 }
 
+/* The guest may have no descriptor left, or another root directory. Then the mapping of the file's beginning is
+ * extended at another place (mremap from 0 bytes, which shared mappings allow), and what lies before is dropped. */
+void *ml_map_file(const char *path, void *beginning, void *where, size_t bytes, uint64_t offset) {
+  const int fixed = where != NULL ? MAP_FIXED : 0;
+  const int fd = open(path, O_RDWR | O_CLOEXEC | O_NOCTTY);
+  if (fd >= 0) {
+    void *memory = mmap(where, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | fixed, fd, (off_t)offset);
+    close(fd);
+    return memory;
+  }
+  unsigned char *whole = mremap(beginning, 0, offset + bytes, MREMAP_MAYMOVE);
+  if (whole == MAP_FAILED) return MAP_FAILED;
+  if (offset != 0) munmap(whole, offset);
+  if (where == NULL) return whole + offset;
+  void *memory = mremap(whole + offset, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, where);
+  if (memory == MAP_FAILED) munmap(whole + offset, bytes);
+  return memory;
+}
+
 /* Maps a new extent, at `where` if that is given. Without room in the arena it is private memory: counting goes
  * on, the counts are lost, and that is counted. */
 static unsigned char *extent_new(void *where) {
   const int fixed = where != NULL ? MAP_FIXED : 0;
   void *memory = MAP_FAILED;
-  const int fd = arena.header != NULL ? open(arena.path, O_RDWR | O_CLOEXEC | O_NOCTTY) : -1;
-  if (fd >= 0) {
+  if (arena.header != NULL) {
     const uint64_t at = __atomic_fetch_add(&arena.header->next_byte, EXTENT_BYTES, __ATOMIC_RELAXED);
     if (at + EXTENT_BYTES <= arena.header->file_bytes)
-      memory = mmap(where, EXTENT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | fixed, fd, (off_t)at);
-    close(fd);
+      memory = ml_map_file(arena.path, arena.header, where, EXTENT_BYTES, at);
   }
   if (memory == MAP_FAILED) {
     if (arena.header != NULL) __atomic_fetch_add(&arena.header->refused, 1, __ATOMIC_RELAXED);

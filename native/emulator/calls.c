@@ -2,11 +2,17 @@
  *
  * A call pushes the address behind it. A return is only believed when it arrives: blocks that begin behind a call
  * ask whether a return or an indirect jump led there, and take frames off down to the one that waits for this
- * address. So signal handlers (which return elsewhere), longjmp and exceptions leave the stack right. */
+ * address. What leaves functions otherwise:
+ * - longjmp arrives where setjmp returned before: at the depth that it had then.
+ * - An exception arrives anywhere. Where a call stores its return address (x86-64), the next call shows it: frames
+ *   that are stored below are gone. Elsewhere the stack is right again when the function that caught it returns.
+ * - A signal handler comes from nowhere and leaves by a system call: both ends are watched. */
 #include "emulator.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#define ONE_STACK (UINT64_C(8) << 20) /* bytes; two frames of one stack are closer, nearly always */
 
 void ml_on_call(unsigned cpu, void *return_pc) {
   struct vcpu *vcpu = ml_vcpus[cpu];
@@ -15,7 +21,7 @@ void ml_on_call(unsigned cpu, void *return_pc) {
     vcpu->lost_frames++;
     return;
   }
-  vcpu->frames[vcpu->depth++].return_pc = (uint64_t)(uintptr_t)return_pc;
+  vcpu->frames[vcpu->depth++] = (struct frame){.return_pc = (uint64_t)(uintptr_t)return_pc};
 }
 
 void ml_on_jump(unsigned cpu, void *unused) {
@@ -32,6 +38,43 @@ static void leave_regions(struct vcpu *vcpu) {
   }
 }
 
+static void unwind_to(struct vcpu *vcpu, uint32_t depth) {
+  vcpu->depth = depth;
+  if (ML_UNLIKELY(vcpu->mark_count > 0)) leave_regions(vcpu);
+  while (ML_UNLIKELY(vcpu->interruption_count > 0) && vcpu->interruptions[vcpu->interruption_count - 1].depth > depth)
+    vcpu->interruption_count--;
+}
+
+/* The return address of the newest frame is on the stack. Frames that lie at or below it are left over from an
+ * exception, unless they are on another stack: then they are far away. */
+void ml_on_call_store(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *return_pc) {
+  struct vcpu *vcpu = ml_vcpus[cpu];
+  if (!qemu_plugin_mem_is_store(info) || vcpu->depth == 0 || vcpu->lost_frames > 0) return;
+  const struct frame newest = {(uint64_t)(uintptr_t)return_pc, address};
+  if (vcpu->frames[vcpu->depth - 1].return_pc != newest.return_pc) return;
+  uint32_t depth = vcpu->depth - 1;
+  while (depth > 0 && vcpu->frames[depth - 1].stack <= address && address - vcpu->frames[depth - 1].stack < ONE_STACK) depth--;
+  if (ML_UNLIKELY(depth < vcpu->depth - 1)) unwind_to(vcpu, depth);
+  vcpu->frames[depth] = newest;
+  vcpu->depth = depth + 1;
+}
+
+void ml_on_handler(unsigned cpu, void *unused) {
+  (void)unused;
+  struct vcpu *vcpu = ml_vcpus[cpu];
+  if (vcpu->interruption_count < MAX_INTERRUPTIONS)
+    vcpu->interruptions[vcpu->interruption_count++] = (struct interruption){vcpu->depth, vcpu->mark_count};
+}
+
+void ml_handler_returned(struct vcpu *vcpu) {
+  if (vcpu->interruption_count == 0) return;
+  const struct interruption before = vcpu->interruptions[--vcpu->interruption_count];
+  if (before.depth <= vcpu->depth) vcpu->depth = before.depth;
+  if (before.mark_count >= vcpu->mark_count) return;
+  ml_switch_region(vcpu, vcpu->marks[before.mark_count].previous);
+  vcpu->mark_count = before.mark_count;
+}
+
 void ml_on_landing(unsigned cpu, void *data) {
   struct vcpu *vcpu = ml_vcpus[cpu];
   const uint64_t pc = (uint64_t)(uintptr_t)data;
@@ -41,12 +84,14 @@ void ml_on_landing(unsigned cpu, void *data) {
     vcpu->lost_frames--;
     return;
   }
+  struct arrival *arrival = &vcpu->arrivals[pc * UINT64_C(0x9E3779B97F4A7C15) >> (64 - ARRIVAL_BITS)];
   for (uint32_t depth = vcpu->depth; depth > 0; depth--) {
     if (vcpu->frames[depth - 1].return_pc != pc) continue;
-    vcpu->depth = depth - 1;
-    if (ML_UNLIKELY(vcpu->mark_count > 0)) leave_regions(vcpu);
+    *arrival = (struct arrival){pc, depth - 1};
+    unwind_to(vcpu, depth - 1);
     return;
   }
+  if (arrival->pc == pc && arrival->depth <= vcpu->depth) unwind_to(vcpu, arrival->depth);
 }
 
 void ml_region_enter(struct vcpu *vcpu, uint32_t region, uint32_t depth) {
@@ -69,9 +114,9 @@ void ml_region_leave(struct vcpu *vcpu, uint32_t region) {
 void ml_on_function(unsigned cpu, void *region) {
   struct vcpu *vcpu = ml_vcpus[cpu];
   const uint32_t number = (uint32_t)(uintptr_t)region;
-  /* A loop back to the first instruction is no new call. */
+  /* A loop back to the first instruction is no new call, and recursion stays in the region until its first call ends. */
   if (vcpu->mark_count > 0 && vcpu->marks[vcpu->mark_count - 1].region == number &&
-      vcpu->marks[vcpu->mark_count - 1].depth == vcpu->depth)
+      vcpu->marks[vcpu->mark_count - 1].depth <= vcpu->depth)
     return;
   ml_region_enter(vcpu, number, vcpu->depth);
 }

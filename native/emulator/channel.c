@@ -62,11 +62,8 @@ static void pause_ns(long ns) {
 
 static struct ml_channel_slot *take_slot(uint32_t index) {
   struct ml_channel_header *header = channel.header;
-  const int fd = open(channel.path, O_RDWR | O_CLOEXEC | O_NOCTTY);
-  if (fd < 0) return NULL;
-  struct ml_channel_slot *slot = mmap(NULL, header->slot_stride, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
-                                      (off_t)(ML_CHANNEL_HEADER_BYTES + index * header->slot_stride));
-  close(fd);
+  struct ml_channel_slot *slot = ml_map_file(channel.path, header, NULL, header->slot_stride,
+                                             ML_CHANNEL_HEADER_BYTES + index * header->slot_stride);
   if (slot == MAP_FAILED) return NULL;
   uint32_t expected = ML_CLAIM_FREE;
   if (!atomic_compare_exchange_strong(&slot->state, &expected, ML_CLAIM_TAKEN)) {
@@ -190,6 +187,14 @@ void ml_write_status(void) {
       .time_ns = ml_now_ns(), .recorded = ml_plugin.recorded, .dropped = ml_plugin.dropped,
       .translations = ml_plugin.translations, .flushes = ml_plugin.flushes, .waited_ns = ml_plugin.waited_ns,
       .modified = ml_plugin.modified, .threads = ml_plugin.threads, .pid = (uint32_t)getpid(),
-      .plugin_api = (uint32_t)ml_plugin.api, .machine = ml_settings.machine};
+      .plugin_api = (uint32_t)ml_plugin.api, .machine = ml_settings.machine, .late_windows = (uint32_t)ml_plugin.late};
   ml_write(ML_KIND_EMULATOR_STATUS, &status, sizeof status, NULL, 0, true);
+}
+
+void ml_write_process_event(unsigned operation, uint32_t thread, uint32_t parent, const char *name) {
+  const struct ml_process_event event = {.time_ns = ml_now_ns(), .pid = (uint32_t)getpid(), .thread = thread,
+                                         .parent_process = parent, .parent_thread = parent,
+                                         .name = name != NULL ? ml_string(name, strlen(name)) : 0, .status = -1,
+                                         .operation = (uint16_t)operation};
+  ml_write(ML_KIND_PROCESS_EVENT, &event, sizeof event, NULL, 0, true);
 }

@@ -51,6 +51,8 @@ struct base {
 struct vcpu;
 void ml_arena_set(const char *path, const uint64_t token[2]);
 bool ml_arena_open(void);
+/* Maps part of a file of the recorder, at `where` if that is given; `beginning` is where its first page is mapped. */
+void *ml_map_file(const char *path, void *beginning, void *where, size_t bytes, uint64_t offset);
 void ml_arena_after_fork(void);
 struct ml_arena_block *ml_arena_block_new(enum ml_arena_kind kind, uint32_t thread, uint32_t region, uint32_t first);
 
@@ -140,13 +142,23 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb);
 /* ---- threads --------------------------------------------------------------------------------------------------- */
 struct frame {
   uint64_t return_pc;
+  uint64_t stack; /* where the call stored it; 0: not known */
+};
+struct arrival { /* the last return to an address, and the depth after it */
+  uint64_t pc;
+  uint32_t depth;
+};
+struct interruption { /* what a signal handler interrupted */
+  uint32_t depth, mark_count;
 };
 struct region_mark {
   uint32_t depth;    /* of the call stack when it was entered; UINT32_MAX: by annotation */
   uint32_t region, previous; /* and the one before it */
 };
 #define MAX_FRAMES 65536
-#define MAX_MARKS 256
+#define MAX_MARKS 4096
+#define MAX_INTERRUPTIONS 64
+#define ARRIVAL_BITS 12
 #define STREAM_BYTES 24576
 #define ML_LEAF_BITS 18 /* of a page's number: a leaf is a GiB of addresses */
 #define ML_LEAF_CACHE 8
@@ -191,8 +203,10 @@ struct vcpu {
   /* calls */
   struct frame *frames;
   uint32_t depth, lost_frames;
-  uint32_t region, mark_count;
+  uint32_t region, mark_count, interruption_count;
   struct region_mark marks[MAX_MARKS];
+  struct interruption interruptions[MAX_INTERRUPTIONS];
+  struct arrival arrivals[1 << ARRIVAL_BITS];
   struct base *bases[MAX_REGIONS];
   /* pages */
   uint64_t leaf_number[ML_LEAF_CACHE];
@@ -263,6 +277,9 @@ void ml_window_finish(struct vcpu *vcpu); /* writes what there is */
 
 /* ---- calls (calls.c) ------------------------------------------------------------------------------------------------ */
 void ml_on_call(unsigned cpu, void *return_pc);
+void ml_on_call_store(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *return_pc);
+void ml_on_handler(unsigned cpu, void *unused);
+void ml_handler_returned(struct vcpu *vcpu);
 void ml_on_jump(unsigned cpu, void *unused);
 void ml_on_landing(unsigned cpu, void *pc);
 void ml_on_function(unsigned cpu, void *region);
@@ -318,6 +335,7 @@ void ml_on_syscall(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a
 void ml_on_syscall_return(qemu_plugin_id_t id, unsigned cpu, int64_t number, int64_t result);
 uint64_t ml_new_thread_stack(void); /* of the thread that this one is making */
 void ml_wipe_guard(void);
+bool ml_is_handler(uint64_t pc); /* of a signal */
 
 /* ---- the recorder's channel (channel.c) ---------------------------------------------------------------------------------- */
 bool ml_channel_open(const char *value, uint64_t token[2]);
@@ -326,6 +344,8 @@ void ml_channel_after_fork(void);
 bool ml_write(unsigned kind, const void *head, size_t head_bytes, const void *tail, size_t tail_bytes, bool wait);
 uint32_t ml_string(const char *text, size_t bytes);
 void ml_write_status(void);
+/* Of the guest's life: `parent` is a pid, `name` a path or NULL. */
+void ml_write_process_event(unsigned operation, uint32_t thread, uint32_t parent, const char *name);
 
 #pragma GCC visibility pop
 

@@ -244,8 +244,11 @@ void ml_code_unmapped(uint64_t address, uint64_t bytes) {
 void ml_guest_after_fork(void) {
   uint64_t begins[64];
   size_t count = 0;
+  pthread_mutex_init(&range_lock, NULL);
+  char *text = read_maps();
+  if (text == NULL) return; /* no descriptor is left, or another root directory: what is known stays so */
+  free(text);
   for (; count < range_count && count < 64; count++) begins[count] = ranges[count].begin;
   range_count = 0;
-  pthread_mutex_init(&range_lock, NULL);
   for (size_t i = 0; i < count; i++) ml_code_place(begins[i]);
 }

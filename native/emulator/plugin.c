@@ -87,6 +87,8 @@ uint32_t ml_thread_id(struct vcpu *vcpu) {
 #if ML_PLUGIN_API == 1
     if (vcpu == ml_plugin.only) ml_inline_set_thread(vcpu->thread);
 #endif
+    const uint32_t pid = (uint32_t)getpid();
+    if (vcpu->thread != pid) ml_write_process_event(ML_ENUM_process_operation_THREAD, vcpu->thread, pid, NULL);
   }
   return vcpu->thread;
 }
@@ -160,8 +162,9 @@ static void on_vcpu_exit(qemu_plugin_id_t id, unsigned index) {
   (void)id;
   struct vcpu *vcpu = ml_vcpus[index];
   if (vcpu == NULL || !vcpu->live) return;
-  ml_thread_id(vcpu);
   ml_vcpu_publish(vcpu);
+  if (ml_thread_id(vcpu) != (uint32_t)getpid())
+    ml_write_process_event(ML_ENUM_process_operation_THREAD_EXIT, vcpu->thread, 0, NULL);
   vcpu->live = false;
   vcpu->recording = false;
   vcpu->next_event = UINT64_MAX;
@@ -175,6 +178,7 @@ static void at_exit(qemu_plugin_id_t id, void *unused) {
   for (unsigned i = 0; i < MAX_VCPUS; i++)
     if (ml_vcpus[i] != NULL && ml_vcpus[i]->live) ml_vcpu_publish(ml_vcpus[i]);
   ml_write_status();
+  ml_write_process_event(ML_ENUM_process_operation_EXIT, (uint32_t)getpid(), 0, NULL);
 }
 
 /* ---- forks -------------------------------------------------------------------------------------------------------- */
@@ -188,6 +192,7 @@ static void after_fork_in_child(void) {
   ml_stacks_after_fork();
   ml_pages_after_fork();
   ml_region_strings_forget();
+  ml_write_process_event(ML_ENUM_process_operation_FORK, (uint32_t)getpid(), (uint32_t)getppid(), NULL);
   ml_guest_after_fork(); /* before the arena: code must be known to lie where it is before it counts */
   ml_arena_after_fork();
   const uint32_t thread = (uint32_t)syscall(SYS_gettid);

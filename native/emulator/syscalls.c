@@ -13,13 +13,13 @@
 #include <unistd.h>
 
 enum call { MMAP, MUNMAP, MREMAP, MADVISE, CLONE, EXECVE, EXECVEAT, MBIND, SET_MEMPOLICY, GET_MEMPOLICY, MOVE_PAGES,
-            MIGRATE_PAGES, SHMDT, CLONE3, SIGACTION, CALLS };
+            MIGRATE_PAGES, SHMDT, CLONE3, RT_SIGACTION, RT_SIGRETURN, CALLS };
 static const char *const call_name[CALLS] = {"mmap", "munmap", "mremap", "madvise", "clone", "execve", "execveat", "mbind",
                                              "set_mempolicy", "get_mempolicy", "move_pages", "migrate_pages", "shmdt", "clone3",
-                                             "rt_sigaction"};
-static const int16_t numbers_x86_64[CALLS] = {9, 11, 25, 28, 56, 59, 322, 237, 238, 239, 279, 256, 67, 435, 13};
-static const int16_t numbers_generic[CALLS] = {222, 215, 216, 233, 220, 221, 281, 235, 237, 236, 239, 238, 197, 435, 134};
-static const int16_t numbers_ppc64[CALLS] = {90, 91, 163, 205, 120, 11, 362, 259, 261, 260, 301, 258, 398, 435, 173};
+                                             "rt_sigaction", "rt_sigreturn"};
+static const int16_t numbers_x86_64[CALLS] = {9, 11, 25, 28, 56, 59, 322, 237, 238, 239, 279, 256, 67, 435, 13, 15};
+static const int16_t numbers_generic[CALLS] = {222, 215, 216, 233, 220, 221, 281, 235, 237, 236, 239, 238, 197, 435, 134, 139};
+static const int16_t numbers_ppc64[CALLS] = {90, 91, 163, 205, 120, 11, 362, 259, 261, 260, 301, 258, 398, 435, 173, 172};
 
 static enum call which(int64_t number) {
   const int16_t *numbers = ml_settings.machine == EM_X86_64 ? numbers_x86_64
@@ -37,6 +37,25 @@ static __thread struct {
 } open_call = {.call = CALLS};
 static __thread uint64_t new_thread_stack;
 static uint64_t guard_address, guard_bytes;
+
+/* Functions that the guest made signal handlers. Beyond these, a handler is only seen as code that runs. */
+static uint64_t handlers[64];
+static uint32_t handler_count;
+
+bool ml_is_handler(uint64_t pc) {
+  for (uint32_t i = 0; i < __atomic_load_n(&handler_count, __ATOMIC_ACQUIRE); i++)
+    if (handlers[i] == pc) return true;
+  return false;
+}
+
+static void handler_add(uint64_t pc) {
+  pthread_mutex_lock(&ml_plugin.lock);
+  if (!ml_is_handler(pc) && handler_count < sizeof handlers / sizeof *handlers) {
+    handlers[handler_count] = pc;
+    __atomic_store_n(&handler_count, handler_count + 1, __ATOMIC_RELEASE);
+  }
+  pthread_mutex_unlock(&ml_plugin.lock);
+}
 
 static __thread struct vcpu *current;
 struct vcpu *ml_current_vcpu(void) { return current; }
@@ -187,16 +206,19 @@ void ml_on_syscall(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a
       break;
     }
     case CLONE: new_thread_stack = (a1 & CLONE_VM) != 0 && (a1 & CLONE_VFORK) == 0 ? a2 : 0; break;
-    case SIGACTION: {
+    case RT_SIGACTION: {
+      const uint64_t *action = a2 != 0 ? checked(a2, sizeof *action) : NULL; /* the handler comes first */
+      if (action == NULL || *action <= 1) break; /* SIG_DFL, SIG_IGN */
+      if (vcpu->frames != NULL) handler_add(*action);
       /* After a fault in the middle of a block the program may go on: from now on accesses are counted one by one. */
       const bool fault = a1 == SIGILL || a1 == SIGTRAP || a1 == SIGBUS || a1 == SIGFPE || a1 == SIGSEGV;
-      const uint64_t *action = fault && a2 != 0 && !ml_plugin.handles_faults ? checked(a2, 8) : NULL;
-      if (action != NULL && *action > 1) {
+      if (fault && !ml_plugin.handles_faults) {
         ml_plugin.handles_faults = true;
         ml_ask_reset();
       }
       break;
     }
+    case RT_SIGRETURN: ml_handler_returned(vcpu); break;
     case EXECVE: before_exec(vcpu, a1, a2); break;
     case EXECVEAT: before_exec(vcpu, a2, a3); break;
     case MBIND: case SET_MEMPOLICY: case GET_MEMPOLICY: case MOVE_PAGES: case MIGRATE_PAGES: {

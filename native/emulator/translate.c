@@ -5,8 +5,10 @@
  * instructions that always do the same count by themselves, inline, and the others go on with calls. */
 #include "emulator.h"
 
+#include <elf.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define TABLE_BITS 16
 #define ENOUGH_RUNS 2
@@ -227,6 +229,7 @@ static struct block_count *counts_whole(const struct translated *all, size_t cou
     if (insn == NULL || (insn->flags & (ML_ENUM_code_flags_ATOMIC | ML_ENUM_code_flags_ANONYMOUS)) != 0 || insn->separate ||
         all[i].facts.role == ROLE_UNSEEN)
       return NULL;
+    if (ml_settings.functions[0] != 0 && ml_function_region(insn->pc) != 0) return NULL; /* a region begins in it */
     if (insn->kind_count == 0) continue;
     if (!is_learned(insn) || !can_count_inline(insn) || !always_the_same(insn)) return NULL;
     members[member_count++] = insn;
@@ -240,6 +243,9 @@ static void follow_calls(const struct translated *one) {
     landing_find(one->next_pc, true);
     qemu_plugin_register_vcpu_insn_exec_cb(one->handle, ml_on_call, QEMU_PLUGIN_CB_NO_REGS,
                                            (void *)(uintptr_t)one->next_pc);
+    if (ml_settings.functions[0] != 0 && ml_settings.machine == EM_X86_64)
+      qemu_plugin_register_vcpu_mem_cb(one->handle, ml_on_call_store, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW,
+                                       (void *)(uintptr_t)one->next_pc);
   } else if (one->facts.role == ROLE_RETURN || one->facts.role == ROLE_JUMP) {
     qemu_plugin_register_vcpu_insn_exec_cb(one->handle, ml_on_jump, QEMU_PLUGIN_CB_NO_REGS, NULL);
   }
@@ -258,6 +264,10 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     const struct qemu_plugin_insn *first = qemu_plugin_tb_get_insn(tb, 0);
     ml_plugin.guest_base = (uint64_t)(uintptr_t)qemu_plugin_insn_haddr(first) - qemu_plugin_insn_vaddr(first);
     ml_plugin.guest_base_known = true;
+    char *program = qemu_plugin_path_to_binary != NULL ? qemu_plugin_path_to_binary() : NULL;
+    char *path = program != NULL ? realpath(program, NULL) : NULL;
+    ml_write_process_event(ML_ENUM_process_operation_EXEC, (uint32_t)getpid(), 0, path != NULL ? path : program);
+    free(path);
   }
   if (calls && landing_find(qemu_plugin_tb_vaddr(tb), false))
     qemu_plugin_register_vcpu_tb_exec_cb(tb, ml_on_landing, QEMU_PLUGIN_CB_NO_REGS,
@@ -296,6 +306,8 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
       qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_unseen, QEMU_PLUGIN_CB_NO_REGS, insn);
     if (calls) {
       const uint32_t region = ml_function_region(insn->pc);
+      if (ml_is_handler(insn->pc))
+        qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_handler, QEMU_PLUGIN_CB_NO_REGS, NULL);
       if (region != 0)
         qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_function, QEMU_PLUGIN_CB_NO_REGS,
                                                (void *)(uintptr_t)region);

@@ -73,18 +73,20 @@ static struct ticking *guardian_of(unsigned inner) {
       continue;
     if (best == MAX_TICKING || length_of(i) < length_of(best)) best = i;
   }
-  if (best == MAX_TICKING || ticking[best].ticks * INNER_OF_OUTER < ticking[inner].ticks) return NULL;
+  if (best == MAX_TICKING || ticking[best].ticks == 0 || ticking[best].ticks * INNER_OF_OUTER < ticking[inner].ticks) return NULL;
   return &ticking[best];
 }
 
-/* Inner loops first: a loop that stands for those inside it keeps its tick for good. */
-static void thin_ticks(void) {
+/* Inner loops first: a loop that stands for those inside it keeps its tick for good. Returns how many iterations of a loop
+ * that ticks no more are in one of the loop around it, at most. */
+static uint64_t drop_inner_ticks(void) {
+  uint64_t most = 1;
   for (uint64_t done = 0; ml_plugin.late == 0;) {
     unsigned next = MAX_TICKING;
     for (unsigned i = 0; i < ticking_count; i++)
       if (ticking_insn[i]->loop_begin != 0 && length_of(i) > done && (next == MAX_TICKING || length_of(i) < length_of(next)))
         next = i;
-    if (next == MAX_TICKING) return;
+    if (next == MAX_TICKING) break;
     done = length_of(next);
     for (unsigned i = 0; i < ticking_count; i++) {
       if (ticking_insn[i]->loop_begin == 0 || length_of(i) != done || ticking_insn[i]->tick_dropped || ticking[i].kept ||
@@ -94,8 +96,18 @@ static void thin_ticks(void) {
       if (guardian == NULL) continue;
       guardian->kept = true;
       ticking_insn[i]->tick_dropped = true;
+      const uint64_t iterations = ticking[i].ticks / guardian->ticks + 1;
+      if (iterations > most) most = iterations;
     }
   }
+  return most;
+}
+
+/* Fewer ticks have more accesses between them. */
+static void thin_ticks(struct vcpu *vcpu) {
+  const uint64_t most = drop_inner_ticks();
+  if (most > 1) vcpu->rate = (vcpu->rate + 1) * most;
+  for (unsigned i = 0; i < ticking_count; i++) ticking[i].ticks = 0;
 }
 
 void ml_window_tick(struct vcpu *vcpu) {
@@ -106,7 +118,7 @@ void ml_window_tick(struct vcpu *vcpu) {
     wait_for_window(vcpu, executed);
     return;
   }
-  thin_ticks();
+  thin_ticks(vcpu);
   ml_plugin.near = true;
   vcpu->resync = true; /* what the current block still counts inline comes first */
   ml_ask_reset();

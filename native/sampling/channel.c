@@ -307,6 +307,17 @@ static bool take_record(struct ml_channel *channel, struct claim *claim, unsigne
       ml_buffer_append(session, process, ML_SLOT_UNSEEN, record, bytes, time_ns);
       return true;
     }
+    case ML_KIND_PROCESS_EVENT: { /* of an emulated process; its parent is given by pid */
+      FIXED(ml_process_event);
+      struct ml_process_event *event = (void *)record;
+      const struct ml_process *parent =
+          event->parent_process != 0 ? ml_process_of(session, (pid_t)event->parent_process, event->time_ns) : NULL;
+      event->parent_process = parent != NULL ? parent->info.process : 0;
+      event->name = string_of(claim, event->name);
+      event->pid = (uint32_t)process->info.pid;
+      ml_buffer_append(session, process, ML_SLOT_PROCESS_EVENT, record, bytes, time_ns);
+      return true;
+    }
     case ML_KIND_EMULATOR_STATUS:
       FIXED(ml_emulator_status);
       ml_buffer_append(session, process, ML_SLOT_EMULATOR_STATUS, record, bytes, time_ns);

@@ -143,16 +143,19 @@ def process_rows(capture: Capture) -> tuple[list[dict[str, Any]], list[dict[str,
             parent = processes.get(event["parent_process"])
             if parent is not None:
                 process["name"] = process["name"] or parent["name"]
+                process["program"] = process["program"] or parent["program"]
                 thread["name"] = process["name"]
         elif operation == "thread":
             creator = threads.get((number, event["parent_thread"]))
             thread["name"] = thread["name"] or (creator["name"] if creator else process["name"])
         elif operation in ("exec", "name"):
-            thread["name"] = event["name"]
+            path, name = event["name"], os.path.basename(event["name"] or "")
+            thread["name"] = name
             if operation == "exec":
                 process["execs"] += 1
+                process["program"] = path if name != path else None  # the kernel only gives a name
             if operation == "exec" or tid == process["pid"]:
-                process["name"] = event["name"]
+                process["name"] = name
         elif operation == "exit":
             process["end_ns"] = process["end_ns"] or now
             thread["end_ns"] = thread["end_ns"] or now
@@ -164,7 +167,7 @@ def process_rows(capture: Capture) -> tuple[list[dict[str, Any]], list[dict[str,
         processes[number]["threads"] += 1
     programs = _programs(capture)
     for process in processes.values():
-        process["program"] = programs.get(process["process"])
+        process["program"] = process["program"] or programs.get(process["process"])
     return list(processes.values()), list(threads.values())
 
 

@@ -10,6 +10,7 @@ import functools
 import os
 import re
 import shutil
+import signal
 import struct
 import subprocess
 from collections.abc import Iterator
@@ -145,7 +146,7 @@ def find(machine: str) -> Emulator | tuple[str, str]:
         return f"{path} does not run: {error}", "reinstall it: sudo apt-get install --reinstall qemu-user"
     found = re.search(r"version (\d+)\.(\d+)\.(\d+)", text)
     if found is None:
-        return f"{path} does not tell its version", "install qemu-user 4.2 or newer"
+        return f"{path} does not tell its version", "install qemu-user 7.0 or newer"
     major, minor, _ = (int(number) for number in found.groups())
     version = found.group(0).removeprefix("version ")
     if "-plugin" not in usage:
@@ -263,6 +264,25 @@ class Launch:
     emulator: Emulator
     notes: list[tuple[str, str]]
     """What is not seen in this program, and what would change that."""
+    cpu: str
+    """The processor asked for."""
+
+
+def why_it_ended(launch: Launch, number: int) -> list[str]:
+    """What a signal that ended the program says about the emulator."""
+    if number != signal.SIGILL:
+        return []
+    qemu = f"qemu {launch.emulator.version}"
+    if launch.cpu == "max":
+        return [
+            f"The program ended at an illegal instruction, though {qemu} had every extension that it knows (cpu=max): "
+            "build it for an older processor (-march)."
+        ]
+    return [
+        f"The program ended at an illegal instruction: {qemu} as {launch.cpu or 'its default processor'} may lack an "
+        f"instruction-set extension that the program was built for. Try --emulate=cpu=max; qemu-{launch.guest.machine} "
+        "-cpu help lists what there is."
+    ]
 
 
 def launch(
@@ -314,7 +334,14 @@ def launch(
     if "LD_PRELOAD" in os.environ:  # qemu itself is a program of this machine and would load them too
         environment.append("LD_PRELOAD=")
         preloaded = preloaded or ["-U", "LD_PRELOAD"]
-    return Launch([*words, *preloaded, "-0", guest.argument0, "--", *guest.words], environment, guest, emulator, notes)
+    return Launch(
+        [*words, *preloaded, "-0", guest.argument0, "--", *guest.words],
+        environment,
+        guest,
+        emulator,
+        notes,
+        options.cpu,
+    )
 
 
 # ---- the arena -----------------------------------------------------------------------------------------------------

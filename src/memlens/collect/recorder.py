@@ -468,8 +468,10 @@ class Recorder:
         return self._finish(None, wall_s)
 
     # ---- the end --------------------------------------------------------------------------------
-    def _quality_notes(self, counts: dict[str, int]) -> list[str]:
+    def _quality_notes(self, counts: dict[str, int], status: int | None) -> list[str]:
         notes = list(self.notes)
+        if self.launch is not None and status is not None and os.WIFSIGNALED(status):
+            notes.extend(emulator.why_it_ended(self.launch, os.WTERMSIG(status)))
         if counts["timeline_late_ticks"]:
             notes.append(
                 f"{counts['timeline_late_ticks']} of {counts['timeline_ticks']} timeline readings were late by more than "
@@ -512,7 +514,7 @@ class Recorder:
         counts = dict(self.session.counts())
         processes = counts["processes"]
         outcome = Outcome(self.options.output, status, wall_s, 0, processes, counts)
-        notes = self._quality_notes(counts)
+        notes = self._quality_notes(counts, status)
         self.writer.meta.update(
             end_ns=time.monotonic_ns(),
             wall_s=wall_s,

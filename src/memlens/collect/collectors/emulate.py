@@ -14,7 +14,11 @@ def probe(facts: Mapping[str, Any]) -> Any:
     from ..facts import Availability
 
     if not facts["qemu_user"]:
-        return Availability(False, "not usable", (("qemu-user is not installed", "sudo apt-get install qemu-user"),))
+        return Availability(
+            False,
+            "not usable",
+            ((f"qemu-user for {os.uname().machine} is not installed", "sudo apt-get install qemu-user"),),
+        )
     own = emulator.find(os.uname().machine)
     if isinstance(own, tuple):
         return Availability(False, "not usable", (own,))
