@@ -129,7 +129,15 @@ def _collector(name: str, options: Any) -> str:
     said = []
     if "rate_hz" in options:
         said.append(f"{options['rate_hz']:g} readings a second")
-    if "stacks" in options:
+    if name == "emulate":
+        said.append(f"{options.get('machine')} under qemu {options.get('qemu')}")
+        if "window" in options:
+            said.append(f"windows of {options['window']:,} in {options['period']:,} accesses")
+        elif options.get("full"):
+            said.append("every address")
+        if options.get("pages"):
+            said.append("pages")
+    elif "stacks" in options:
         said.append(
             "no call stacks" if options["stacks"] == "none" else f"call stacks by {unwinder(options['stacks'])}"
         )
@@ -330,7 +338,7 @@ def figures_section(report: Report) -> str:
     usage = report.meta.get("rusage") or {}
     if usage.get("user_s") is not None and usage.get("system_s") is not None:
         tile(
-            "CPU time",
+            "CPU time, emulated" if "emulate" in (report.meta.get("collectors") or {}) else "CPU time",
             "cpu_s",
             usage["user_s"] + usage["system_s"],
             f"user {usage['user_s']:.2f} s, system {usage['system_s']:.2f} s",
