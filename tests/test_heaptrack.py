@@ -33,7 +33,7 @@ PROGRAMS = {
     "sort": ["sort", "-n", "numbers", "-o", "sorted"],
     "xz": ["xz", "-9", "-T1", "-k", "-c", "numbers"],
     "gzip": ["gzip", "-9", "-k", "-c", "numbers"],
-    "awk": ["awk", "{ sum += $1 } END { print sum }", "numbers"],
+    "mawk": ["mawk", "{ sum += $1 } END { print sum }", "numbers"],
     "sqlite3": ["sqlite3", ":memory:", SQL],
     "ls": ["ls", "-l", "/usr/lib"],
 }
