@@ -347,7 +347,7 @@ def test_pages_know_who_touched_them_first(touched: tuple[memlens.Capture, int, 
         (thread, 100 + number, 1) for number, thread in enumerate(threads)
     ]
     firsts = [lives(capture, base + number * 4096)[0]["order"] for number in range(4)]
-    assert firsts == sorted(firsts) and shared[0]["order"] == firsts[0] + 1
+    assert firsts == sorted(firsts) and firsts[0] < shared[0]["order"] < firsts[1] < shared[1]["order"]
     orders = [row["order"] for row in rows(capture, "page_counts")]
     assert len(set(orders)) == len(orders)
     assert not lives(capture, base + 11 * 4096)

@@ -321,6 +321,7 @@ def start(output: Path, *command: str | Path, **more: Any) -> subprocess.Popen[b
         [*MEMLENS, "record", "-q", "-o", str(output), "--emulate=counts", "--", *map(str, command)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
         **more,
     )
     assert process.stdout is not None and process.stdout.readline() == b"ready\n"
@@ -338,8 +339,10 @@ def test_killed_from_outside_while_counting(lives: Path, tmp_path: Path, number:
     os.kill(program_of(process), number)
     process.communicate(timeout=30)
     assert process.returncode == -number
-    (loads,) = touched(memlens.open(tmp_path / "c.memlens"), lives).values()
-    assert loads > 1_000_000
+    capture = memlens.open(tmp_path / "c.memlens")
+    (loads,) = touched(capture, lives).values()
+    # Newer emulators keep what is counted inline in memory of their own: what came after the last system call is lost.
+    assert loads > (1_000_000 if capture.meta["collectors"]["emulate"]["plugin_api"] == 1 else 100_000)
 
 
 def test_ctrl_c_reaches_the_program_once_and_the_capture_is_whole(lives: Path, tmp_path: Path) -> None:

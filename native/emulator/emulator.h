@@ -326,6 +326,7 @@ struct code_place ml_code_place(uint64_t pc); /* also reports the module to the 
 void ml_code_unmapped(uint64_t address, uint64_t bytes);
 bool ml_mapping_at(uint64_t guest_address, uint64_t *begin, uint64_t *end);
 void *ml_host(uint64_t guest_address);
+char *ml_program_path(void); /* of the guest, to be freed */
 uint32_t ml_function_region(uint64_t pc); /* 0: none starts here */
 void ml_guest_after_fork(void);
 

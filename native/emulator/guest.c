@@ -31,9 +31,9 @@ static pthread_mutex_t range_lock = PTHREAD_MUTEX_INITIALIZER; /* translation is
 
 void *ml_host(uint64_t guest_address) { return (void *)(uintptr_t)(guest_address + ml_plugin.guest_base); }
 
-/* The whole of /proc/self/maps, to be freed. */
-static char *read_maps(void) {
-  const int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC | O_NOCTTY);
+/* The whole of a file of /proc, to be freed. */
+static char *read_whole(const char *path, size_t *bytes) {
+  const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
   if (fd < 0) return NULL;
   size_t capacity = 1u << 16, used = 0;
   char *text = malloc(capacity);
@@ -50,7 +50,26 @@ static char *read_maps(void) {
   }
   close(fd);
   if (text != NULL) text[used] = 0;
+  *bytes = used;
   return text;
+}
+
+static char *read_maps(void) {
+  size_t bytes;
+  return read_whole("/proc/self/maps", &bytes);
+}
+
+/* The emulator's words are ours: -0 NAME -- PROGRAM. Newer emulators have no call that tells. */
+char *ml_program_path(void) {
+  size_t bytes = 0;
+  char *words = read_whole("/proc/self/cmdline", &bytes), *path = NULL;
+  const char *before[3] = {"", "", ""};
+  for (const char *at = words; at != NULL && at < words + bytes && path == NULL; at += strlen(at) + 1) {
+    if (strcmp(before[0], "-0") == 0 && strcmp(before[2], "--") == 0) path = realpath(at, NULL);
+    before[0] = before[1], before[1] = before[2], before[2] = at;
+  }
+  free(words);
+  return path;
 }
 
 struct map_line {

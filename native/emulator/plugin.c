@@ -1,6 +1,7 @@
 /* The plugin's life: settings, threads, forks, the end. */
 #include "emulator.h"
 
+#include <dlfcn.h>
 #include <elf.h>
 #include <stdlib.h>
 #include <string.h>
@@ -260,6 +261,7 @@ __attribute__((visibility("default"))) int qemu_plugin_install(qemu_plugin_id_t 
   if (channel == NULL || !ml_channel_open(channel, token)) return 0;
   ml_arena_set(ml_plugin.arena_path, token);
   if (!ml_arena_open()) return 0;
+  dlopen("libgcc_s.so.1", RTLD_LAZY); /* newer emulators end threads with pthread_exit, which looks for it only then */
   pthread_atfork(NULL, NULL, after_fork_in_child);
   register_all(id);
   return 0;

@@ -68,7 +68,6 @@ void *qemu_plugin_insn_haddr(const struct qemu_plugin_insn *insn);
 unsigned qemu_plugin_mem_size_shift(qemu_plugin_meminfo_t info);
 bool qemu_plugin_mem_is_store(qemu_plugin_meminfo_t info);
 void qemu_plugin_outs(const char *string);
-char *qemu_plugin_path_to_binary(void) __attribute__((weak)); /* not in every 7.x; once the guest runs */
 
 #if ML_PLUGIN_API == 1
 void qemu_plugin_register_vcpu_mem_inline(struct qemu_plugin_insn *insn, enum qemu_plugin_mem_rw rw,

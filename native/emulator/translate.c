@@ -264,10 +264,9 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     const struct qemu_plugin_insn *first = qemu_plugin_tb_get_insn(tb, 0);
     ml_plugin.guest_base = (uint64_t)(uintptr_t)qemu_plugin_insn_haddr(first) - qemu_plugin_insn_vaddr(first);
     ml_plugin.guest_base_known = true;
-    char *program = qemu_plugin_path_to_binary != NULL ? qemu_plugin_path_to_binary() : NULL;
-    char *path = program != NULL ? realpath(program, NULL) : NULL;
-    ml_write_process_event(ML_ENUM_process_operation_EXEC, (uint32_t)getpid(), 0, path != NULL ? path : program);
-    free(path);
+    char *program = ml_program_path();
+    ml_write_process_event(ML_ENUM_process_operation_EXEC, (uint32_t)getpid(), 0, program);
+    free(program);
   }
   if (calls && landing_find(qemu_plugin_tb_vaddr(tb), false))
     qemu_plugin_register_vcpu_tb_exec_cb(tb, ml_on_landing, QEMU_PLUGIN_CB_NO_REGS,
