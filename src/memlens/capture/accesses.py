@@ -86,6 +86,20 @@ class Windows:
     def count(self) -> int:
         return len(self.columns["process"])
 
+    def _accesses_of_threads(self) -> dict[tuple[int, int], int]:
+        """Exact numbers of accesses by (process, thread), where they were counted."""
+        import numpy as np
+
+        dtype = layouts()["code_count"].dtype()
+        totals: dict[tuple[int, int], int] = {}
+        for header, payload in self.capture.payloads("code_count"):
+            rows = np.frombuffer(payload, dtype=dtype)
+            for thread in np.unique(rows["thread"]).tolist():
+                mine = rows[rows["thread"] == thread]
+                key = (header["process"], thread)
+                totals[key] = totals.get(key, 0) + int(mine["loads"].sum()) + int(mine["stores"].sum())
+        return totals
+
     @cached_property
     def units(self) -> Units:
         """Consecutive records of one thread whose accesses follow each other without a gap are one unit."""
@@ -115,6 +129,16 @@ class Windows:
         # A part's `executed` reaches to the next part, so a unit's is the sum.
         np.add.at(executed, of_window, np.maximum(columns["executed"], columns["recorded"]))
         np.add.at(recorded, of_window, columns["recorded"].astype(np.uint64))
+        # The last one of a thread was written with the place of a next one that never came: it ends with the thread.
+        totals = self._accesses_of_threads()
+        last = order[np.concatenate((np.flatnonzero(np.diff(unit)), [count - 1]))]  # one record of each unit, its last
+        for at, number in zip(last.tolist(), range(units), strict=True):
+            total = totals.get((int(columns["process"][at]), int(columns["thread"][at])))
+            if total is None:
+                continue
+            reaches = int(columns["first_executed"][at]) + int(max(columns["executed"][at], columns["recorded"][at]))
+            if reaches > total:
+                executed[number] = max(int(executed[number]) - (reaches - total), int(recorded[number]))
         return Units(of_window, executed, recorded, np.bincount(of_window, minlength=units).astype(np.uint32))
 
     @cached_property
