@@ -12,7 +12,7 @@ TEST_PACKAGES := binutils elfutils clang llvm util-linux nodejs default-jdk-head
   qemu-system-x86 qemu-system-common virtiofsd~ seabios busybox-static cpio kmod \
   lld gdb gfortran musl-tools~ systemtap-sdt-dev~ qemu-user~ gcc-aarch64-linux-gnu~ gcc-riscv64-linux-gnu~ gcc-powerpc64le-linux-gnu~ \
   libc6-dev-arm64-cross~ libc6-dev-riscv64-cross~ libc6-dev-ppc64el-cross~ libclang-rt-dev~ dwz~ \
-  heaptrack~ valgrind~ gawk~ sqlite3~ xz-utils file~ libnuma-dev~ libjemalloc2~ libtcmalloc-minimal4~ libmimalloc2.0~ golang-go~ rustc~
+  heaptrack~ valgrind~ gawk~ strace~ sqlite3~ xz-utils file~ libnuma-dev~ libjemalloc2~ libtcmalloc-minimal4~ libmimalloc2.0~ golang-go~ rustc~
 BENCH_PACKAGES := linux-perf/linux-tools-generic
 
 NATIVE_SOURCES := $(shell find format native -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name '*.def') \
