@@ -340,7 +340,7 @@ def describe_machine(session: Session, *, plugin_api: int | None) -> dict[str, s
         "kernel": platform.release(),
         "emulator": first_line([session.qemu, "--version"]),
         "plugin interface": f"version {plugin_api}{' used' if session.memlens else ''}" if plugin_api else "none",
-        "valgrind": first_line([session.valgrind, "--version"]) if session.valgrind else "not installed",
+        "valgrind": first_line([session.valgrind, "--version"]) if session.valgrind else "not part of this run",
         "date": datetime.date.today().isoformat(),
     }
     if session.memlens:

@@ -112,7 +112,7 @@ def build_count_kernels(isa: str, folder: Path) -> Path:
     """``count_kernels`` for an instruction set, static and at fixed addresses; skips the test without a compiler."""
     compiler = ISAS[isa].compiler()
     if compiler is None:
-        pytest.skip(f"no C compiler for {isa}")
+        pytest.skip(f"no C compiler for {isa}; to run: make test, which installs it")
     program = folder / f"count_kernels_{isa}"
     sources = [str(WORKLOADS / "count_kernels.c"), str(WORKLOADS / f"count_kernels_{isa}.S")]
     flags = ["-std=gnu11", "-O2", "-g", "-static", "-no-pie", "-fno-pie", "-pthread"]
@@ -124,7 +124,7 @@ def build_without_ifunc(workload: str, folder: Path) -> Path:
     """A workload linked statically with musl, at fixed addresses; skips the test where musl-gcc is missing."""
     compiler = shutil.which("musl-gcc")
     if compiler is None or platform.machine() != "x86_64":
-        pytest.skip("needs musl-gcc on x86-64")
+        pytest.skip("no musl-gcc, or not x86-64; to run: sudo apt-get install musl-tools")
     program = folder / f"{workload}_musl"
     flags = ["-std=gnu11", "-O2", "-g", "-static", "-no-pie", "-fno-pie"]
     subprocess.run([compiler, *flags, "-o", str(program), str(WORKLOADS / f"{workload}.c")], check=True)
@@ -135,7 +135,7 @@ def run_under_qemu(isa: str, command: Sequence[str | Path]) -> str:
     """What a program prints under the plain emulator."""
     emulator = shutil.which(ISAS[isa].emulator)
     if emulator is None:
-        pytest.skip(f"{ISAS[isa].emulator} is not installed")
+        pytest.skip(f"{ISAS[isa].emulator} is not installed; to run: sudo apt-get install qemu-user")
     done = subprocess.run([emulator, *map(str, command)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -246,7 +246,7 @@ def lackey(command: Sequence[str | Path], *, correct: bool = True) -> tuple[dict
     """
     valgrind = shutil.which("valgrind")
     if valgrind is None:
-        pytest.skip("valgrind is not installed")
+        pytest.skip("valgrind is not installed; to run: sudo apt-get install valgrind")
     options = ["--tool=lackey", "--trace-mem=yes", "--vex-iropt-level=0"]
     read_end, write_end = os.pipe()
     process = subprocess.Popen(

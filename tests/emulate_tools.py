@@ -44,7 +44,7 @@ def build(folder: Path, name: str, source: str, *flags: str, compiler: str = "gc
     """A C program (C++ with g++) from its text; skips the test without the compiler. Built once in a folder."""
     path = shutil.which(compiler)
     if path is None:
-        pytest.skip(f"{compiler} is not installed")
+        pytest.skip(f"{compiler} is not installed; to run: make test, which installs it")
     program = folder / name
     if not program.exists():
         text = folder / f"{name}.{'cpp' if '++' in compiler else 'c'}"
