@@ -106,27 +106,108 @@ enum ml_site_flags {
   ML_SITE_GATHER = 256,      /* one address for each lane */
 };
 
-/* ---- arena ---------------------------------------------------------------------------------------------------- */
-#define ML_COUNT_VARIABLE "MEMLENS_COUNT" /* TOKEN0:TOKEN1:PATH, the tokens in hexadecimal */
+/* ---- arena ----------------------------------------------------------------------------------------------------
+ * A header page, a directory of ML_COUNT_ENTRIES entries, then what the entries point to, each a multiple of 4096
+ * bytes at a multiple of 4096. A process claims an entry by adding to `entries`, room by adding to `next_byte`, fills both in,
+ * and stores `kind` last (release): an entry of kind 0 below `entries` belongs to somebody who died or is not done. The file is sparse; what
+ * was never written reads as zero and has no memory behind it. Nothing is ever given back to the file. */
+#define ML_COUNT_VARIABLE "MEMLENS_COUNT" /* TOKEN0:TOKEN1:PATH, the tokens in hexadecimal, as ML_CHANNEL_VARIABLE */
 #define ML_COUNT_MAGIC UINT64_C(0x544e554f434c454d) /* "MELCOUNT" in memory order */
 #define ML_COUNT_VERSION 1
-#define ML_COUNT_FIRST_BYTE 4096
+#define ML_COUNT_ENTRIES (1u << 20)
+#define ML_COUNT_DIRECTORY_BYTE 4096
+#define ML_COUNT_EVENTS 4
 
-/* See native/runtime/count for who writes what. */
+enum ml_count_sampling {
+  ML_SAMPLE_ALL = 0,    /* count every execution */
+  ML_SAMPLE_EVERY = 1,  /* count the first `sample_first` executions of a region, then every `sample_every`-th */
+  ML_SAMPLE_RANDOM = 2, /* the same, one in `sample_every` at random, from `seed` */
+  ML_SAMPLE_BUDGET = 3, /* count as long as counting costs less than `budget_ppm` of the region's time */
+};
+
 struct ml_count_header {
   uint64_t magic;
   uint64_t version;
   uint64_t token[2];
   uint64_t file_bytes;
-  uint64_t next_byte; /* atomic; where the next block begins, a multiple of 4096 */
-  uint64_t refused;   /* atomic: blocks that found no room */
+  uint64_t next_byte;    /* atomic */
+  uint64_t entries;      /* atomic: claimed, may exceed ML_COUNT_ENTRIES when the directory is full */
+  uint64_t refused;      /* atomic: claims that found no room */
   uint64_t counters_max; /* words of an array of counters */
+  uint64_t sampling;     /* enum ml_count_sampling */
+  uint64_t sample_first, sample_every, seed, budget_ppm;
+  uint64_t threads_max;  /* threads of a process that keep arrays of their own; those beyond are added up when they end */
+  uint32_t event_type[ML_COUNT_EVENTS]; /* perf events read at a region's ends: type and config; count in `events` */
+  uint64_t event_config[ML_COUNT_EVENTS];
+  uint64_t events;
 };
 
+enum ml_count_kind { ML_COUNT_PROCESS = 1, ML_COUNT_MODULE = 2, ML_COUNT_NODE = 3, ML_COUNT_PLACE = 4 };
+
+struct ml_count_entry { /* 64 bytes */
+  uint32_t kind; /* atomic, enum ml_count_kind */
+  uint32_t pid;  /* in the process's own PID namespace */
+  uint64_t born_ns; /* CLOCK_MONOTONIC: with pid it names the process image (fork and exec make a new one) */
+  uint64_t offset, bytes; /* in the file */
+  uint32_t thread; /* of a place: kernel thread id, 0 = threads that have ended, added up */
+  uint32_t node;   /* of a place or node: number of the region's node in this process image, 0 = outside any region */
+  uint32_t parent; /* of a node */
+  uint32_t flags;  /* enum ml_count_entry_flags */
+  uint64_t reserved[2];
+};
+enum ml_count_entry_flags {
+  ML_COUNT_ENDED = 1,        /* of a place: its thread has ended */
+  ML_COUNT_UNATTRIBUTED = 2, /* of a place: the thread was started in a way that does not tell its region */
+};
+
+struct ml_count_process {
+  uint64_t parent_pid;
+  uint64_t ticks_per_second;  /* of the cycle counter, measured */
+  uint64_t start_ticks, start_ns, last_ticks, last_ns; /* pairs of both clocks; `last` is written when the process ends in order */
+  uint64_t read_cost_ticks;   /* of one reading of the cycle counter, the least measured */
+  uint64_t switch_cost_ticks; /* of an empty region, begin to end as another region sees it */
+  uint64_t clock;             /* enum ml_count_clock */
+  uint64_t counters_used;     /* atomic: words given to modules */
+  uint64_t functions_refused; /* atomic: functions that found no room among the counters: not counted */
+  uint64_t threads_started, threads_merged; /* atomic */
+  uint64_t regions_refused;   /* atomic: region nodes that found no room */
+  uint64_t events_open;       /* how many of the header's events could be opened in the first thread */
+  uint64_t event_error;       /* errno of the first that could not */
+};
+enum ml_count_clock { ML_CLOCK_TSC = 1, ML_CLOCK_CNTVCT = 2, ML_CLOCK_TIME = 3, ML_CLOCK_TIMEBASE = 4, ML_CLOCK_SYSTEM = 5 };
+
+struct ml_count_module {
+  uint64_t first_counter, counters, functions; /* words; numbers */
+  uint64_t load_bias;
+  uint32_t build_id_bytes, path_bytes;
+  uint8_t build_id[64];
+  /* then the path, path_bytes characters */
+};
+
+/* A node is a path of regions: a name below a parent. A region that is entered again while it is open (recursion) is counted for the
+ * node that is open. Content of its entry: the name, NUL-terminated. */
+
+/* The counters of one thread in one node. */
+struct ml_count_place { /* one page, then counters_max words */
+  uint64_t entered;          /* executions begun, counted and untouched */
+  uint64_t counted, untouched; /* executions ended */
+  uint64_t counted_ticks, untouched_ticks;           /* from begin to end, nested regions included, reading cost taken off */
+  uint64_t counted_self_ticks, untouched_self_ticks; /* without nested regions */
+  uint64_t least_ticks, most_ticks; /* of one execution */
+  uint64_t open_ticks;       /* cycle counter when the open execution began, 0 = none is open */
+  uint64_t abandoned;        /* executions closed by an exception, longjmp or a missing end */
+  uint64_t recursions;       /* executions inside an open one of the same node: not in the others */
+  uint64_t counted_events[ML_COUNT_EVENTS], untouched_events[ML_COUNT_EVENTS]; /* scaled when multiplexed */
+  uint64_t event_enabled_ns, event_running_ns;
+  uint64_t first_ticks, last_ticks; /* first begin, last end */
+};
+#define ML_COUNT_PLACE_COUNTERS 4096 /* bytes before the first counter */
+
 #ifdef __cplusplus
-static_assert(sizeof(ml_count_function) == 24 && sizeof(ml_count_region) == 16);
+static_assert(sizeof(ml_count_function) == 24 && sizeof(ml_count_region) == 16 && sizeof(ml_count_entry) == 64);
 #else
 _Static_assert(sizeof(struct ml_count_function) == 24 && sizeof(struct ml_count_region) == 16, "compiled code");
+_Static_assert(sizeof(struct ml_count_entry) == 64 && sizeof(struct ml_count_place) <= ML_COUNT_PLACE_COUNTERS, "arena");
 #endif
 
 #endif
