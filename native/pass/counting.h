@@ -1,0 +1,16 @@
+/// Counts one function: chooses counters, inserts them, and says what they mean.
+#ifndef MEMLENS_PASS_COUNTING_H
+#define MEMLENS_PASS_COUNTING_H
+
+#include "options.h"
+
+#include "llvm/IR/PassManager.h"
+
+namespace memlens {
+
+/// True when the function was changed. `Problem` gets a sentence when it could not be counted.
+bool countFunction(llvm::Function &F, llvm::FunctionAnalysisManager &FAM, const Options &O, std::string &Problem);
+
+} // namespace memlens
+
+#endif

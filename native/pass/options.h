@@ -1,0 +1,32 @@
+/// What the driver asks of the pass, through the environment variable MEMLENS_PASS.
+#ifndef MEMLENS_PASS_OPTIONS_H
+#define MEMLENS_PASS_OPTIONS_H
+
+#include "llvm/Support/Regex.h"
+
+#include <optional>
+#include <string>
+
+namespace memlens {
+
+struct Options {
+  bool Mix = false;      ///< operation counts of every block
+  bool Naive = false;    ///< one counter for each site
+  bool Versions = false; ///< untouched copies of region bodies
+  bool Verify = false;   ///< check the code that was made (for tests)
+  // The steps of placement, each of which can be turned off.
+  bool Sets = true;     ///< one counter for code that always runs equally often
+  bool Constants = true; ///< loops of constant trip count
+  bool Trips = true;    ///< loops whose trip count is known on entry
+  bool Exits = true;    ///< loops whose trip count a variable tells on leaving
+  bool Keep = true;     ///< a register counts in other loops
+  bool Publish = true;  ///< long loops write their count now and then
+  std::optional<llvm::Regex> Functions; ///< functions that are regions
+  std::string Error;                    ///< what could not be read, "" = nothing
+
+  static Options fromEnvironment();
+};
+
+} // namespace memlens
+
+#endif

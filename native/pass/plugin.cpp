@@ -1,0 +1,79 @@
+/// The pass that compiles counting into a program: at the end of optimisation, so that what is counted is what runs.
+#include "code.h"
+#include "counting.h"
+#include "llvm_versions.h"
+#include "options.h"
+#include "regions.h"
+
+#include "llvm/IR/DiagnosticInfo.h"
+#include "llvm/IR/GlobalIFunc.h"
+#include "llvm/IR/Module.h"
+#include "llvm/IR/Verifier.h"
+#include "llvm/Passes/PassPlugin.h"
+
+using namespace llvm;
+
+namespace memlens {
+namespace {
+
+class CountPass : public PassInfoMixin<CountPass> {
+public:
+  PreservedAnalyses run(Module &M, ModuleAnalysisManager &MAM);
+  static bool isRequired() { return true; }
+};
+
+bool canBeCounted(const Function &F, const SmallPtrSetImpl<const Function *> &Early) {
+  return !F.isDeclaration() && !F.hasAvailableExternallyLinkage() && !F.hasFnAttribute(Attribute::Naked) &&
+         !F.hasFnAttribute(Attribute::NoProfile) && !F.getName().starts_with("__memlens_") && !Early.contains(&F);
+}
+
+PreservedAnalyses CountPass::run(Module &M, ModuleAnalysisManager &MAM) {
+  const char *Done = "memlens.counted"; // a second run would count the counting
+  if (M.getModuleFlag(Done))
+    return PreservedAnalyses::all();
+  M.addModuleFlag(Module::Max, Done, 1);
+
+  Options O = Options::fromEnvironment();
+  if (!O.Error.empty())
+    M.getContext().emitError("memlens: " + O.Error);
+
+  // Resolvers of ifuncs run before the thread's variables can be reached.
+  SmallPtrSet<const Function *, 4> Early;
+  for (const GlobalIFunc &I : M.ifuncs())
+    Early.insert(I.getResolverFunction());
+
+  auto &FAM = MAM.getResult<FunctionAnalysisManagerModuleProxy>(M).getManager();
+  std::vector<Function *> Functions;
+  for (Function &F : M)
+    if (canBeCounted(F, Early))
+      Functions.push_back(&F);
+  for (Function *F : Functions) {
+    markRegions(*F, O);
+    std::string Problem;
+    countFunction(*F, FAM, O, Problem);
+    if (!Problem.empty())
+      M.getContext().diagnose(DiagnosticInfoUnsupported(*F, "memlens: " + Problem, DiagnosticLocation(), DS_Warning));
+    FAM.invalidate(*F, PreservedAnalyses::none());
+  }
+  if (O.Verify && verifyModule(M, &errs()))
+    report_fatal_error("memlens: the code is not valid");
+  if (!Functions.empty())
+    nameVersion(M);
+  return PreservedAnalyses::none();
+}
+
+} // namespace
+} // namespace memlens
+
+extern "C" LLVM_ATTRIBUTE_WEAK __attribute__((visibility("default"))) PassPluginLibraryInfo llvmGetPassPluginInfo() {
+  return {LLVM_PLUGIN_API_VERSION, "memlens", LLVM_VERSION_STRING, [](PassBuilder &PB) {
+            memlens::atTheEnd(PB, [](ModulePassManager &MPM) { MPM.addPass(memlens::CountPass()); });
+            PB.registerPipelineParsingCallback(
+                [](StringRef Name, ModulePassManager &MPM, ArrayRef<PassBuilder::PipelineElement>) {
+                  if (Name != "memlens-count")
+                    return false;
+                  MPM.addPass(memlens::CountPass());
+                  return true;
+                });
+          }};
+}

@@ -1,0 +1,105 @@
+#include "regions.h"
+
+#include "code.h"
+#include "sites.h"
+
+#include "llvm/Demangle/Demangle.h"
+#include "llvm/IR/Constants.h"
+#include "llvm/IR/DebugInfoMetadata.h"
+#include "llvm/IR/IRBuilder.h"
+#include "llvm/IR/Instructions.h"
+#include "llvm/IR/Module.h"
+
+using namespace llvm;
+
+namespace memlens {
+
+static std::string readableName(const Function &F) {
+  std::string Name = F.getName().str();
+  return llvm::demangle(Name);
+}
+
+/// struct ml_count_region of this translation unit for a name.
+static GlobalVariable *regionVariable(Module &M, StringRef Name) {
+  std::string VariableName = ("memlens.region." + Name).str();
+  if (GlobalVariable *Old = M.getNamedGlobal(VariableName))
+    return Old;
+  LLVMContext &C = M.getContext();
+  IRBuilder<> B(C);
+  Constant *Text = ConstantDataArray::getString(C, Name);
+  auto *Characters = new GlobalVariable(M, Text->getType(), true, GlobalValue::PrivateLinkage, Text, "memlens.name");
+  StructType *T = StructType::get(C, {PointerType::get(C, 0), Type::getInt64Ty(C)});
+  return new GlobalVariable(M, T, false, GlobalValue::InternalLinkage,
+                            ConstantStruct::get(T, {Characters, ConstantInt::get(Type::getInt64Ty(C), 0)}), VariableName);
+}
+
+/// The last place of a block before control leaves the function: before a call whose result it returns at once in the
+/// callee's own frame.
+static Instruction *lastPlace(BasicBlock &BB) {
+  if (CallInst *Tail = BB.getTerminatingMustTailCall())
+    return Tail;
+  return BB.getTerminator();
+}
+
+static void makeRegion(Function &F, StringRef Name) {
+  Module &M = *F.getParent();
+  LLVMContext &C = M.getContext();
+  Type *Pointer = PointerType::get(C, 0);
+  GlobalVariable *Region = regionVariable(M, Name);
+  FunctionCallee Enter = M.getOrInsertFunction("__memlens_count_enter", Type::getInt32Ty(C), Pointer);
+  FunctionCallee Leave = M.getOrInsertFunction("__memlens_count_leave", Type::getVoidTy(C), Pointer);
+  for (FunctionCallee One : {Enter, Leave})
+    cast<Function>(One.getCallee())->setDoesNotThrow();
+  DebugLoc Here;
+  if (DISubprogram *SP = F.getSubprogram())
+    Here = DILocation::get(C, SP->getLine(), 0, SP);
+  std::vector<Instruction *> Ends;
+  for (BasicBlock &BB : F) {
+    const Instruction *End = BB.getTerminator();
+    if (isa<ReturnInst>(End) || isa<ResumeInst>(End))
+      Ends.push_back(lastPlace(BB));
+  }
+  IRBuilder<> B(startOf(F.getEntryBlock()));
+  B.SetCurrentDebugLocation(Here);
+  B.CreateCall(Enter, {Region});
+  for (Instruction *End : Ends) {
+    B.SetInsertPoint(End);
+    B.SetCurrentDebugLocation(Here);
+    B.CreateCall(Leave, {Region});
+  }
+  for (BasicBlock &BB : F) // they would leave the frame before the region
+    for (Instruction &I : BB)
+      if (auto *Call = dyn_cast<CallInst>(&I); Call && Call->isTailCall() && !Call->isMustTailCall())
+        Call->setTailCallKind(CallInst::TCK_None);
+}
+
+static void closeLostRegions(Function &F) {
+  std::vector<Instruction *> Places;
+  for (BasicBlock &BB : F) {
+    if (BB.isLandingPad())
+      Places.push_back(&*BB.getFirstInsertionPt());
+    for (Instruction &I : BB)
+      if (returnsTwice(I) && !I.isTerminator())
+        Places.push_back(I.getNextNode());
+  }
+  if (Places.empty())
+    return;
+  Module &M = *F.getParent();
+  FunctionCallee Unwound = M.getOrInsertFunction("__memlens_count_unwound", Type::getVoidTy(M.getContext()));
+  cast<Function>(Unwound.getCallee())->setDoesNotThrow();
+  for (Instruction *Place : Places) {
+    IRBuilder<> B(Place);
+    B.CreateCall(Unwound);
+  }
+}
+
+void markRegions(Function &F, const Options &O) {
+  closeLostRegions(F);
+  if (!O.Functions)
+    return;
+  std::string Name = readableName(F);
+  if (O.Functions->match(Name) || O.Functions->match(F.getName()))
+    makeRegion(F, Name);
+}
+
+} // namespace memlens

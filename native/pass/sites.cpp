@@ -1,0 +1,278 @@
+#include "sites.h"
+
+#include "memlens_count.h"
+
+#include "llvm/Analysis/ValueTracking.h"
+#include "llvm/IR/DataLayout.h"
+#include "llvm/IR/InlineAsm.h"
+#include "llvm/IR/Instructions.h"
+#include "llvm/IR/IntrinsicInst.h"
+#include "llvm/IR/Module.h"
+#include "llvm/IR/Operator.h"
+
+using namespace llvm;
+
+namespace memlens {
+
+/// In the frame of this function: an alloca or an argument passed there. Anything else is called heap or global,
+/// also a pointer that leads to a caller's frame.
+static bool isOnStack(const Value *Pointer) {
+  const Value *Object = getUnderlyingObject(Pointer, 32);
+  if (isa<AllocaInst>(Object))
+    return true;
+  const auto *A = dyn_cast<Argument>(Object);
+  return A && A->hasByValAttr();
+}
+
+namespace {
+
+class Finder {
+public:
+  Finder(Function &F, const TargetLibraryInfo &TLI) : F(F), DL(F.getParent()->getDataLayout()), TLI(TLI) {}
+
+  std::vector<Site> find() {
+    for (BasicBlock &BB : F)
+      for (Instruction &I : BB)
+        visit(I);
+    return std::move(Sites);
+  }
+
+private:
+  Function &F;
+  const DataLayout &DL;
+  const TargetLibraryInfo &TLI;
+  std::vector<Site> Sites;
+
+  Site &add(Instruction &I, unsigned Kind) {
+    Sites.emplace_back();
+    Sites.back().At = &I;
+    Sites.back().Kind = Kind;
+    if (I.isVolatile())
+      Sites.back().Flags |= ML_SITE_VOLATILE;
+    if (I.hasMetadata(LLVMContext::MD_nontemporal))
+      Sites.back().Flags |= ML_SITE_NONTEMPORAL;
+    return Sites.back();
+  }
+
+  void typed(Site &S, Type *T, const Value *Pointer, bool Reads, bool Writes) {
+    TypeSize Size = DL.getTypeStoreSize(T);
+    S.Bytes = Size.getKnownMinValue();
+    S.Scalable = Size.isScalable();
+    if (T->isVectorTy())
+      S.Flags |= ML_SITE_VECTOR;
+    if (T->getScalarType()->isFloatingPointTy())
+      S.Flags |= ML_SITE_FLOAT;
+    placed(S, Reads ? Pointer : nullptr, Writes ? Pointer : nullptr);
+  }
+
+  static void placed(Site &S, const Value *Read, const Value *Written) {
+    if (Read && isOnStack(Read))
+      S.Flags |= ML_SITE_STACK_READ;
+    if (Written && isOnStack(Written))
+      S.Flags |= ML_SITE_STACK_WRITTEN;
+  }
+
+  static void sized(Site &S, Value *Size) {
+    if (auto *Constant = dyn_cast<ConstantInt>(Size))
+      S.Bytes = Constant->getZExtValue();
+    else
+      S.Size = Size;
+  }
+
+  void visit(Instruction &I) {
+    if (auto *L = dyn_cast<LoadInst>(&I)) {
+      Site &S = add(I, ML_SITE_LOAD);
+      typed(S, L->getType(), L->getPointerOperand(), true, false);
+      if (L->isAtomic())
+        S.Flags |= ML_SITE_ATOMIC_ORDER;
+    } else if (auto *W = dyn_cast<StoreInst>(&I)) {
+      Site &S = add(I, ML_SITE_STORE);
+      typed(S, W->getValueOperand()->getType(), W->getPointerOperand(), false, true);
+      if (W->isAtomic())
+        S.Flags |= ML_SITE_ATOMIC_ORDER;
+    } else if (auto *RMW = dyn_cast<AtomicRMWInst>(&I)) {
+      typed(add(I, ML_SITE_ATOMIC), RMW->getValOperand()->getType(), RMW->getPointerOperand(), true, true);
+    } else if (auto *X = dyn_cast<AtomicCmpXchgInst>(&I)) {
+      typed(add(I, ML_SITE_ATOMIC), X->getNewValOperand()->getType(), X->getPointerOperand(), true, true);
+    } else if (auto *Call = dyn_cast<CallBase>(&I)) {
+      visitCall(*Call);
+    }
+  }
+
+  void visitCall(CallBase &Call) {
+    if (auto *M = dyn_cast<AnyMemTransferInst>(&Call)) {
+      Site &S = add(Call, ML_SITE_COPY);
+      sized(S, M->getLength());
+      placed(S, M->getRawSource(), M->getRawDest());
+      return;
+    }
+    if (auto *M = dyn_cast<AnyMemSetInst>(&Call)) {
+      Site &S = add(Call, ML_SITE_FILL);
+      sized(S, M->getLength());
+      placed(S, nullptr, M->getRawDest());
+      return;
+    }
+    if (auto *II = dyn_cast<IntrinsicInst>(&Call)) {
+      visitIntrinsic(*II);
+      return;
+    }
+    const Function *Callee = Call.getCalledFunction();
+    if (!Callee || !Callee->isDeclaration())
+      return;
+    LibFunc Known;
+    if (TLI.getLibFunc(Call, Known)) {
+      switch (Known) {
+      case LibFunc_memcpy: case LibFunc_memmove: case LibFunc_mempcpy: case LibFunc_memcpy_chk: case LibFunc_memmove_chk: {
+        Site &S = add(Call, ML_SITE_COPY);
+        sized(S, Call.getArgOperand(2));
+        placed(S, Call.getArgOperand(1), Call.getArgOperand(0));
+        return;
+      }
+      case LibFunc_memset: case LibFunc_memset_chk: {
+        Site &S = add(Call, ML_SITE_FILL);
+        sized(S, Call.getArgOperand(2));
+        placed(S, nullptr, Call.getArgOperand(0));
+        return;
+      }
+      case LibFunc_bzero: {
+        Site &S = add(Call, ML_SITE_FILL);
+        sized(S, Call.getArgOperand(1));
+        placed(S, nullptr, Call.getArgOperand(0));
+        return;
+      }
+      default:
+        break;
+      }
+    }
+    if (Callee->getName().starts_with("__memlens_"))
+      return;
+    add(Call, ML_SITE_CALL).Callee = Callee->getName();
+  }
+
+  void masked(IntrinsicInst &II, unsigned Kind, Type *T, const Value *Pointer, Value *Mask, bool Gather) {
+    auto *V = cast<VectorType>(T);
+    Site &S = add(II, Kind);
+    typed(S, T, Gather ? nullptr : Pointer, Kind == ML_SITE_LOAD, Kind == ML_SITE_STORE);
+    S.Flags |= Gather ? ML_SITE_GATHER : 0;
+    if (auto *C = dyn_cast<Constant>(Mask); C && C->isAllOnesValue())
+      return;
+    S.Flags |= ML_SITE_MASKED;
+    S.Mask = Mask;
+    S.LaneBytes = DL.getTypeStoreSize(V->getElementType());
+    if (isa<ScalableVectorType>(V))
+      S.Mask = nullptr; // told as the most that it can move
+  }
+
+  void visitIntrinsic(IntrinsicInst &II) {
+    switch (II.getIntrinsicID()) {
+    case Intrinsic::masked_load:
+      return masked(II, ML_SITE_LOAD, II.getType(), II.getArgOperand(0), II.getArgOperand(2), false);
+    case Intrinsic::masked_store:
+      return masked(II, ML_SITE_STORE, II.getArgOperand(0)->getType(), II.getArgOperand(1), II.getArgOperand(3), false);
+    case Intrinsic::masked_gather:
+      return masked(II, ML_SITE_LOAD, II.getType(), nullptr, II.getArgOperand(2), true);
+    case Intrinsic::masked_scatter:
+      return masked(II, ML_SITE_STORE, II.getArgOperand(0)->getType(), nullptr, II.getArgOperand(3), true);
+    case Intrinsic::masked_expandload:
+      return masked(II, ML_SITE_LOAD, II.getType(), II.getArgOperand(0), II.getArgOperand(1), false);
+    case Intrinsic::masked_compressstore:
+      return masked(II, ML_SITE_STORE, II.getArgOperand(0)->getType(), II.getArgOperand(1), II.getArgOperand(2), false);
+    case Intrinsic::prefetch:
+      add(II, ML_SITE_PREFETCH);
+      return;
+    default:
+      return;
+    }
+  }
+};
+
+} // namespace
+
+std::vector<Site> findSites(Function &F, const TargetLibraryInfo &TLI) { return Finder(F, TLI).find(); }
+
+bool returnsTwice(const Instruction &I) {
+  const auto *Call = dyn_cast<CallBase>(&I);
+  return Call && Call->hasFnAttr(Attribute::ReturnsTwice);
+}
+
+bool isOpaque(const Instruction &I) {
+  const auto *Call = dyn_cast<CallBase>(&I);
+  if (!Call)
+    return false;
+  if (Call->isInlineAsm())
+    return isa<CallBrInst>(Call) || Call->mayThrow();
+  if (const auto *II = dyn_cast<IntrinsicInst>(Call)) {
+    switch (II->getIntrinsicID()) {
+    case Intrinsic::experimental_gc_statepoint:
+    case Intrinsic::eh_sjlj_longjmp:
+    case Intrinsic::eh_sjlj_setjmp:
+      return true;
+    default:
+      return false;
+    }
+  }
+  return returnsTwice(I) || !Call->doesNotThrow() || !Call->hasFnAttr(Attribute::WillReturn);
+}
+
+Mix operations(const BasicBlock &BB) {
+  Mix M;
+  for (const Instruction &I : BB) {
+    Type *T = I.getType();
+    unsigned Lanes = 1;
+    if (const auto *V = dyn_cast<FixedVectorType>(T))
+      Lanes = V->getNumElements();
+    const bool IsFloat = T->isFPOrFPVectorTy();
+    if (const auto *Call = dyn_cast<CallBase>(&I)) {
+      const auto *II = dyn_cast<IntrinsicInst>(Call);
+      if (!II) {
+        M.Calls += !Call->isInlineAsm();
+        continue;
+      }
+      switch (II->getIntrinsicID()) {
+      case Intrinsic::prefetch:
+        ++M.Prefetches;
+        break;
+      case Intrinsic::fma:
+      case Intrinsic::fmuladd:
+        ++(T->isVectorTy() ? M.Vector : M.Float);
+        M.FloatResults += 2 * Lanes;
+        break;
+      case Intrinsic::sqrt:
+      case Intrinsic::minnum:
+      case Intrinsic::maxnum:
+      case Intrinsic::fabs:
+        ++(T->isVectorTy() ? M.Vector : M.Float);
+        M.FloatResults += Lanes;
+        break;
+      case Intrinsic::vector_reduce_fadd:
+      case Intrinsic::vector_reduce_fmul:
+        ++M.Vector;
+        if (const auto *V = dyn_cast<FixedVectorType>(II->getArgOperand(1)->getType()))
+          M.FloatResults += V->getNumElements();
+        break;
+      default:
+        break;
+      }
+      continue;
+    }
+    if (I.isTerminator()) {
+      const auto *Branch = dyn_cast<BranchInst>(&I);
+      M.Branches += (Branch && Branch->isConditional()) || isa<SwitchInst>(I) || isa<IndirectBrInst>(I);
+    } else if (isa<BinaryOperator>(I) || isa<UnaryOperator>(I)) {
+      if (T->isVectorTy())
+        ++M.Vector;
+      else
+        ++(IsFloat ? M.Float : M.Integer);
+      if (IsFloat)
+        M.FloatResults += Lanes;
+    } else if (isa<CmpInst>(I)) {
+      if (I.getOperand(0)->getType()->isVectorTy())
+        ++M.Vector;
+      else
+        ++(I.getOperand(0)->getType()->isFloatingPointTy() ? M.Float : M.Integer);
+    }
+  }
+  return M;
+}
+
+} // namespace memlens

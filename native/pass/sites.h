@@ -1,0 +1,44 @@
+/// What is counted: the places of a function that access memory or leave it.
+#ifndef MEMLENS_PASS_SITES_H
+#define MEMLENS_PASS_SITES_H
+
+#include "llvm/ADT/SmallVector.h"
+#include "llvm/Analysis/TargetLibraryInfo.h"
+#include "llvm/IR/Function.h"
+#include "llvm/IR/InstrTypes.h"
+
+#include <vector>
+
+namespace memlens {
+
+struct Site {
+  llvm::Instruction *At = nullptr;
+  unsigned Kind = 0;       ///< enum ml_site_kind
+  unsigned Flags = 0;      ///< enum ml_site_flags
+  uint64_t Bytes = 0;      ///< of one execution, where that is constant
+  llvm::Value *Size = nullptr; ///< bytes of one execution, where a value tells
+  llvm::Value *Mask = nullptr; ///< or: lanes that take part, each of `LaneBytes`
+  uint64_t LaneBytes = 0;
+  bool Scalable = false;   ///< or: `Bytes` times the vector scale of the machine
+  llvm::StringRef Callee;
+
+  bool hasOwnBytes() const { return Size || Mask || Scalable; }
+};
+
+/// All sites, in the order of the function's blocks.
+std::vector<Site> findSites(llvm::Function &F, const llvm::TargetLibraryInfo &TLI);
+
+/// A call after which nothing is certain: it may not return, and it may change the region.
+bool isOpaque(const llvm::Instruction &I);
+/// A call that control may come back from again: setjmp and its like.
+bool returnsTwice(const llvm::Instruction &I);
+
+/// Numbers of operations of a block.
+struct Mix {
+  unsigned Integer = 0, Float = 0, Vector = 0, Branches = 0, Calls = 0, Prefetches = 0, FloatResults = 0;
+};
+Mix operations(const llvm::BasicBlock &BB);
+
+} // namespace memlens
+
+#endif

@@ -1,0 +1,47 @@
+/// The table of a function: what its counters mean (format/memlens_count.h).
+#ifndef MEMLENS_PASS_TABLE_H
+#define MEMLENS_PASS_TABLE_H
+
+#include "sites.h"
+
+#include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/StringMap.h"
+#include "llvm/IR/DebugInfoMetadata.h"
+
+#include <string>
+#include <vector>
+
+namespace memlens {
+
+struct Term {
+  unsigned Counter;
+  int64_t Scale;
+};
+
+struct TableBlock {
+  unsigned Group = 0, LoopDepth = 0;
+  const llvm::BasicBlock *BB = nullptr;
+  Mix Operations;
+};
+
+struct TableSite {
+  const Site *S;
+  unsigned Block, Group;
+  int BytesCounter; ///< -1 = none
+};
+
+/// Everything that a table tells.
+struct Table {
+  unsigned Flags = 0;
+  std::vector<unsigned> Counters; ///< enum ml_counter_kind
+  std::vector<std::vector<Term>> Groups{{}};
+  std::vector<TableBlock> Blocks;
+  std::vector<TableSite> Sites;
+};
+
+/// The bytes of section memlens_tables.
+std::string encode(const Table &T, const llvm::Function &F);
+
+} // namespace memlens
+
+#endif
