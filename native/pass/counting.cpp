@@ -19,6 +19,7 @@
 #include "llvm/Transforms/Utils/BasicBlockUtils.h"
 #include "llvm/Transforms/Utils/LoopSimplify.h"
 #include "llvm/Transforms/Utils/LoopUtils.h"
+#include "llvm/Transforms/Utils/PromoteMemToReg.h"
 #include "llvm/Transforms/Utils/ScalarEvolutionExpander.h"
 
 #include <map>
@@ -33,6 +34,7 @@ constexpr unsigned ExpansionBudget = 6;            // in the units of LLVM's cos
 constexpr int64_t LargestScale = int64_t(1) << 40; // products of these do not overflow in any real nest
 constexpr uint64_t LargestStep = 1024;             // 2^54 iterations of it do not happen
 constexpr unsigned MostExits = 4;
+constexpr unsigned MostKept = 8; // registers are few
 
 class FunctionCounter {
 public:
@@ -80,6 +82,9 @@ private:
   int classOf(const Loop *L, bool Backedge) const;
   const SCEV *executions(Loop *L, bool Backedge);
   bool countOnEntry(Loop *L, int Class, bool Backedge);
+  bool canKeep(const Loop *L) const;
+  void keepInRegisters(Loop *L);
+  std::vector<AllocaInst *> Kept;
   bool countOnExit(Loop *L, const std::vector<std::pair<int, bool>> &Needed);
   const std::vector<Term> &termsOf(int Class);
   unsigned newCounter(unsigned Kind) {
@@ -337,35 +342,72 @@ static Clock findClock(Loop *L, ScalarEvolution &SE) {
   return Best;
 }
 
-/// The count of a loop that only its end tells: from a variable that steps evenly, or from one of our own.
-bool FunctionCounter::countOnExit(Loop *L, const std::vector<std::pair<int, bool>> &Needed) {
-  if (!L->isInnermost() || !L->getLoopPreheader())
-    return false; // an outer loop pays little for an add each time round
+/// What a loop counts may be added up when it is left.
+bool FunctionCounter::canKeep(const Loop *L) const {
   SmallVector<BasicBlock *, 4> Exits;
   L->getUniqueExitBlocks(Exits);
-  if (Exits.empty() || Exits.size() > MostExits || !L->hasDedicatedExits())
-    return false;
-  for (BasicBlock *Exit : Exits)
-    if (Exit->isEHPad())
-      return false;
-  Clock C = O.Exits ? findClock(L, *SE) : Clock();
-  if (!C.Now && !O.Keep)
-    return false;
-  PHINode *Kept = nullptr;
-  if (!C.Now) {
-    BasicBlock *Header = L->getHeader();
-    IRBuilder<> B(&Header->front());
+  return isClosed(L) && L->getLoopPreheader() && !Exits.empty() && Exits.size() <= MostExits && L->hasDedicatedExits() &&
+         none_of(Exits, [](const BasicBlock *Exit) { return Exit->isEHPad(); });
+}
+
+/// Has registers add up what a loop counts, and one add for each counter write it when the loop is left.
+void FunctionCounter::keepInRegisters(Loop *L) {
+  if (!canKeep(L))
+    return;
+  std::map<unsigned, std::vector<unsigned>> ByCounter; // counter → its adds in the loop
+  for (unsigned I = 0; I < Adds.size(); ++I)
+    if (L->contains(Adds[I].Before->getParent()))
+      ByCounter[Adds[I].Counter].push_back(I);
+  if (ByCounter.empty() || ByCounter.size() > MostKept)
+    return;
+  SmallVector<BasicBlock *, 4> Exits;
+  L->getUniqueExitBlocks(Exits);
+  IRBuilder<> B(F.getContext());
+  std::vector<bool> Replaced(Adds.size(), false);
+  std::vector<Add> New;
+  for (auto &[Counter, Indices] : ByCounter) {
+    B.SetInsertPoint(&*F.getEntryBlock().getFirstInsertionPt());
     B.SetCurrentDebugLocation(DebugLoc());
-    Kept = B.CreatePHI(I64, pred_size(Header), "memlens.kept");
-    B.SetInsertPoint(startOf(*Header));
+    AllocaInst *Sum = B.CreateAlloca(I64, nullptr, "memlens.kept");
+    Kept.push_back(Sum);
+    B.SetInsertPoint(L->getLoopPreheader()->getTerminator());
     B.SetCurrentDebugLocation(DebugLoc());
-    Value *Next = B.CreateAdd(Kept, ConstantInt::get(I64, 1));
-    for (BasicBlock *Before : predecessors(Header))
-      Kept->addIncoming(L->contains(Before) ? Next : ConstantInt::get(I64, 0), Before);
+    B.CreateStore(ConstantInt::get(I64, 0), Sum);
+    for (unsigned I : Indices) {
+      B.SetInsertPoint(Adds[I].Before);
+      B.SetCurrentDebugLocation(DebugLoc());
+      B.CreateStore(B.CreateAdd(B.CreateLoad(I64, Sum), Adds[I].Amount), Sum);
+      Replaced[I] = true;
+    }
+    for (BasicBlock *Exit : Exits) {
+      Instruction *At = startOf(*Exit);
+      B.SetInsertPoint(At);
+      B.SetCurrentDebugLocation(DebugLoc());
+      New.push_back({At, Counter, B.CreateLoad(I64, Sum)});
+    }
+    if (Result.Counters[Counter] == ML_COUNTER_BLOCK)
+      Result.Counters[Counter] = ML_COUNTER_KEPT;
   }
+  std::vector<Add> Rest;
+  for (unsigned I = 0; I < Adds.size(); ++I)
+    if (!Replaced[I])
+      Rest.push_back(Adds[I]);
+  Rest.insert(Rest.end(), New.begin(), New.end());
+  Adds = std::move(Rest);
+}
+
+/// The count of a loop that only its end tells: from a variable that steps evenly.
+bool FunctionCounter::countOnExit(Loop *L, const std::vector<std::pair<int, bool>> &Needed) {
+  if (!canKeep(L))
+    return false;
+  SmallVector<BasicBlock *, 4> Exits;
+  L->getUniqueExitBlocks(Exits);
+  Clock C = O.Exits ? findClock(L, *SE) : Clock();
+  if (!C.Now)
+    return false;
   std::vector<unsigned> Counters;
   for (auto [Class, Backedge] : Needed) {
-    Counters.push_back(newCounter(Kept ? ML_COUNTER_KEPT : ML_COUNTER_EXIT));
+    Counters.push_back(newCounter(ML_COUNTER_EXIT));
     Classes[Class].Terms = {{Counters.back(), 1}};
     Classes[Class].Resolved = true;
   }
@@ -373,21 +415,19 @@ bool FunctionCounter::countOnExit(Loop *L, const std::vector<std::pair<int, bool
     Instruction *At = startOf(*Exit);
     IRBuilder<> B(At);
     B.SetCurrentDebugLocation(DebugLoc());
-    Value *Iteration = Kept;
-    if (!Kept) {
-      Value *Now = C.Now, *Begin = C.Begin;
-      if (Now->getType()->isPointerTy()) {
-        Now = B.CreatePtrToInt(Now, I64);
-        Begin = B.CreatePtrToInt(Begin, I64);
-      }
-      Iteration = C.Step.isNegative() ? B.CreateSub(Begin, Now) : B.CreateSub(Now, Begin);
-      Iteration = B.CreateZExt(Iteration, I64);
-      const APInt Step = C.Step.abs();
-      if (Step.isPowerOf2())
-        Iteration = B.CreateLShr(Iteration, Step.logBase2());
-      else
-        Iteration = B.CreateUDiv(Iteration, ConstantInt::get(I64, Step.getZExtValue()));
+    // Frozen, so that loop strength reduction does not see the difference and rewrite the loop around it.
+    Value *Now = B.CreateFreeze(C.Now), *Begin = C.Begin;
+    if (Now->getType()->isPointerTy()) {
+      Now = B.CreatePtrToInt(Now, I64);
+      Begin = B.CreatePtrToInt(Begin, I64);
     }
+    Value *Iteration = C.Step.isNegative() ? B.CreateSub(Begin, Now) : B.CreateSub(Now, Begin);
+    Iteration = B.CreateZExt(Iteration, I64);
+    const APInt Step = C.Step.abs();
+    if (Step.isPowerOf2())
+      Iteration = B.CreateLShr(Iteration, Step.logBase2());
+    else
+      Iteration = B.CreateUDiv(Iteration, ConstantInt::get(I64, Step.getZExtValue()));
     for (unsigned I = 0; I < Needed.size(); ++I) {
       Value *Amount = Needed[I].second ? Iteration : B.CreateAdd(Iteration, ConstantInt::get(I64, 1));
       Adds.push_back({At, Counters[I], Amount});
@@ -464,7 +504,11 @@ void FunctionCounter::place() {
     unsigned Block = BlockOf(S.At->getParent());
     Result.Sites.push_back({&S, Block, Result.Blocks[Block].Group, placeBytes(S)});
   }
+  if (O.Keep)
+    for (auto L = Loops.rbegin(); L != Loops.rend(); ++L)
+      keepInRegisters(*L);
 }
+
 
 bool FunctionCounter::run(std::string &Problem) {
   Sites = findSites(F, FAM.getResult<TargetLibraryAnalysis>(F));
@@ -485,6 +529,8 @@ bool FunctionCounter::run(std::string &Problem) {
   }
   GlobalVariable *Descriptor = newDescriptor(F);
   AddWriter(F, Descriptor).write(Adds);
+  if (!Kept.empty())
+    PromoteMemToReg(Kept, *DT);
   fillDescriptor(Descriptor, F, Result.Counters.size(), encode(Result, F));
   return true;
 }
