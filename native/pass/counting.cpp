@@ -13,8 +13,10 @@
 #include "llvm/Analysis/ScalarEvolutionExpressions.h"
 #include "llvm/Analysis/TargetLibraryInfo.h"
 #include "llvm/Analysis/TargetTransformInfo.h"
+#include "llvm/Analysis/DomTreeUpdater.h"
 #include "llvm/IR/Dominators.h"
 #include "llvm/IR/Instructions.h"
+#include "llvm/IR/MDBuilder.h"
 #include "llvm/IR/Module.h"
 #include "llvm/Transforms/Utils/BasicBlockUtils.h"
 #include "llvm/Transforms/Utils/LoopSimplify.h"
@@ -35,6 +37,7 @@ constexpr int64_t LargestScale = int64_t(1) << 40; // products of these do not o
 constexpr uint64_t LargestStep = 1024;             // 2^54 iterations of it do not happen
 constexpr unsigned MostExits = 4;
 constexpr unsigned MostKept = 8; // registers are few
+constexpr uint64_t PublishedCount = 1 << 18;      // of what a long loop counts, before it writes
 
 class FunctionCounter {
 public:
@@ -84,7 +87,20 @@ private:
   bool countOnEntry(Loop *L, int Class, bool Backedge);
   bool canKeep(const Loop *L) const;
   void keepInRegisters(Loop *L);
-  std::vector<AllocaInst *> Kept;
+  std::vector<AllocaInst *> Kept; // variables that become registers
+
+  // What a loop has counted and not yet written.
+  struct Unwritten {
+    std::vector<std::pair<unsigned, AllocaInst *>> Sums; // counter, sum
+    unsigned Watched = 0;                                // the sum that tells when it is time
+    PHINode *Now = nullptr;                              // of counters that the exit tells
+    AllocaInst *From = nullptr;                          // up to where they are written
+    APInt Step;
+    std::vector<unsigned> Told;
+  };
+  std::map<Loop *, Unwritten> Pending;
+  void publish(Loop *L, Unwritten &U);
+  Value *iterations(IRBuilder<> &B, Value *Now, Value *From, const APInt &Step);
   bool countOnExit(Loop *L, const std::vector<std::pair<int, bool>> &Needed);
   const std::vector<Term> &termsOf(int Class);
   unsigned newCounter(unsigned Kind) {
@@ -365,6 +381,8 @@ void FunctionCounter::keepInRegisters(Loop *L) {
   IRBuilder<> B(F.getContext());
   std::vector<bool> Replaced(Adds.size(), false);
   std::vector<Add> New;
+  Unwritten &U = Pending[L];
+  unsigned Deepest = 0;
   for (auto &[Counter, Indices] : ByCounter) {
     B.SetInsertPoint(&*F.getEntryBlock().getFirstInsertionPt());
     B.SetCurrentDebugLocation(DebugLoc());
@@ -378,7 +396,13 @@ void FunctionCounter::keepInRegisters(Loop *L) {
       B.SetCurrentDebugLocation(DebugLoc());
       B.CreateStore(B.CreateAdd(B.CreateLoad(I64, Sum), Adds[I].Amount), Sum);
       Replaced[I] = true;
+      // The most frequent tells when to write: the deepest, of these the first, which every iteration passes.
+      if (unsigned Depth = LI->getLoopDepth(Adds[I].Before->getParent()); Depth > Deepest) {
+        Deepest = Depth;
+        U.Watched = U.Sums.size();
+      }
     }
+    U.Sums.push_back({Counter, Sum});
     for (BasicBlock *Exit : Exits) {
       Instruction *At = startOf(*Exit);
       B.SetInsertPoint(At);
@@ -396,6 +420,59 @@ void FunctionCounter::keepInRegisters(Loop *L) {
   Adds = std::move(Rest);
 }
 
+/// How many steps lie between two values of a loop's variable.
+Value *FunctionCounter::iterations(IRBuilder<> &B, Value *Now, Value *From, const APInt &Step) {
+  // Frozen, so that loop strength reduction does not see the difference and rewrite the loop around it.
+  Now = B.CreateFreeze(Now);
+  if (Now->getType()->isPointerTy()) {
+    Now = B.CreatePtrToInt(Now, I64);
+    From = B.CreatePtrToInt(From, I64);
+  }
+  Value *Distance = B.CreateZExt(Step.isNegative() ? B.CreateSub(From, Now) : B.CreateSub(Now, From), I64);
+  const APInt Size = Step.abs();
+  if (Size.isPowerOf2())
+    return B.CreateLShr(Distance, Size.logBase2());
+  return B.CreateUDiv(Distance, ConstantInt::get(I64, Size.getZExtValue()));
+}
+
+/// Has a loop write what it has counted now and then, so that somebody who watches sees it move.
+void FunctionCounter::publish(Loop *L, Unwritten &U) {
+  BasicBlock *Latch = L->getLoopLatch();
+  if (!Latch)
+    return;
+  Instruction *Before = Latch->getTerminator();
+  IRBuilder<> B(Before);
+  B.SetCurrentDebugLocation(DebugLoc());
+  Value *IsTime;
+  if (!U.Sums.empty()) {
+    Value *Sum = B.CreateLoad(I64, U.Sums[U.Watched].second);
+    IsTime = B.CreateICmpUGT(Sum, ConstantInt::get(I64, PublishedCount));
+  } else if (U.Step.abs().isPowerOf2() && U.Step.getBitWidth() > 30) {
+    Value *Now = U.Now->getType()->isPointerTy() ? B.CreatePtrToInt(U.Now, I64) : static_cast<Value *>(U.Now);
+    APInt Mask = APInt(U.Step.getBitWidth(), PublishedCount - 1) << U.Step.abs().logBase2();
+    Value *Low = B.CreateAnd(Now, ConstantInt::get(Now->getType(), Mask));
+    IsTime = B.CreateICmpEQ(Low, ConstantInt::get(Now->getType(), 0));
+  } else {
+    return;
+  }
+  DomTreeUpdater Updater(*DT, DomTreeUpdater::UpdateStrategy::Eager);
+  MDNode *Seldom = MDBuilder(F.getContext()).createBranchWeights(1, 1 << 20);
+  Instruction *End = SplitBlockAndInsertIfThen(IsTime, Before, false, Seldom, &Updater, LI);
+  B.SetInsertPoint(End);
+  B.SetCurrentDebugLocation(DebugLoc());
+  for (auto [Counter, Sum] : U.Sums) {
+    Value *Amount = B.CreateLoad(I64, Sum);
+    B.CreateStore(ConstantInt::get(I64, 0), Sum);
+    Adds.push_back({End, Counter, Amount});
+  }
+  if (U.Now) {
+    Value *Amount = iterations(B, U.Now, B.CreateLoad(U.From->getAllocatedType(), U.From), U.Step);
+    B.CreateStore(U.Now, U.From);
+    for (unsigned Counter : U.Told)
+      Adds.push_back({End, Counter, Amount});
+  }
+}
+
 /// The count of a loop that only its end tells: from a variable that steps evenly.
 bool FunctionCounter::countOnExit(Loop *L, const std::vector<std::pair<int, bool>> &Needed) {
   if (!canKeep(L))
@@ -411,23 +488,23 @@ bool FunctionCounter::countOnExit(Loop *L, const std::vector<std::pair<int, bool
     Classes[Class].Terms = {{Counters.back(), 1}};
     Classes[Class].Resolved = true;
   }
+  IRBuilder<> B(&*F.getEntryBlock().getFirstInsertionPt());
+  B.SetCurrentDebugLocation(DebugLoc());
+  AllocaInst *From = B.CreateAlloca(C.Now->getType(), nullptr, "memlens.from");
+  Kept.push_back(From);
+  B.SetInsertPoint(L->getLoopPreheader()->getTerminator());
+  B.SetCurrentDebugLocation(DebugLoc());
+  B.CreateStore(C.Begin, From);
+  Unwritten &U = Pending[L];
+  U.Now = C.Now;
+  U.From = From;
+  U.Step = C.Step;
+  U.Told = Counters;
   for (BasicBlock *Exit : Exits) {
     Instruction *At = startOf(*Exit);
-    IRBuilder<> B(At);
+    B.SetInsertPoint(At);
     B.SetCurrentDebugLocation(DebugLoc());
-    // Frozen, so that loop strength reduction does not see the difference and rewrite the loop around it.
-    Value *Now = B.CreateFreeze(C.Now), *Begin = C.Begin;
-    if (Now->getType()->isPointerTy()) {
-      Now = B.CreatePtrToInt(Now, I64);
-      Begin = B.CreatePtrToInt(Begin, I64);
-    }
-    Value *Iteration = C.Step.isNegative() ? B.CreateSub(Begin, Now) : B.CreateSub(Now, Begin);
-    Iteration = B.CreateZExt(Iteration, I64);
-    const APInt Step = C.Step.abs();
-    if (Step.isPowerOf2())
-      Iteration = B.CreateLShr(Iteration, Step.logBase2());
-    else
-      Iteration = B.CreateUDiv(Iteration, ConstantInt::get(I64, Step.getZExtValue()));
+    Value *Iteration = iterations(B, C.Now, B.CreateLoad(From->getAllocatedType(), From), C.Step);
     for (unsigned I = 0; I < Needed.size(); ++I) {
       Value *Amount = Needed[I].second ? Iteration : B.CreateAdd(Iteration, ConstantInt::get(I64, 1));
       Adds.push_back({At, Counters[I], Amount});
@@ -507,6 +584,15 @@ void FunctionCounter::place() {
   if (O.Keep)
     for (auto L = Loops.rbegin(); L != Loops.rend(); ++L)
       keepInRegisters(*L);
+  if (O.Publish)
+    for (Loop *L : Loops) {
+      auto Found = Pending.find(L);
+      bool IsOutermost = Found != Pending.end();
+      for (Loop *Outer = L->getParentLoop(); Outer && IsOutermost; Outer = Outer->getParentLoop())
+        IsOutermost = !Pending.count(Outer);
+      if (IsOutermost)
+        publish(L, Found->second);
+    }
 }
 
 
