@@ -41,8 +41,8 @@ constexpr uint64_t PublishedCount = 1 << 18;      // of what a long loop counts,
 
 class FunctionCounter {
 public:
-  FunctionCounter(Function &F, FunctionAnalysisManager &FAM, const Options &O)
-      : F(F), FAM(FAM), O(O), I64(Type::getInt64Ty(F.getContext())) {}
+  FunctionCounter(Function &F, FunctionAnalysisManager &FAM, const Options &O, const Versions &V)
+      : F(F), FAM(FAM), O(O), V(V), I64(Type::getInt64Ty(F.getContext())) {}
 
   bool run(std::string &Problem);
 
@@ -50,6 +50,7 @@ private:
   Function &F;
   FunctionAnalysisManager &FAM;
   const Options &O;
+  const Versions &V;
   Type *I64;
 
   std::vector<Site> Sites;
@@ -122,7 +123,8 @@ void FunctionCounter::splitAtOpaqueCalls() {
     Counted.insert(S.At);
   std::vector<BasicBlock *> Work;
   for (BasicBlock &BB : F)
-    Work.push_back(&BB);
+    if (!V.isUntouched(&BB))
+      Work.push_back(&BB);
   for (BasicBlock *BB : Work) {
     for (BasicBlock *Part = BB; Part;) {
       BasicBlock *Rest = nullptr;
@@ -161,7 +163,7 @@ void FunctionCounter::takeAnalyses(bool Again) {
 /// A place before each loop and places after it, which nothing else passes.
 void FunctionCounter::prepareLoops() {
   for (Loop *L : LI->getLoopsInPreorder()) {
-    if (!isClosed(L))
+    if (!isClosed(L) || V.isUntouched(L->getHeader()))
       continue;
     BasicBlock *Before = L->getLoopPreheader();
     if (!Before)
@@ -248,7 +250,7 @@ void FunctionCounter::placeNaively() {
   }
   if (O.Mix)
     for (BasicBlock &BB : F)
-      if (DT->isReachableFromEntry(&BB))
+      if (DT->isReachableFromEntry(&BB) && !V.isUntouched(&BB))
         BlockOf(&BB);
 }
 
@@ -552,7 +554,7 @@ void FunctionCounter::place() {
     ClassState &C = Classes[Equal->of(BB)];
     if (!C.Where)
       C.Where = BB;
-    C.Needed |= O.Mix;
+    C.Needed |= O.Mix && !V.isUntouched(BB);
   }
   for (const Site &S : Sites)
     if (int Class = Equal->of(S.At->getParent()); Class >= 0)
@@ -575,7 +577,7 @@ void FunctionCounter::place() {
   };
   if (O.Mix)
     for (BasicBlock &BB : F)
-      if (DT->isReachableFromEntry(&BB))
+      if (DT->isReachableFromEntry(&BB) && !V.isUntouched(&BB))
         BlockOf(&BB);
   for (const Site &S : Sites) {
     unsigned Block = BlockOf(S.At->getParent());
@@ -598,6 +600,7 @@ void FunctionCounter::place() {
 
 bool FunctionCounter::run(std::string &Problem) {
   Sites = findSites(F, FAM.getResult<TargetLibraryAnalysis>(F));
+  erase_if(Sites, [&](const Site &S) { return V.isUntouched(S.At->getParent()); });
   if (Sites.empty() && !O.Mix)
     return false;
   splitAtOpaqueCalls();
@@ -623,8 +626,9 @@ bool FunctionCounter::run(std::string &Problem) {
 
 } // namespace
 
-bool countFunction(Function &F, FunctionAnalysisManager &FAM, const Options &O, std::string &Problem) {
-  return FunctionCounter(F, FAM, O).run(Problem);
+bool countFunction(Function &F, FunctionAnalysisManager &FAM, const Options &O, const Versions &V,
+                   std::string &Problem) {
+  return FunctionCounter(F, FAM, O, V).run(Problem);
 }
 
 } // namespace memlens

@@ -3,13 +3,15 @@
 #define MEMLENS_PASS_COUNTING_H
 
 #include "options.h"
+#include "versions.h"
 
 #include "llvm/IR/PassManager.h"
 
 namespace memlens {
 
 /// True when the function was changed. `Problem` gets a sentence when it could not be counted.
-bool countFunction(llvm::Function &F, llvm::FunctionAnalysisManager &FAM, const Options &O, std::string &Problem);
+bool countFunction(llvm::Function &F, llvm::FunctionAnalysisManager &FAM, const Options &O, const Versions &V,
+                   std::string &Problem);
 
 } // namespace memlens
 

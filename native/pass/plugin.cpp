@@ -47,10 +47,14 @@ PreservedAnalyses CountPass::run(Module &M, ModuleAnalysisManager &MAM) {
   for (Function &F : M)
     if (canBeCounted(F, Early))
       Functions.push_back(&F);
+  Versions V;
+  for (Function *F : Functions)
+    markRegions(*F, O, V);
+  V.finish();
   for (Function *F : Functions) {
-    markRegions(*F, O);
+    FAM.invalidate(*F, PreservedAnalyses::none());
     std::string Problem;
-    countFunction(*F, FAM, O, Problem);
+    countFunction(*F, FAM, O, V, Problem);
     if (!Problem.empty())
       M.getContext().diagnose(DiagnosticInfoUnsupported(*F, "memlens: " + Problem, DiagnosticLocation(), DS_Warning));
     FAM.invalidate(*F, PreservedAnalyses::none());

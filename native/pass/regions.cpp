@@ -9,6 +9,7 @@
 #include "llvm/IR/IRBuilder.h"
 #include "llvm/IR/Instructions.h"
 #include "llvm/IR/Module.h"
+#include "llvm/Transforms/Utils/BasicBlockUtils.h"
 
 using namespace llvm;
 
@@ -41,7 +42,7 @@ static Instruction *lastPlace(BasicBlock &BB) {
   return BB.getTerminator();
 }
 
-static void makeRegion(Function &F, StringRef Name) {
+static void makeRegion(Function &F, StringRef Name, Function *Untouched) {
   Module &M = *F.getParent();
   LLVMContext &C = M.getContext();
   Type *Pointer = PointerType::get(C, 0);
@@ -61,7 +62,32 @@ static void makeRegion(Function &F, StringRef Name) {
   }
   IRBuilder<> B(startOf(F.getEntryBlock()));
   B.SetCurrentDebugLocation(Here);
-  B.CreateCall(Enter, {Region});
+  if (Untouched) {
+    FunctionCallee Choose = M.getOrInsertFunction("__memlens_count_enter_sampled", Type::getInt32Ty(C), Pointer);
+    cast<Function>(Choose.getCallee())->setDoesNotThrow();
+    Value *Counts = B.CreateCall(Choose, {Region});
+    BasicBlock *Entry = B.GetInsertBlock();
+    BasicBlock *Body = SplitBlock(Entry, &*B.GetInsertPoint());
+    BasicBlock *Other = BasicBlock::Create(C, "memlens.untouched", &F, Body);
+    Entry->getTerminator()->eraseFromParent();
+    B.SetInsertPoint(Entry);
+    B.CreateCondBr(B.CreateIsNotNull(Counts), Body, Other);
+    B.SetInsertPoint(Other);
+    B.SetCurrentDebugLocation(Here);
+    SmallVector<Value *, 8> Arguments;
+    for (Argument &A : F.args())
+      Arguments.push_back(&A);
+    CallInst *Result = B.CreateCall(Untouched->getFunctionType(), Untouched, Arguments);
+    Result->setCallingConv(F.getCallingConv());
+    Result->setAttributes(F.getAttributes().removeFnAttributes(C));
+    B.CreateCall(Leave, {Region});
+    if (F.getReturnType()->isVoidTy())
+      B.CreateRetVoid();
+    else
+      B.CreateRet(Result);
+  } else {
+    B.CreateCall(Enter, {Region});
+  }
   for (Instruction *End : Ends) {
     B.SetInsertPoint(End);
     B.SetCurrentDebugLocation(Here);
@@ -93,13 +119,16 @@ static void closeLostRegions(Function &F) {
   }
 }
 
-void markRegions(Function &F, const Options &O) {
-  closeLostRegions(F);
-  if (!O.Functions)
-    return;
+void markRegions(Function &F, const Options &O, Versions &V) {
   std::string Name = readableName(F);
-  if (O.Functions->match(Name) || O.Functions->match(F.getName()))
-    makeRegion(F, Name);
+  if (O.Functions && (O.Functions->match(Name) || O.Functions->match(F.getName()))) {
+    Function *Untouched = O.Versions ? V.copyFunction(F) : nullptr;
+    makeRegion(F, Name, Untouched);
+    V.choosesItself(F);
+  }
+  if (O.Versions)
+    V.copyRegions(F);
+  closeLostRegions(F);
 }
 
 } // namespace memlens

@@ -1,0 +1,179 @@
+#include "versions.h"
+
+#include "sites.h"
+
+#include "llvm/ADT/SetVector.h"
+#include "llvm/IR/CFG.h"
+#include "llvm/IR/Dominators.h"
+#include "llvm/IR/IRBuilder.h"
+#include "llvm/IR/Instructions.h"
+#include "llvm/IR/Module.h"
+#include "llvm/Transforms/Utils/BasicBlockUtils.h"
+#include "llvm/Transforms/Utils/Cloning.h"
+#include "llvm/Transforms/Utils/SSAUpdater.h"
+
+using namespace llvm;
+
+namespace memlens {
+
+static bool isCallOf(const Instruction &I, StringRef Name) {
+  const auto *Call = dyn_cast<CallInst>(&I);
+  const Function *Callee = Call ? Call->getCalledFunction() : nullptr;
+  return Callee && Callee->getName() == Name;
+}
+
+void Versions::copyRegions(Function &F) {
+  std::vector<CallInst *> Enters;
+  for (BasicBlock &BB : F)
+    for (Instruction &I : BB)
+      if (isCallOf(I, "__memlens_count_enter"))
+        Enters.push_back(cast<CallInst>(&I));
+  for (CallInst *Enter : Enters) // an inner region's copy inside an outer one's stays as it is
+    copyRegion(Enter);
+}
+
+void Versions::copyRegion(CallInst *Enter) {
+  Function &F = *Enter->getFunction();
+  Value *Region = Enter->getArgOperand(0);
+  BasicBlock *Before = Enter->getParent();
+  if (Blocks.contains(Before))
+    return;
+  BasicBlock *First = SplitBlock(Before, Enter->getNextNode());
+  SmallPtrSet<BasicBlock *, 4> Ends;
+  std::vector<Instruction *> Leaves;
+  for (BasicBlock &BB : F)
+    for (Instruction &I : BB)
+      if (isCallOf(I, "__memlens_count_leave") && cast<CallInst>(I).getArgOperand(0) == Region)
+        Leaves.push_back(&I);
+  for (Instruction *Leave : Leaves) {
+    BasicBlock *BB = Leave->getParent();
+    Ends.insert(Leave == &BB->front() ? BB : SplitBlock(BB, Leave));
+  }
+
+  // What is reached only through the call, up to where the region ends.
+  DominatorTree DT(F);
+  SetVector<BasicBlock *> Body;
+  Body.insert(First);
+  for (unsigned I = 0; I < Body.size(); ++I) {
+    const Instruction *End = Body[I]->getTerminator();
+    if (isa<IndirectBrInst>(End) || isa<CallBrInst>(End) || Body[I]->hasAddressTaken() || isa<CatchSwitchInst>(End))
+      return;
+    for (const Instruction &One : *Body[I])
+      if (const auto *Call = dyn_cast<CallBase>(&One); Call && (Call->cannotDuplicate() || Call->isConvergent() || returnsTwice(*Call)))
+        return;
+    for (BasicBlock *Next : successors(Body[I]))
+      if (!Ends.contains(Next) && Next != First && DT.dominates(First, Next))
+        Body.insert(Next);
+  }
+  if (Ends.contains(First))
+    return; // nothing is inside
+
+  ValueToValueMapTy Map;
+  SmallVector<BasicBlock *, 16> Copied;
+  for (BasicBlock *BB : Body) {
+    BasicBlock *Copy = CloneBasicBlock(BB, Map, ".untouched", &F);
+    Map[BB] = Copy;
+    Copied.push_back(Copy);
+    Blocks.insert(Copy);
+    Work.push_back(Copy);
+  }
+  remapInstructionsInBlocks(Copied, Map);
+
+  // Blocks after the region have two predecessors for each they had.
+  for (BasicBlock *BB : Body)
+    for (BasicBlock *Next : successors(BB)) {
+      if (Body.contains(Next))
+        continue;
+      for (PHINode &Phi : Next->phis()) {
+        if (Phi.getBasicBlockIndex(cast<BasicBlock>(Map[BB])) >= 0)
+          continue; // several edges of one block
+        for (unsigned I = 0, N = Phi.getNumIncomingValues(); I < N; ++I)
+          if (Phi.getIncomingBlock(I) == BB) {
+            Value *Old = Phi.getIncomingValue(I);
+            auto Mapped = Map.find(Old);
+            Phi.addIncoming(Mapped == Map.end() ? Old : static_cast<Value *>(Mapped->second), cast<BasicBlock>(Map[BB]));
+          }
+      }
+    }
+
+  LLVMContext &C = F.getContext();
+  Module &M = *F.getParent();
+  FunctionCallee Choose = M.getOrInsertFunction("__memlens_count_enter_sampled", Type::getInt32Ty(C), Enter->getArgOperand(0)->getType());
+  cast<Function>(Choose.getCallee())->setDoesNotThrow();
+  Enter->setCalledFunction(Choose);
+  IRBuilder<> B(Before->getTerminator());
+  Value *Counts = B.CreateICmpNE(Enter, ConstantInt::get(Type::getInt32Ty(C), 0));
+  B.CreateCondBr(Counts, First, cast<BasicBlock>(Map[First]));
+  Before->getTerminator()->eraseFromParent();
+
+  // What the body computes and others use has two definitions now.
+  for (BasicBlock *BB : Body)
+    for (Instruction &I : *BB) {
+      SmallVector<Use *, 8> Outside;
+      for (Use &U : I.uses()) {
+        auto *User = cast<Instruction>(U.getUser());
+        BasicBlock *At = User->getParent();
+        if (auto *Phi = dyn_cast<PHINode>(User))
+          At = Phi->getIncomingBlock(U);
+        if (!Body.contains(At) && !Blocks.contains(At))
+          Outside.push_back(&U);
+      }
+      if (Outside.empty())
+        continue;
+      SSAUpdater Values;
+      Values.Initialize(I.getType(), I.getName());
+      Values.AddAvailableValue(BB, &I);
+      Values.AddAvailableValue(cast<BasicBlock>(Map[BB]), Map[&I]);
+      for (Use *U : Outside)
+        Values.RewriteUse(*U);
+    }
+}
+
+Function *Versions::copyFunction(Function &F) {
+  if (Functions.contains(&F) || F.isDeclaration() || F.isInterposable() || F.hasFnAttribute(Attribute::NoDuplicate) ||
+      F.isVarArg() || F.hasFnAttribute(Attribute::Naked) || F.hasFnAttribute(Attribute::ReturnsTwice))
+    return nullptr;
+  Function *&Copy = Copies[&F];
+  if (Copy)
+    return Copy;
+  ValueToValueMapTy Map;
+  Copy = CloneFunction(&F, Map);
+  Copy->setName(F.getName() + ".untouched");
+  Copy->setLinkage(GlobalValue::InternalLinkage);
+  Copy->setVisibility(GlobalValue::DefaultVisibility);
+  Copy->setComdat(nullptr);
+  Functions.insert(Copy);
+  for (BasicBlock &BB : *Copy) {
+    Blocks.insert(&BB);
+    Work.push_back(&BB);
+  }
+  return Copy;
+}
+
+/// A call, or a parallel part that is handed to threads, from a copy leads to copies.
+void Versions::redirect(CallBase &Call) {
+  if (Function *Callee = Call.getCalledFunction()) {
+    const StringRef Name = Callee->getName();
+    if (Name == "__kmpc_fork_call" || Name == "__kmpc_fork_call_if" || Name == "__kmpc_fork_teams") {
+      for (Use &Argument : Call.args())
+        if (auto *Part = dyn_cast<Function>(Argument.get()))
+          if (Function *Copy = copyFunction(*Part))
+            Argument.set(Copy);
+    } else if (!Choosing.contains(Callee)) {
+      if (Function *Copy = copyFunction(*Callee))
+        Call.setCalledFunction(Copy);
+    }
+  }
+}
+
+void Versions::finish() {
+  while (!Work.empty()) {
+    BasicBlock *BB = Work.back();
+    Work.pop_back();
+    for (Instruction &I : *BB)
+      if (auto *Call = dyn_cast<CallBase>(&I))
+        redirect(*Call);
+  }
+}
+
+} // namespace memlens
