@@ -109,7 +109,8 @@ static void end_run(struct vcpu *vcpu) {
   }
   kind->parts = (uint16_t)vcpu->run_parts;
   if (vcpu->run_parts > 1) vcpu->last_insn->multipart = true;
-  kind->runs++;
+  if (ml_plugin.only != NULL) kind->runs++;
+  else __atomic_fetch_add(&kind->runs, 1, __ATOMIC_RELAXED);
 }
 
 /* The main thread's stack is where its first store goes: every start-up code calls something. */
@@ -193,7 +194,15 @@ void ml_on_block(unsigned cpu, void *data) {
   struct block_info *block = data;
   ml_vcpus[cpu]->serial++;
   block->first->runs++;
-  for (unsigned i = 0; i < block->count; i++) block->insns[i]->executions++;
+  if (ml_plugin.only != NULL)
+    for (unsigned i = 0; i < block->count; i++) block->insns[i]->executions++;
+  else
+    for (unsigned i = 0; i < block->count; i++) __atomic_fetch_add(&block->insns[i]->executions, 1, __ATOMIC_RELAXED);
+}
+
+void ml_on_whole_block(unsigned cpu, void *data) {
+  const struct block_count *block = data;
+  ml_counter(ml_vcpus[cpu]->base, block->place)->parts[0]++;
 }
 
 void ml_on_tick(unsigned cpu, void *data) {

@@ -247,6 +247,7 @@ extern struct plugin {
   pthread_mutex_t lock;
 } ml_plugin;
 bool ml_counts_inline(void); /* may translated code count by itself now? */
+bool ml_only_counts(void);   /* no addresses are asked for */
 void ml_ask_reset(void);
 uint64_t ml_now_ns(void);
 
@@ -258,6 +259,7 @@ void ml_on_own_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address
 void ml_on_atomic_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_page_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_block(unsigned cpu, void *block);
+void ml_on_whole_block(unsigned cpu, void *block_count);
 void ml_on_tick(unsigned cpu, void *unused);
 void ml_on_unseen(unsigned cpu, void *insn);
 void ml_accesses_after_fork(void);

@@ -163,12 +163,13 @@ static bool landing_find(uint64_t pc, bool add) {
 #define MAX_INSNS 512
 #define ENOUGH_EXECUTIONS 8
 
-/* Exactly one run of each kind in every execution; the last one may not have been looked at yet. */
+/* Exactly one run of each kind in every execution; the last one of each thread may not have been looked at yet. */
 static bool always_the_same(const struct insn *insn) {
+  const uint64_t threads = ml_plugin.only != NULL ? 1 : (uint64_t)ml_plugin.highest_vcpu + 1;
   for (unsigned i = 0; i < insn->kind_count; i++) {
     const uint32_t runs = insn->kinds[i].runs;
-    if (runs >= UINT32_MAX / 2 || insn->executions < ENOUGH_EXECUTIONS ||
-        (runs != insn->executions && runs + 1 != insn->executions))
+    if (runs >= UINT32_MAX / 2 || insn->executions < ENOUGH_EXECUTIONS * threads || runs > insn->executions ||
+        runs + threads < insn->executions)
       return false;
   }
   return true;
@@ -220,7 +221,7 @@ static void look_up(struct translated *one, struct qemu_plugin_insn *handle) {
 }
 
 /* May the block count its executions only? */
-static struct block_count *counts_whole(const struct translated *all, size_t count, bool known_block) {
+static struct block_count *counts_whole(const struct translated *all, size_t count, bool known_block, bool inline_now) {
   struct insn *members[MAX_INSNS];
   unsigned member_count = 0, accesses = 0;
   if (!known_block || ml_plugin.handles_faults) return NULL;
@@ -231,7 +232,7 @@ static struct block_count *counts_whole(const struct translated *all, size_t cou
       return NULL;
     if (ml_settings.functions[0] != 0 && ml_function_region(insn->pc) != 0) return NULL; /* a region begins in it */
     if (insn->kind_count == 0) continue;
-    if (!is_learned(insn) || !can_count_inline(insn) || !always_the_same(insn)) return NULL;
+    if (!is_learned(insn) || (inline_now && !can_count_inline(insn)) || !always_the_same(insn)) return NULL;
     members[member_count++] = insn;
     accesses += insn->kind_count;
   }
@@ -282,8 +283,13 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
   }
   const bool known_block = first->runs >= 2;
   if (first->runs > 0) ml_plugin.learning_limit += LEARNING_OF_BLOCK;
-  const struct block_count *whole = inline_now && n_insns <= MAX_INSNS ? counts_whole(all, count, known_block) : NULL;
-  if (whole != NULL)
+  /* Where code cannot count inline (several threads, regions that change often), a call for each execution is still
+   * cheaper than one for each access. */
+  const bool may_be_whole = n_insns <= MAX_INSNS && (inline_now || ml_only_counts());
+  struct block_count *whole = may_be_whole ? counts_whole(all, count, known_block, inline_now) : NULL;
+  if (whole != NULL && !inline_now)
+    qemu_plugin_register_vcpu_tb_exec_cb(tb, ml_on_whole_block, QEMU_PLUGIN_CB_NO_REGS, whole);
+  else if (whole != NULL)
 #if ML_PLUGIN_API == 1
     qemu_plugin_register_vcpu_tb_exec_inline(tb, QEMU_PLUGIN_INLINE_ADD_U64, ml_inline_counter(whole->place), 1);
 #else
@@ -317,6 +323,8 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     if (insn->modifies || insn->conditional) {
       qemu_plugin_register_vcpu_mem_cb(handle, ml_on_atomic_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
       needs_serial = true;
+    } else if (whole != NULL && !inline_now && insn->kind_count > 0) {
+      /* counted with its block */
     } else if (learned && inline_now && can_count_inline(insn)) {
       if (whole == NULL) count_inline(handle, insn);
       if (pages)
