@@ -18,6 +18,12 @@ extern long fuel; extern int exit_at; extern jmp_buf *escape; extern u64 checksu
 extern "C" void opaque(u32 x);
 struct restore {{ jmp_buf *old = escape; ~restore() {{ escape = old; }} }};
 #define NOINLINE __attribute__((noinline))
+#ifdef REGIONS
+#include <memlens.h>
+#define REGION(name) MEMLENS_SCOPE(name)
+#else
+#define REGION(name) (void)0
+#endif
 """
 
 MAIN = """\
@@ -93,7 +99,9 @@ class _Function:
         simple = ["access", "access", "access", "step", "opaque", "call", "copy"]
         if loops:
             simple += ["continue", "break"]
-        nested = ["if", "ifelse", "const_for", "for", "while", "do", "switch", "try", "list", "goto", "triangle", "setjmp", "return"]
+        nested = [
+            "if", "ifelse", "const_for", "for", "while", "do", "switch", "try", "list", "goto", "triangle", "setjmp", "return", "region",
+        ]  # fmt: skip
         kind = rng.choice(simple + nested * 2) if depth < 4 else rng.choice(simple)
         getattr(self, f"_{kind}")(depth, loops)
 
@@ -173,6 +181,11 @@ class _Function:
 
     def _do(self, depth: int, loops: int) -> None:
         self._loop(depth, "do { fuel--; x = x * 5 + 3;", "} while (fuel > 0 && (x & 6));")
+
+    def _region(self, depth: int, loops: int) -> None:
+        self.emit(depth, f'{{ REGION("r{self.rng.randrange(4)}");')
+        self.block(depth + 1, loops)
+        self.emit(depth, "}")
 
     def _switch(self, depth: int, loops: int) -> None:
         self.emit(depth, f"switch (x % {self.rng.randrange(3, 7)}) {{")

@@ -24,7 +24,7 @@ public:
 
 bool canBeCounted(const Function &F, const SmallPtrSetImpl<const Function *> &Early) {
   return !F.isDeclaration() && !F.hasAvailableExternallyLinkage() && !F.hasFnAttribute(Attribute::Naked) &&
-         !F.hasFnAttribute(Attribute::NoProfile) && !F.getName().starts_with("__memlens_") && !Early.contains(&F);
+         !F.hasFnAttribute(Attribute::NoProfile) && !F.getName().starts_with("__memlens_") && !F.getName().starts_with("memlens_private_") && !Early.contains(&F);
 }
 
 PreservedAnalyses CountPass::run(Module &M, ModuleAnalysisManager &MAM) {
