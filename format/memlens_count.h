@@ -31,6 +31,11 @@
 
 #define ML_COUNT_MAX_OF_FUNCTION 32768 /* counters; a function that needs more is not counted, and told */
 
+/* Words that a base can be told to point at, whatever the recorder asks for: the dump of a thread that the runtime has not met
+ * is part of the module. Words below ML_COUNT_MAX_OF_FUNCTION of every array belong to nobody: functions that are not
+ * registered count there. */
+#define ML_COUNT_WORDS_MAX (1u << 20)
+
 struct ml_count_function {
   uint64_t offset_bytes; /* of its first counter behind the base; 0 until registered */
   int64_t table;         /* address of its table minus address of this member */
@@ -41,17 +46,23 @@ struct ml_count_function {
 /* A region that is marked at compile time: one variable for each name and translation unit. */
 struct ml_count_region {
   const char *name;
-  uint64_t number; /* of the runtime: 0 = not asked for yet */
+  uint64_t number; /* of the runtime: 0 = not asked for yet, but for ML_COUNT_REGION_ANY_FRAME */
 };
+/* The region may be begun by a function that returns before its end (memlens.h). Without it, begin and end are in one
+ * function, and a region whose frame is gone is closed at the next switch. */
+#define ML_COUNT_REGION_ANY_FRAME (UINT64_C(1) << 63)
 
 /* Symbols, all of default visibility so that one definition serves the whole process:
  *   extern __thread uint64_t *__memlens_count_base;             initial-exec
- *   int __memlens_count_enter(struct ml_count_region *);       1: count this execution, 0: run the untouched copy
+ *   int __memlens_count_enter(struct ml_count_region *);       always counts, but inside an untouched execution
+ *   int __memlens_count_enter_sampled(struct ml_count_region *);   1: count this execution, 0: run the untouched copy;
+ *                                         for code that has one. 0 also when nobody records
  *   void __memlens_count_leave(struct ml_count_region *);
+ *   void __memlens_count_begin(const char *), __memlens_count_end(const char *);   the same for names that are not constant
  *   void __memlens_count_unwound(void);   after a landing pad or a second return of setjmp: closes the regions of
  *                                         frames that are gone
- * Both enter and leave change the base of the calling thread. Code that was built for sampling by versions calls enter
- * and branches; an execution that is not counted leaves the base where the skipped counters of callees go. */
+ * Both enter and leave change the base of the calling thread. Code that was built for sampling by versions calls
+ * enter_sampled and branches; an execution that is not counted leaves the base where the skipped counters of callees go. */
 
 /* ---- tables (section memlens_tables): bytes; numbers are unsigned LEB128 unless marked s = signed LEB128 -----------
  *   version            ML_COUNT_TABLE_VERSION
@@ -133,7 +144,7 @@ struct ml_count_header {
   uint64_t next_byte;    /* atomic */
   uint64_t entries;      /* atomic: claimed, may exceed ML_COUNT_ENTRIES when the directory is full */
   uint64_t refused;      /* atomic: claims that found no room */
-  uint64_t counters_max; /* words of an array of counters */
+  uint64_t counters_max; /* words of an array of counters; above ML_COUNT_MAX_OF_FUNCTION, used up to ML_COUNT_WORDS_MAX */
   uint64_t sampling;     /* enum ml_count_sampling */
   uint64_t sample_first, sample_every, seed, budget_ppm;
   uint64_t threads_max;  /* threads of a process that keep arrays of their own; those beyond are added up when they end */
@@ -164,7 +175,7 @@ struct ml_count_process {
   uint64_t parent_pid;
   uint64_t ticks_per_second;  /* of the cycle counter, measured */
   uint64_t start_ticks, start_ns, last_ticks, last_ns; /* pairs of both clocks; `last` is written when the process ends in order */
-  uint64_t read_cost_ticks;   /* of one reading of the cycle counter, the least measured */
+  uint64_t read_cost_ticks;   /* of one reading of the cycle counter: the lower quartile of some hundred */
   uint64_t switch_cost_ticks; /* of an empty region, begin to end as another region sees it */
   uint64_t clock;             /* enum ml_count_clock */
   uint64_t counters_used;     /* atomic: words given to modules */
@@ -173,6 +184,9 @@ struct ml_count_process {
   uint64_t regions_refused;   /* atomic: region nodes that found no room */
   uint64_t events_open;       /* how many of the header's events could be opened in the first thread */
   uint64_t event_error;       /* errno of the first that could not */
+  uint64_t events_mask;       /* a bit for each of the header's events that was opened */
+  uint64_t switches_ignored;  /* atomic: ends without a begin, and switches in a signal handler that interrupted one */
+  uint64_t regions_too_deep;  /* atomic: executions beyond the depth that is kept, counted for the region at the limit */
 };
 enum ml_count_clock { ML_CLOCK_TSC = 1, ML_CLOCK_CNTVCT = 2, ML_CLOCK_TIME = 3, ML_CLOCK_TIMEBASE = 4, ML_CLOCK_SYSTEM = 5 };
 
@@ -195,16 +209,18 @@ struct ml_count_place { /* one page, then counters_max words */
   uint64_t counted_self_ticks, untouched_self_ticks; /* without nested regions */
   uint64_t least_ticks, most_ticks; /* of one execution */
   uint64_t open_ticks;       /* cycle counter when the open execution began, 0 = none is open */
-  uint64_t abandoned;        /* executions closed by an exception, longjmp or a missing end */
+  uint64_t abandoned;        /* executions closed by an exception, longjmp, exit or a missing end; they are in the others too */
   uint64_t recursions;       /* executions inside an open one of the same node: not in the others */
   uint64_t counted_events[ML_COUNT_EVENTS], untouched_events[ML_COUNT_EVENTS]; /* scaled when multiplexed */
   uint64_t event_enabled_ns, event_running_ns;
   uint64_t first_ticks, last_ticks; /* first begin, last end */
+  uint64_t joined, joined_ticks;    /* work that a region of another thread handed to this one: how often, how long */
+  uint64_t joined_open_ticks;       /* cycle counter when such work began, 0 = none is under way */
 };
 #define ML_COUNT_PLACE_COUNTERS 4096 /* bytes before the first counter */
 
 #ifdef __cplusplus
-static_assert(sizeof(ml_count_function) == 24 && sizeof(ml_count_region) == 16 && sizeof(ml_count_entry) == 64);
+static_assert(sizeof(ml_count_function) == 24 && sizeof(ml_count_region) == 16 && sizeof(ml_count_entry) == 64, "layout");
 #else
 _Static_assert(sizeof(struct ml_count_function) == 24 && sizeof(struct ml_count_region) == 16, "compiled code");
 _Static_assert(sizeof(struct ml_count_entry) == 64 && sizeof(struct ml_count_place) <= ML_COUNT_PLACE_COUNTERS, "arena");

@@ -252,17 +252,49 @@ void memlens_private_resolve(void) {
 #define MEMLENS_PRIVATE_NOTE(probe, arguments, ...) ((void)0)
 #endif
 
+/* ---- counting ------------------------------------------------------------------------------------------------------ */
+/* `memlens cc` defines __MEMLENS_COUNT__ and links what follows: regions then call the counting runtime themselves, which tells
+   the recorder above. A constant name has a variable of its own, so that a region is found without looking its name up. */
+#if defined(__MEMLENS_COUNT__) && defined(MEMLENS_PRIVATE_HAS_HOOKS)
+#define MEMLENS_PRIVATE_COUNTS 1
+struct memlens_private_counted { /* ml_count_region; the bit says that the end may be in another function */
+  const char *name;
+  uint64_t number;
+};
+#define MEMLENS_PRIVATE_ANY_FRAME ((uint64_t)1 << 63)
+extern int memlens_private_count_enter(struct memlens_private_counted *) __asm__("__memlens_count_enter");
+extern void memlens_private_count_leave(struct memlens_private_counted *) __asm__("__memlens_count_leave");
+extern void memlens_private_count_begin(const char *) __asm__("__memlens_count_begin");
+extern void memlens_private_count_end(const char *) __asm__("__memlens_count_end");
+#define MEMLENS_PRIVATE_REGION_BEGIN(name) memlens_private_count_begin(name)
+/* Something has to follow: the runtime compares stack pointers, and a jump in place of the last call would change it. */
+#define MEMLENS_PRIVATE_REGION_END(name) \
+  memlens_private_count_end(name);       \
+  __asm__ __volatile__("" : : : "memory")
+#else
+#define MEMLENS_PRIVATE_REGION_BEGIN(name) MEMLENS_PRIVATE_CALL(region_begin, (name))
+#define MEMLENS_PRIVATE_REGION_END(name) MEMLENS_PRIVATE_CALL(region_end, (name))
+#endif
+
 /* ---- the annotations ----------------------------------------------------------------------------------------------- */
-MEMLENS_PRIVATE_INLINE void memlens_begin(const char *name) {
+MEMLENS_PRIVATE_INLINE void memlens_private_note_begin(const char *name) {
   (void)name;
   MEMLENS_PRIVATE_NOTE("region_begin", MEMLENS_PRIVATE_ARGUMENT("name"), [name] MEMLENS_PRIVATE_OPERAND((name)));
-  MEMLENS_PRIVATE_CALL(region_begin, (name));
+}
+
+MEMLENS_PRIVATE_INLINE void memlens_private_note_end(const char *name) {
+  (void)name;
+  MEMLENS_PRIVATE_NOTE("region_end", MEMLENS_PRIVATE_ARGUMENT("name"), [name] MEMLENS_PRIVATE_OPERAND((name)));
+}
+
+MEMLENS_PRIVATE_INLINE void memlens_begin(const char *name) {
+  memlens_private_note_begin(name);
+  MEMLENS_PRIVATE_REGION_BEGIN(name);
 }
 
 MEMLENS_PRIVATE_INLINE void memlens_end(const char *name) {
-  (void)name;
-  MEMLENS_PRIVATE_NOTE("region_end", MEMLENS_PRIVATE_ARGUMENT("name"), [name] MEMLENS_PRIVATE_OPERAND((name)));
-  MEMLENS_PRIVATE_CALL(region_end, (name));
+  memlens_private_note_end(name);
+  MEMLENS_PRIVATE_REGION_END(name);
 }
 
 MEMLENS_PRIVATE_INLINE void memlens_phase(const char *name) {
@@ -296,6 +328,27 @@ MEMLENS_PRIVATE_INLINE int memlens_is_recording(void) {
 #endif
 }
 
+#ifdef MEMLENS_PRIVATE_COUNTS
+/* A region with a variable, or NULL: then by its name. */
+MEMLENS_PRIVATE_INLINE void memlens_private_begin_at(const char *name, struct memlens_private_counted *site) {
+  memlens_private_note_begin(name);
+  if (site) memlens_private_count_enter(site);
+  else memlens_private_count_begin(name);
+}
+
+MEMLENS_PRIVATE_INLINE void memlens_private_end_at(const char *name, struct memlens_private_counted *site) {
+  memlens_private_note_end(name);
+  if (site) memlens_private_count_leave(site);
+  else memlens_private_count_end(name);
+  __asm__ __volatile__("" : : : "memory"); /* as above */
+}
+
+/* Two variables, because a compiler knows the value of the first. An expression that is not constant is not evaluated here. */
+#define MEMLENS_PRIVATE_SITE(known, site, region_name)                                                       \
+  static const char *const known __attribute__((unused)) = __builtin_constant_p(region_name) ? (region_name) : 0; \
+  static struct memlens_private_counted site = {__builtin_constant_p(region_name) ? (region_name) : 0, MEMLENS_PRIVATE_ANY_FRAME}
+#endif
+
 #ifdef __cplusplus
 } /* extern "C" */
 
@@ -305,9 +358,11 @@ MEMLENS_PRIVATE_INLINE int memlens_is_recording(void) {
 #define MEMLENS_PRIVATE_MEMBER inline
 #endif
 namespace memlens {
-/* Files with and without MEMLENS_DISABLE may meet in one program: their classes are different ones. */
+/* Files with and without MEMLENS_DISABLE, and counted ones, may meet in one program: their classes are different ones. */
 #ifdef MEMLENS_DISABLE
 inline namespace disabled {
+#elif defined(MEMLENS_PRIVATE_COUNTS)
+inline namespace counted {
 #else
 inline namespace enabled {
 #endif
@@ -315,13 +370,24 @@ inline namespace enabled {
 /* A region from here to the end of the block, also when an exception ends it. The name must live as long. */
 class region {
  public:
+#ifdef MEMLENS_PRIVATE_COUNTS
+  MEMLENS_PRIVATE_MEMBER explicit region(const char *name, memlens_private_counted *site = nullptr) noexcept
+      : name_(name), site_(site) {
+    memlens_private_begin_at(name, site);
+  }
+  MEMLENS_PRIVATE_MEMBER ~region() { memlens_private_end_at(name_, site_); }
+#else
   MEMLENS_PRIVATE_MEMBER explicit region(const char *name) noexcept : name_(name) { memlens_begin(name); }
   MEMLENS_PRIVATE_MEMBER ~region() { memlens_end(name_); }
+#endif
   region(const region &) = delete;
   region &operator=(const region &) = delete;
 
  private:
   const char *name_;
+#ifdef MEMLENS_PRIVATE_COUNTS
+  memlens_private_counted *site_;
+#endif
 };
 
 /* A name for an address range from here to the end of the block. */
@@ -345,7 +411,49 @@ class tagged {
 
 #define MEMLENS_PRIVATE_PASTE_(left, right) left##right
 #define MEMLENS_PRIVATE_PASTE(left, right) MEMLENS_PRIVATE_PASTE_(left, right)
+#ifdef MEMLENS_PRIVATE_COUNTS
+#define MEMLENS_PRIVATE_SCOPE(region_name, number) MEMLENS_PRIVATE_SCOPE_(region_name, number)
 #ifdef __cplusplus
+#define MEMLENS_PRIVATE_SCOPE_(region_name, number)                                          \
+  MEMLENS_PRIVATE_SITE(memlens_known_##number, memlens_site_##number, region_name);          \
+  ::memlens::region memlens_scope_##number(region_name, memlens_known_##number ? &memlens_site_##number : nullptr)
+#else
+struct memlens_private_scope {
+  const char *name;
+  struct memlens_private_counted *site;
+};
+MEMLENS_PRIVATE_INLINE struct memlens_private_scope memlens_private_enter(const char *name,
+                                                                          struct memlens_private_counted *site) {
+  struct memlens_private_scope scope;
+  scope.name = name;
+  scope.site = site;
+  memlens_private_begin_at(name, site);
+  return scope;
+}
+MEMLENS_PRIVATE_INLINE void memlens_private_leave(struct memlens_private_scope *scope) {
+  memlens_private_end_at(scope->name, scope->site);
+}
+#define MEMLENS_PRIVATE_SCOPE_(region_name, number)                                                                 \
+  MEMLENS_PRIVATE_SITE(memlens_known_##number, memlens_site_##number, region_name);                                 \
+  struct memlens_private_scope memlens_scope_##number __attribute__((cleanup(memlens_private_leave), unused)) =     \
+      memlens_private_enter(region_name, memlens_known_##number ? &memlens_site_##number : 0)
+#endif
+#define MEMLENS_SCOPE(name) MEMLENS_PRIVATE_SCOPE(name, __COUNTER__)
+/* Macros from here on: a variable for each place needs them. The functions of these names do the same, by name. */
+#define MEMLENS_PRIVATE_SWITCH(note, by_site, by_name, region_name)                \
+  __extension__({                                                                  \
+    MEMLENS_PRIVATE_SITE(memlens_known, memlens_site, region_name);                \
+    const char *memlens_name = (region_name);                                      \
+    note(memlens_name);                                                            \
+    if (memlens_known) by_site(&memlens_site);                                     \
+    else by_name(memlens_name);                                                    \
+    __asm__ __volatile__("" : : : "memory");                                       \
+  })
+#define memlens_begin(name) \
+  MEMLENS_PRIVATE_SWITCH(memlens_private_note_begin, memlens_private_count_enter, memlens_private_count_begin, name)
+#define memlens_end(name) \
+  MEMLENS_PRIVATE_SWITCH(memlens_private_note_end, memlens_private_count_leave, memlens_private_count_end, name)
+#elif defined(__cplusplus)
 #define MEMLENS_SCOPE(name) ::memlens::region MEMLENS_PRIVATE_PASTE(memlens_scope_, __COUNTER__)(name)
 #else
 MEMLENS_PRIVATE_INLINE const char *memlens_private_enter(const char *name) {

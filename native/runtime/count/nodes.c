@@ -1,0 +1,170 @@
+/* Names, nodes and places. A node is a path of names; a place is what one thread keeps of one node.
+ *
+ * Both hash tables only grow, and a slot is written after what it points to: they are read without the lock. Names and nodes
+ * of a process image outlive its forks; each image publishes the nodes that it uses. */
+#include "count.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define TABLE_SLOTS (2u * ML_NODES_MAX) /* a power of two */
+#define TEXT_BYTES (UINT64_C(4) << 20)
+
+struct node {
+  uint32_t parent, name;
+  uint32_t published; /* generation + 1 of the process image, 0 = never */
+};
+static struct tables {
+  uint32_t name_slots[TABLE_SLOTS], node_slots[TABLE_SLOTS]; /* 0 = empty */
+  const char *names[ML_NAMES_MAX];
+  struct node nodes[ML_NODES_MAX];
+  uint8_t pairing[ML_NAMES_MAX];
+  struct ml_slot ended[ML_NODES_MAX];
+  char text[TEXT_BYTES];
+} *tables;
+static uint32_t name_count = 1, node_count = 1; /* name 0 and node 0: outside any region */
+static uint64_t text_used;
+
+struct ml_count_place ml_no_place;
+uint8_t *ml_pairing;
+
+bool ml_nodes_start(void) {
+  tables = ml_map_private(sizeof *tables);
+  if (tables == NULL) return false;
+  ml_pairing = tables->pairing;
+  return true;
+}
+
+/* ---- names ------------------------------------------------------------------------------------------------- */
+static uint32_t find_name(const char *name, size_t bytes, uint32_t *slot) {
+  uint64_t hash = UINT64_C(0xcbf29ce484222325);
+  for (size_t i = 0; i < bytes; i++) hash = (hash ^ (unsigned char)name[i]) * UINT64_C(0x100000001b3);
+  for (uint32_t at = (uint32_t)(hash ^ hash >> 32);; at++) {
+    *slot = at & (TABLE_SLOTS - 1);
+    const uint32_t found = __atomic_load_n(&tables->name_slots[*slot], __ATOMIC_ACQUIRE);
+    if (found == 0) return 0;
+    const char *text = tables->names[found];
+    if (strncmp(text, name, bytes) == 0 && text[bytes] == 0) return found;
+  }
+}
+
+uint32_t ml_name_of(const char *name) {
+  const size_t bytes = strnlen(name, ML_NAME_BYTES_MAX);
+  uint32_t slot, found = find_name(name, bytes, &slot);
+  if (ML_LIKELY(found != 0)) return found;
+  const uint64_t signals = ml_lock();
+  found = find_name(name, bytes, &slot);
+  if (found == 0 && name_count < ML_NAMES_MAX && text_used + bytes + 1 <= TEXT_BYTES) {
+    char *text = tables->text + text_used;
+    memcpy(text, name, bytes); /* zero-terminated: the memory is fresh */
+    text_used += bytes + 1;
+    found = name_count++;
+    tables->names[found] = text;
+    __atomic_store_n(&tables->name_slots[slot], found, __ATOMIC_RELEASE);
+  }
+  ml_unlock(signals);
+  return found;
+}
+
+const char *ml_name_text(uint32_t name) { return name != 0 ? tables->names[name] : ""; }
+
+/* ---- nodes ------------------------------------------------------------------------------------------------- */
+static uint32_t find_node(uint32_t parent, uint32_t name, uint32_t *slot) {
+  const uint64_t hash = ((uint64_t)parent << 32 | name) * UINT64_C(0x9e3779b97f4a7c15);
+  for (uint32_t at = (uint32_t)(hash >> 40);; at++) {
+    *slot = at & (TABLE_SLOTS - 1);
+    const uint32_t found = __atomic_load_n(&tables->node_slots[*slot], __ATOMIC_ACQUIRE);
+    if (found == 0 || (tables->nodes[found].parent == parent && tables->nodes[found].name == name)) return found;
+  }
+}
+
+uint32_t ml_node_count(void) { return __atomic_load_n(&node_count, __ATOMIC_ACQUIRE); }
+
+uint32_t ml_node_below(uint32_t node, uint32_t name, bool *is_open) {
+  *is_open = true;
+  for (uint32_t at = node; at != 0; at = tables->nodes[at].parent)
+    if (tables->nodes[at].name == name) return at;
+  *is_open = false;
+  uint32_t slot, found = find_node(node, name, &slot);
+  if (found != 0) return found;
+  const uint64_t signals = ml_lock();
+  found = find_node(node, name, &slot);
+  if (found == 0 && node_count < ML_NODES_MAX) {
+    found = node_count;
+    tables->nodes[found] = (struct node){.parent = node, .name = name};
+    __atomic_store_n(&node_count, found + 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&tables->node_slots[slot], found, __ATOMIC_RELEASE);
+  }
+  if (found == 0 && ml_process.shared != NULL) ml_add(&ml_process.shared->regions_refused, 1);
+  ml_unlock(signals);
+  return found != 0 ? found : UINT32_MAX;
+}
+
+/* A node's place means something only together with its name: both or none. */
+static bool publish_node(uint32_t number) {
+  struct node *node = &tables->nodes[number];
+  if (number == 0 || node->published == ml_process.generation + 1) return true;
+  if (!publish_node(node->parent)) return false;
+  const char *text = tables->names[node->name];
+  const size_t bytes = strlen(text) + 1;
+  uint64_t offset;
+  void *content = ml_arena_room(bytes, &offset);
+  struct ml_count_entry *entry = content != NULL ? ml_arena_claim() : NULL;
+  if (entry == NULL) return false;
+  memcpy(content, text, bytes);
+  entry->offset = offset;
+  entry->bytes = bytes;
+  entry->node = number;
+  entry->parent = node->parent;
+  ml_arena_publish(entry, ML_COUNT_NODE);
+  node->published = ml_process.generation + 1;
+  return true;
+}
+
+/* ---- places ------------------------------------------------------------------------------------------------- */
+static void make_place(struct ml_slot *slot, uint32_t node, uint32_t tid, uint32_t flags) {
+  const int saved = errno;
+  slot->place = &ml_no_place;
+  if (ml_process.shared != NULL && publish_node(node)) {
+    const uint64_t bytes = ML_COUNT_PLACE_COUNTERS + ml_arena_header->counters_max * sizeof(uint64_t);
+    uint64_t offset;
+    struct ml_count_place *place = ml_arena_room(bytes, &offset);
+    struct ml_count_entry *entry = place != NULL ? ml_arena_claim() : NULL;
+    if (entry != NULL) {
+      entry->offset = offset;
+      entry->bytes = bytes;
+      entry->thread = tid;
+      entry->node = node;
+      entry->flags = flags;
+      ml_arena_publish(entry, ML_COUNT_PLACE);
+      slot->entry = entry;
+      slot->place = place;
+    }
+  } else if (ml_process.shared != NULL) {
+    ml_add(&ml_process.shared->regions_refused, 1);
+  }
+  errno = saved;
+}
+
+struct ml_slot *ml_place_of_locked(struct ml_thread *self, uint32_t node) {
+  struct ml_slot *slot = &self->slots[node];
+  if (slot->place == NULL) make_place(slot, node, self->tid, self->place_flags);
+  return slot;
+}
+
+struct ml_slot *ml_place_of(struct ml_thread *self, uint32_t node) {
+  struct ml_slot *slot = &self->slots[node];
+  if (ML_LIKELY(slot->place != NULL)) return slot;
+  const uint64_t signals = ml_lock();
+  ml_place_of_locked(self, node);
+  ml_unlock(signals);
+  return slot;
+}
+
+struct ml_slot *ml_ended_place_locked(uint32_t node) {
+  struct ml_slot *slot = &tables->ended[node];
+  if (slot->place == NULL) make_place(slot, node, 0, ML_COUNT_ENDED);
+  return slot;
+}
+
+void ml_nodes_forked(void) { memset(tables->ended, 0, node_count * sizeof *tables->ended); }
