@@ -4,6 +4,7 @@
 
 #include "llvm/ADT/SetVector.h"
 #include "llvm/IR/CFG.h"
+#include "llvm/IR/Constants.h"
 #include "llvm/IR/Dominators.h"
 #include "llvm/IR/IRBuilder.h"
 #include "llvm/IR/Instructions.h"
@@ -22,6 +23,16 @@ static bool isCallOf(const Instruction &I, StringRef Name) {
   return Callee && Callee->getName() == Name;
 }
 
+/// The name of a region, where it can be read from the code: the begin and the end of one may have variables of their own.
+static StringRef nameOf(const Value *Region) {
+  const auto *Variable = dyn_cast<GlobalVariable>(Region->stripPointerCasts());
+  if (!Variable || !Variable->hasDefinitiveInitializer() || Variable->getInitializer()->getNumOperands() < 1)
+    return "";
+  const auto *Text = dyn_cast<GlobalVariable>(Variable->getInitializer()->getOperand(0)->stripPointerCasts());
+  const auto *Characters = Text && Text->hasDefinitiveInitializer() ? dyn_cast<ConstantDataSequential>(Text->getInitializer()) : nullptr;
+  return Characters && Characters->isCString() ? Characters->getAsCString() : "";
+}
+
 void Versions::copyRegions(Function &F) {
   std::vector<CallInst *> Enters;
   for (BasicBlock &BB : F)
@@ -34,7 +45,8 @@ void Versions::copyRegions(Function &F) {
 
 void Versions::copyRegion(CallInst *Enter) {
   Function &F = *Enter->getFunction();
-  Value *Region = Enter->getArgOperand(0);
+  const Value *Region = Enter->getArgOperand(0);
+  const StringRef Name = nameOf(Region);
   BasicBlock *Before = Enter->getParent();
   if (Blocks.contains(Before))
     return;
@@ -43,8 +55,9 @@ void Versions::copyRegion(CallInst *Enter) {
   std::vector<Instruction *> Leaves;
   for (BasicBlock &BB : F)
     for (Instruction &I : BB)
-      if (isCallOf(I, "__memlens_count_leave") && cast<CallInst>(I).getArgOperand(0) == Region)
-        Leaves.push_back(&I);
+      if (isCallOf(I, "__memlens_count_leave"))
+        if (const Value *Left = cast<CallInst>(I).getArgOperand(0); Left == Region || (!Name.empty() && nameOf(Left) == Name))
+          Leaves.push_back(&I);
   for (Instruction *Leave : Leaves) {
     BasicBlock *BB = Leave->getParent();
     Ends.insert(Leave == &BB->front() ? BB : SplitBlock(BB, Leave));
