@@ -12,11 +12,13 @@ TEST_PACKAGES := binutils elfutils clang llvm util-linux nodejs default-jdk-head
   qemu-system-x86 qemu-system-common virtiofsd~ seabios busybox-static cpio kmod \
   lld gdb gfortran musl-tools~ systemtap-sdt-dev~ qemu-user~ gcc-aarch64-linux-gnu~ gcc-riscv64-linux-gnu~ gcc-powerpc64le-linux-gnu~ \
   libc6-dev-arm64-cross~ libc6-dev-riscv64-cross~ libc6-dev-ppc64el-cross~ libclang-rt-dev~ dwz~ \
-  heaptrack~ valgrind~ gawk~ strace~ sqlite3~ xz-utils file~ libnuma-dev~ libjemalloc2~ libtcmalloc-minimal4~ libmimalloc2.0~ golang-go~ rustc~
+  heaptrack~ valgrind~ gawk~ strace~ sqlite3~ xz-utils file~ libnuma-dev~ libjemalloc2~ libtcmalloc-minimal4~ libmimalloc2.0~ golang-go~ rustc~ \
+  clang-16~ llvm-16-dev~ libclang-16-dev~ lld-16~ clang-19~ llvm-19-dev~ libclang-19-dev~ lld-19~ libomp-19-dev~ \
+  autoconf~ automake~ libtool~
 BENCH_PACKAGES := linux-perf/linux-tools-generic
 
 NATIVE_SOURCES := $(shell find format native -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name '*.def') \
-  CMakeLists.txt native/core/symbols/CMakeLists.txt pyproject.toml
+  CMakeLists.txt native/core/symbols/CMakeLists.txt native/pass/CMakeLists.txt pyproject.toml
 WORKLOAD_SOURCES := $(wildcard workloads/*.c workloads/*.cpp workloads/*.h workloads/*.S) workloads/CMakeLists.txt
 
 .PHONY: help
@@ -32,16 +34,24 @@ $(VENV)/.stamp-venv: pyproject.toml
 	@$(BIN)/pip install -q --disable-pip-version-check 'scikit-build-core>=0.10' 'nanobind>=2.2' 'numpy>=1.26' 'pyarrow>=15' 'duckdb>=1.0' 'rich>=13.7'
 	@touch $@
 
-$(VENV)/.stamp-build: $(VENV)/.stamp-venv $(NATIVE_SOURCES)
+# Which LLVMs are installed with their headers: the package has plugins for them, and is built again when they change.
+LIST_LLVMS := ls -d /usr/lib/llvm-*/include/llvm/Passes/PassBuilder.h /usr/lib/llvm-*/include/clang/AST/AST.h 2>/dev/null
+.PHONY: always
+$(VENV)/.llvms: always
+	@mkdir -p $(VENV); test "$$($(LIST_LLVMS))" = "$$(cat $@ 2>/dev/null)" && test -e $@ || { $(LIST_LLVMS); true; } > $@
+
+$(VENV)/.stamp-build: $(VENV)/.stamp-venv $(NATIVE_SOURCES) $(VENV)/.llvms
 	@echo "building memlens"
 	@$(BIN)/pip install -q --disable-pip-version-check --no-build-isolation -e .
 	@cp $$(find $(VENV)/lib -name '_core.pyi' -o -name '_sampling.pyi') src/memlens/  # generated, for mypy and editors
 	@touch $@
 
+# Builds once more: the compiler plugins need the LLVMs that are among these packages.
 $(VENV)/.stamp-test: $(VENV)/.stamp-build
 	@tools/ensure-packages $(TEST_PACKAGES)
 	@$(BIN)/pip install -q --disable-pip-version-check --no-build-isolation -e '.[test]'
-	@touch $@
+	@{ $(LIST_LLVMS); true; } > $(VENV)/.llvms
+	@touch $(VENV)/.stamp-build $@
 
 $(BUILD)/workloads/.stamp: $(VENV)/.stamp-venv $(WORKLOAD_SOURCES)
 	@cmake -S workloads -B $(BUILD)/workloads -G Ninja >/dev/null

@@ -11,11 +11,12 @@ Everything here is imported on first use, so that the command line starts fast.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from .version import __version__
 
+TYPE_CHECKING = False  # typing's, without importing it: `memlens cc` starts thousands of times in a build
 if TYPE_CHECKING:
+    from typing import Any
+
     from .annotations import is_recording, phase, region, tag, untag
     from .capture.reader import Capture
     from .capture.reader import open_capture as open

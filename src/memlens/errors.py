@@ -61,6 +61,12 @@ class CollectorError(MemlensError):
     exit_status = 69
 
 
+class ToolchainError(MemlensError):
+    """A compiler, linker or plugin that `memlens cc` needs is not there, or of another version."""
+
+    exit_status = 72
+
+
 class OutputError(MemlensError):
     """An output file or directory cannot be written: exists, no room, no permission."""
 
@@ -92,6 +98,7 @@ EXIT_STATUSES: dict[int, str] = {
     NoDataError.exit_status: "the capture holds nothing that was asked for",
     CollectorError.exit_status: "a collector that was asked for cannot run here",
     MemlensError.exit_status: "another error, or a bug in memlens",
+    ToolchainError.exit_status: "`cc`, `c++`: no clang, linker, plugin or library that fits; else clang's own status is passed on",
     OutputError.exit_status: "an output cannot be written",
     ProgramNotExecutable.exit_status: "`record`, `verify`: the program cannot be executed",
     ProgramNotFound.exit_status: "`record`, `verify`: the program was not found",

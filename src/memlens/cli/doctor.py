@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .main import new_parser
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 EXAMPLES = """\
   memlens doctor            what works here, why not, and the command that changes that
@@ -19,6 +22,7 @@ def gather() -> dict[str, Any]:
     """Facts, and the state of each collector."""
     from .. import registry
     from ..collect import facts as machine_facts
+    from ..compile import survey, toolchain
 
     facts = machine_facts.gather()
     collectors = []
@@ -37,7 +41,12 @@ def gather() -> dict[str, Any]:
                 "missing": [{"reason": reason, "remedy": remedy} for reason, remedy in availability.reasons],
             }
         )
-    return {"facts": facts, "collectors": collectors}
+    return {
+        "facts": facts,
+        "collectors": collectors,
+        "compilers": survey.survey(),
+        "counted_machines": sorted(toolchain.installed().archives),
+    }
 
 
 def main(arguments: list[str]) -> int:
@@ -78,6 +87,7 @@ def _show(state: dict[str, Any]) -> None:
         for missing in entry["missing"]:
             console.print(f"  • {escape(missing['reason'])}")
             console.print(f"    → {escape(missing['remedy'])}", style="cyan")
+    _show_compilers(state, console)
     facts = state["facts"]
     console.print(
         f"\nperf_event_paranoid {facts['perf_event_paranoid']}, mlock limit {_limit(facts['memlock_limit_bytes'])}, "
@@ -86,6 +96,25 @@ def _show(state: dict[str, Any]) -> None:
         style="dim",
     )
     console.print("next: memlens record -- ./program")
+
+
+def _show_compilers(state: dict[str, Any], console: Console) -> None:
+    from rich.markup import escape
+
+    from ..compile.toolchain import REBUILD, packages
+
+    machines = ", ".join(state["counted_machines"]) or "no machine"
+    console.print(f"\n[bold]compilers for memlens cc and c++[/]  [dim]counting for {escape(machines)}[/]")
+    styles = {"counts": "green", "counts in part": "yellow", "cannot count": "red"}
+    for entry in state["compilers"]:
+        style = styles[entry["state"]]
+        console.print(f"  clang {entry['version']}  [{style}]{entry['state']}[/]  {escape(entry['detail'])}")
+        for missing in entry["missing"]:
+            console.print(f"    • {escape(missing['reason'])}")
+            console.print(f"      → {escape(missing['remedy'])}", style="cyan")
+    if not any(entry["state"] != "cannot count" for entry in state["compilers"]):
+        console.print("  • no clang here can count")
+        console.print(f"    → sudo apt-get install {packages(19)}; then {REBUILD}", style="cyan")
 
 
 def _limit(value: int) -> str:

@@ -21,6 +21,8 @@ COMMANDS: dict[str, str] = {
     "diff": "compare two captures, with thresholds for CI",
     "query": "ask a capture's tables with SQL",
     "export": "write a capture's tables as CSV, JSON or Parquet",
+    "cc": "compile C with clang so that every run counts its accesses",
+    "c++": "the same for C++",
     "verify": "judge claimed counts of accesses by the emulator's exact ones",
     "doctor": "what this machine can measure, why not, and what to type",
     "config": "where memlens.h and the libraries for other programs are",
@@ -94,6 +96,10 @@ def run(arguments: list[str]) -> int:
         what = "option" if name.startswith("-") else "command"
         hint = f"did you mean: memlens {close[0]}" if close else "memlens --help lists the commands"
         raise UsageError(f"there is no {what} {name!r}", hint=hint)
+    if name in ("cc", "c++"):
+        from . import compile as compiler
+
+        return compiler.main(name, rest)
     status: int = importlib.import_module(f".{name}", __package__).main(rest)
     return status
 

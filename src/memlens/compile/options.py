@@ -1,0 +1,128 @@
+"""The options that are ours: all begin with --memlens; the rest is clang's, untouched."""
+
+from __future__ import annotations
+
+from ..errors import UsageError
+
+STEPS = ("sets", "constants", "trips", "exits", "keep", "publish")
+"""The steps of counter placement, as the pass names them."""
+
+HELP = """\
+usage: memlens {name} [--memlens-OPTION...] clang's own options and files
+
+Compiles and links as {clang} does, and adds counting: every run of the program under `memlens record`
+counts loads, stores and bytes of each region exactly. All options but these are clang's.
+
+  --memlens=count|none          count (the default), or leave the command to clang as it is
+  --memlens-functions=REGEX     functions whose demangled or linkage name matches are regions;
+                                @FILE reads expressions from a file, one a line; may be repeated
+  --memlens-mix                 count operations too: integer, floating-point, vector, branches, calls
+  --memlens-versions            keep an untouched copy of region bodies, for sampling executions
+  --memlens-naive               one counter for each access: slow, for checking memlens itself
+  --memlens-placement=LIST      turn steps of counter placement off, for experiments: any of
+                                no-{steps}
+  --memlens-clang=PATH          the clang to use; also MEMLENS_CLANG. Else the newest with a plugin
+  --memlens-verbose             print the clang command
+  --memlens-help                this text; clang's own: memlens {name} -help
+
+The same as a single executable, for build systems that want one: memlens-{name}.
+
+examples:
+  make CC="memlens cc" CXX="memlens c++"
+  cmake -DCMAKE_C_COMPILER=memlens-cc -DCMAKE_CXX_COMPILER=memlens-c++ ..
+  CC=memlens-cc CXX=memlens-c++ ./configure
+  memlens {name} -O2 -fopenmp --memlens-functions='^solve' solver.{suffix} -o solver
+"""
+
+
+class Options:
+    """What the user asked of memlens on a compiler's command line."""
+
+    __slots__ = ("clang", "functions", "help", "mix", "mode", "naive", "off", "verbose", "versions")
+
+    def __init__(self) -> None:
+        self.mode = ""  # "" = not said: count, but not a freestanding program
+        self.clang = ""
+        self.functions: list[str] = []
+        self.off: list[str] = []
+        self.mix = self.naive = self.versions = self.verbose = self.help = False
+
+    def for_pass(self) -> str:
+        """The value of MEMLENS_PASS; the expression is last because it may hold any character."""
+        fields = [name for name in ("mix", "naive", "versions") if getattr(self, name)]
+        if self.off:
+            fields.append("off=" + ",".join(self.off))
+        if self.functions:
+            alone = len(self.functions) == 1
+            fields.append("functions=" + (self.functions[0] if alone else "|".join(f"({f})" for f in self.functions)))
+        return ";".join(fields)
+
+
+def help_text(name: str) -> str:
+    plus = name == "c++"
+    return HELP.format(
+        name=name, clang="clang++" if plus else "clang", steps=", no-".join(STEPS), suffix="cpp" if plus else "c"
+    )
+
+
+def take(arguments: list[str]) -> tuple[Options, list[str]]:
+    """Splits a command line into our options and clang's arguments, whose order is kept.
+
+    >>> options, rest = take(["-c", "--memlens-mix", "a.c"])
+    >>> options.for_pass(), rest
+    ('mix', ['-c', 'a.c'])
+    """
+    options, rest = Options(), []
+    options.help = arguments == ["--help"]
+    for position, argument in enumerate(arguments):
+        # What follows these is a value, whatever it looks like.
+        is_value = position > 0 and arguments[position - 1] in ("-Xclang", "-Xlinker", "-o")
+        if argument.startswith("--memlens") and not is_value:
+            _take_one(options, argument)
+        else:
+            rest.append(argument)
+    return options, rest
+
+
+def _take_one(options: Options, argument: str) -> None:
+    name, equals, value = argument.partition("=")
+    if equals and not value:
+        raise UsageError(f"{name} has no value", hint="memlens cc --memlens-help")
+    switch = name.removeprefix("--memlens-")
+    if switch in ("mix", "naive", "versions", "verbose", "help") and not equals:
+        setattr(options, switch, True)
+    elif name == "--memlens" and value in ("count", "none"):
+        options.mode = value
+    elif argument == "--memlens=trace":
+        raise UsageError("--memlens=trace is not in this version", hint="it counts: --memlens=count")
+    elif name == "--memlens":
+        raise UsageError(f"--memlens is count or none, not {value!r}", hint="memlens cc --memlens-help")
+    elif name == "--memlens-clang" and equals:
+        options.clang = value
+    elif name == "--memlens-functions" and equals:
+        options.functions.extend(_expressions(value))
+    elif name == "--memlens-placement" and equals:
+        for step in value.split(","):
+            step = step.removeprefix("no-")
+            if step not in STEPS:
+                raise UsageError(
+                    f"--memlens-placement: there is no step {step!r}", hint="steps: no-" + ", no-".join(STEPS)
+                )
+            options.off.append(step)
+    else:
+        raise UsageError(f"there is no option {argument!r}", hint="memlens cc --memlens-help")
+
+
+def _expressions(value: str) -> list[str]:
+    if not value.startswith("@"):
+        return [value]
+    path = value[1:]
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            lines = [line.strip() for line in file]
+    except OSError as error:
+        raise UsageError(f"--memlens-functions: cannot read {path}: {error.strerror}") from None
+    found = [line for line in lines if line and not line.startswith("#")]
+    if not found:
+        raise UsageError(f"--memlens-functions: {path} has no expression", hint="one a line; # begins a comment")
+    return found
