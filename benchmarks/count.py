@@ -117,7 +117,7 @@ class Bench:
         if shown.returncode != 0:
             raise BenchmarkError(f"memlens cc does not work here: {shown.stderr.strip()[-300:]}")
         words = shlex.split(shown.stderr.strip().splitlines()[0])
-        self.clang = words[0].lstrip("+ ") or words[1]
+        self.clang = next(word for word in words if "clang" in Path(word).name)
         self.clangxx = re.sub(r"clang(?=[-\d]*$)", "clang++", self.clang)
         version = re.search(r"(\d+)$", self.clang)
         self.linker = [f"-fuse-ld={shutil.which(f'ld.lld-{version[1]}')}"] if version else ["-fuse-ld=lld"]
@@ -214,7 +214,7 @@ class Bench:
 
     def table(self, capture: Path, sql: str) -> list[dict[str, object]]:
         done = subprocess.run(
-            [*self.memlens, "query", str(capture), sql, "--format", "json"], capture_output=True, text=True, check=True
+            [*self.memlens, "query", "--json", str(capture), sql], capture_output=True, text=True, check=True
         )
         return (
             [json.loads(line) for line in done.stdout.splitlines()]
@@ -242,7 +242,7 @@ def speed(bench: Bench, programs: list[Program], threads: list[int], peers: bool
     lines, verdicts = ["## Speed", ""], []
     for count in threads:
         variants: dict[str, tuple[list[str], str | None]] = {
-            CONTROL: ([], None), COUNT: ([], ""), SAMPLED: (["--memlens-versions"], "every=100"),
+            CONTROL: ([], None), COUNT: ([], ""), SAMPLED: ([], "every=100"),
         }  # fmt: skip
         chosen = [p for p in programs if p.threads or count == 1]
         results = {p.name: bench.ratios(p, count, variants, bench.layouts, bench.rounds) for p in chosen}
@@ -312,7 +312,7 @@ def ablation(bench: Bench, programs: list[Program]) -> list[str]:
 
 def hard(bench: Bench) -> list[str]:
     variants: dict[str, tuple[list[str], str | None]] = {
-        CONTROL: ([], None), COUNT: ([], ""), SAMPLED: (["--memlens-versions"], "every=100"),
+        CONTROL: ([], None), COUNT: ([], ""), SAMPLED: ([], "every=100"),
     }  # fmt: skip
     lines = [
         "## Hard cases",
@@ -347,7 +347,7 @@ def sampling(bench: Bench) -> list[str]:
     )
     size = "SELECT CAST(SUM(bytes_read + bytes_written) AS BIGINT) AS bytes FROM site_counts WHERE region = '{}'"
     for program, region, options in cases:
-        executable = bench.build(program, COUNT, [], "sampling", ["--memlens-versions"])
+        executable = bench.build(program, COUNT, [], "sampling")
         whole = 0
         for every in (1, 10, 100, 1000):
             _, _, capture = bench.run(executable, options, f"every={every}")

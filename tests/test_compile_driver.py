@@ -246,17 +246,16 @@ def test_other_machines_are_refused_with_those_that_there_are(flags: list[str]) 
 
 
 def test_options_reach_the_pass_with_the_expression_last(tmp_path: Path) -> None:
-    assert (
-        options.take(["--memlens-mix", "--memlens-versions", "--memlens-naive"])[0].for_pass() == "mix;naive;versions"
-    )
+    assert options.take(["--memlens-mix", "--memlens-naive"])[0].for_pass() == "mix;naive;versions"
+    assert options.take(["--memlens-mix", "--memlens-no-versions"])[0].for_pass() == "mix"
     taken, rest = options.take(
         ["-c", "--memlens-placement=no-trips,no-exits", "--memlens-functions=^a;b=c$", "x.c", "--memlens-mix"]
     )
-    assert taken.for_pass() == "mix;off=trips,exits;functions=^a;b=c$" and rest == ["-c", "x.c"]
+    assert taken.for_pass() == "mix;versions;off=trips,exits;functions=^a;b=c$" and rest == ["-c", "x.c"]
     listed = tmp_path / "functions"
     listed.write_text("# from memlens suggest\n^solve\n\nstep$\n")
     taken, _ = options.take([f"--memlens-functions=@{listed}", "--memlens-functions=third"])
-    assert taken.for_pass() == "functions=(^solve)|(step$)|(third)"
+    assert taken.for_pass() == "versions;functions=(^solve)|(step$)|(third)"
 
 
 @pytest.mark.parametrize(
@@ -486,7 +485,7 @@ def test_an_inherited_setting_of_the_pass_is_cleared(tmp_path: Path) -> None:
     done = compile_with("--memlens-functions=(", "-c", source, "-o", tmp_path / "a.o")
     assert done.returncode != 0 and "not valid" in done.stderr
     done = compile_with("--memlens-verbose", "--memlens-mix", "-c", source, "-o", tmp_path / "a.o")
-    assert done.stderr.startswith("env MEMLENS_PASS=mix /") and "-fpass-plugin=" in done.stderr
+    assert done.stderr.startswith("env 'MEMLENS_PASS=mix;versions' /") and "-fpass-plugin=" in done.stderr
 
 
 @needs_clang

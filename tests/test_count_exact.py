@@ -101,7 +101,7 @@ def test_untouched_copies_run_the_same_program(tmp_path: Path, clang: str) -> No
     sources = write_program(tmp_path, seed=21, units=1, functions=25)
     plain = build(sources, tmp_path / "plain", "-O2", "--memlens=none", clang=clang)
     want = subprocess.run([str(plain), "1"], capture_output=True, text=True, timeout=60)
-    versions = build(sources, tmp_path / "versions", "-O2", "-DREGIONS", "--memlens-versions", clang=clang)
+    versions = build(sources, tmp_path / "versions", "-O2", "-DREGIONS", clang=clang)
     for every in (1, 3, 1_000_000):
         output, status, capture = counted(tmp_path, f"v{every}", [str(versions), "1"], f"--count=every={every}")
         assert (output, status) == (want.stdout, want.returncode), every

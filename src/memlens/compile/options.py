@@ -17,7 +17,8 @@ counts loads, stores and bytes of each region exactly. All options but these are
   --memlens-functions=REGEX     functions whose demangled or linkage name matches are regions;
                                 @FILE reads expressions from a file, one a line; may be repeated
   --memlens-mix                 count operations too: integer, floating-point, vector, branches, calls
-  --memlens-versions            keep an untouched copy of region bodies, for sampling executions
+  --memlens-no-versions         keep no untouched copies of region bodies: smaller, but every execution of a
+                                region is counted, and one that nobody records pays for it
   --memlens-naive               one counter for each access: slow, for checking memlens itself
   --memlens-placement=LIST      turn steps of counter placement off, for experiments: any of
                                 no-{steps}
@@ -45,7 +46,8 @@ class Options:
         self.clang = ""
         self.functions: list[str] = []
         self.off: list[str] = []
-        self.mix = self.naive = self.versions = self.verbose = self.help = False
+        self.mix = self.naive = self.verbose = self.help = False
+        self.versions = True
 
     def for_pass(self) -> str:
         """The value of MEMLENS_PASS; the expression is last because it may hold any character."""
@@ -70,7 +72,7 @@ def take(arguments: list[str]) -> tuple[Options, list[str]]:
 
     >>> options, rest = take(["-c", "--memlens-mix", "a.c"])
     >>> options.for_pass(), rest
-    ('mix', ['-c', 'a.c'])
+    ('mix;versions', ['-c', 'a.c'])
     """
     options, rest = Options(), []
     options.help = arguments == ["--help"]
@@ -91,6 +93,8 @@ def _take_one(options: Options, argument: str) -> None:
     switch = name.removeprefix("--memlens-")
     if switch in ("mix", "naive", "versions", "verbose", "help") and not equals:
         setattr(options, switch, True)
+    elif switch == "no-versions" and not equals:
+        options.versions = False
     elif name == "--memlens" and value in ("count", "none"):
         options.mode = value
     elif argument == "--memlens=trace":
