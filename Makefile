@@ -105,6 +105,7 @@ bench-emulate: $(VENV)/.stamp-build $(BUILD)/workloads/.stamp ## measure countin
 bench-accuracy: $(VENV)/.stamp-test ## compare the emulator's counts with lackey's, also of a suite: BENCH_FLAGS="--gapbs DIR"; writes docs/accuracy.md
 	@tools/ensure-packages gcc musl-tools qemu-user valgrind binutils
 	@$(BIN)/python benchmarks/accuracy.py --memlens $(BIN)/memlens --output docs/accuracy.md --check $(BENCH_FLAGS)
+	@$(BIN)/python benchmarks/count_accuracy.py --memlens $(BIN)/memlens --output docs/accuracy-count.md --check
 
 .PHONY: docs
 docs: $(VENV)/.stamp-build ## write the generated parts of the documentation

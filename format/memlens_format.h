@@ -211,7 +211,19 @@ enum ml_record_version {
   ML_ENUM(code_flags, UNSEEN, 16, "unseen")                      \
   ML_ENUM(unseen_cause, EXEC, 1, "exec")                         \
   ML_ENUM(unseen_cause, INSTRUCTION, 2, "instruction")           \
-  ML_ENUM(unseen_cause, SYSTEM_CALL, 3, "system_call")
+  ML_ENUM(unseen_cause, SYSTEM_CALL, 3, "system_call")           \
+  ML_ENUM(place_flags, ENDED, 1, "ended")                        \
+  ML_ENUM(place_flags, UNATTRIBUTED, 2, "unattributed")          \
+  ML_ENUM(count_flags, ENDED_IN_ORDER, 1, "ended_in_order")      \
+  ML_ENUM(count_clock, TSC, 1, "tsc")                            \
+  ML_ENUM(count_clock, CNTVCT, 2, "cntvct")                      \
+  ML_ENUM(count_clock, TIME, 3, "time")                          \
+  ML_ENUM(count_clock, TIMEBASE, 4, "timebase")                  \
+  ML_ENUM(count_clock, SYSTEM, 5, "system")                      \
+  ML_ENUM(module_status, READ, 0, "read")                        \
+  ML_ENUM(module_status, MISSING, 1, "missing")                  \
+  ML_ENUM(module_status, REPLACED, 2, "replaced")                \
+  ML_ENUM(module_status, NO_TABLES, 3, "no_tables")
 
 #define ML_ENUM_CONSTANT(family, VALUE, number, text) ML_ENUM_##family##_##VALUE = number,
 enum ml_enum_values { ML_ENUMS(ML_ENUM_CONSTANT) ML_ENUM_END };

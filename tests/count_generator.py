@@ -223,7 +223,7 @@ class _Function:
         self.emit(depth, f"if (setjmp({here}) == 0) {{ escape = &{here};")
         self.emit(depth + 1, "opaque(x);")
         self.block(depth + 1, 0)
-        self.emit(depth, f"}} else {{ fuel--; x = (u32)fuel * 3u; y = (u32)checksum; A4[n & 255] = y; }} }}")
+        self.emit(depth, "} else { fuel--; x = (u32)fuel * 3u; y = (u32)checksum; A4[n & 255] = y; } }")
 
     def text(self, static: bool) -> str:
         self.block(0, 0, self.rng.randrange(3, 7))

@@ -90,7 +90,13 @@ def test_generated_control_flow(tmp_path: Path, clang: str) -> None:
 def test_generated_control_flow_of_2000_functions(tmp_path: Path, clang: str, seed: int) -> None:
     """Five programs of two units of 200 functions for each compiler, each at another level."""
     level = ("-O2", "-O3", "-O1", "-Os", "-O2")[seed]
-    modes = [["", ALL_OFF], ["", "no-sets"], ["", "no-trips"], ["", "no-exits,no-publish"], ["", "no-keep,no-constants"]][seed]
+    modes = [
+        ["", ALL_OFF],
+        ["", "no-sets"],
+        ["", "no-trips"],
+        ["", "no-exits,no-publish"],
+        ["", "no-keep,no-constants"],
+    ][seed]
     sources = write_program(tmp_path, seed=100 + seed, units=2, functions=200)
     assert compare_builds(tmp_path, sources, clang, level, modes) > 300
 
@@ -132,7 +138,9 @@ def test_workloads(tmp_path: Path, source: str, threads: int) -> None:
         made = build([WORKLOADS / source], tmp_path / f"p{number}", "-O2", *([mode] if mode else []), cxx=False)
         _, _, capture = counted(tmp_path, f"c{number}", [str(made), *program])
         found = per_site(capture)
-        scheduling = {name for name, _ in found if name in ("helper_main", "run_on_threads", "main") or "kernel" in name}
+        scheduling = {
+            name for name, _ in found if name in ("helper_main", "run_on_threads", "main") or "kernel" in name
+        }
         chosen = names if names is not None else {name for name, _ in found} - scheduling
         tables.append({key: row for key, row in found.items() if key[0] in chosen and row[0] != "call"})
     assert sum(row[1] for row in tables[0].values()) > 100_000

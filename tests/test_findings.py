@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from builders import CaptureBuilder
-from conftest import MEMLENS, needs_faults, needs_root, workload_path
+from conftest import MEMLENS, ROOT, needs_faults, needs_root, workload_path
+from count_tools import compile_counted
 
 import memlens
 from memlens import registry
@@ -45,6 +46,12 @@ EMULATED_CASES = [
     ("stack_traffic", ["stack_traffic"], ["stack_traffic", "--static"]),
 ]
 """Those that need every access: memlens record --emulate."""
+COUNTED_CASES = [
+    ("region_imbalance", ["uneven_threads"], ["uneven_threads", "--even"]),
+    ("scalar_floats", ["scalar_floats"], ["scalar_floats", "--lanes"]),
+    ("unseen_library", ["unseen_library"], ["unseen_library", "--own"]),
+]
+"""Those of programs that count for themselves: memlens cc."""
 needs_emulate = pytest.mark.skipif(
     not registry.all_of("collector")["emulate"].available, reason="the collector emulate comes in a later version"
 )
@@ -72,6 +79,19 @@ def test_bad_workload_and_good_twin_emulated(record: Record, name: str, bad: lis
     assert finding.remedy and finding.claim
     assert run_query(capture, finding.evidence["sql"]).num_rows > 0
     assert name not in findings_of(record(workload_path(good[0]), *good[1:], options=("--emulate",)))
+
+
+@pytest.mark.parametrize(("name", "bad", "good"), COUNTED_CASES, ids=[case[0] for case in COUNTED_CASES])
+def test_bad_workload_and_good_twin_counted(
+    record: Record, tmp_path: Path, name: str, bad: list[str], good: list[str]
+) -> None:
+    program = compile_counted(ROOT / "workloads" / f"{bad[0]}.c", tmp_path / bad[0])
+    capture = record(program, *bad[1:])
+    assert name in findings_of(capture)
+    finding = next(f for f in memlens.analyses.report(capture).findings if f.name == name)
+    assert finding.remedy and finding.claim
+    assert run_query(capture, finding.evidence["sql"]).num_rows > 0
+    assert name not in findings_of(record(program, *good[1:]))
 
 
 @needs_faults
@@ -175,5 +195,5 @@ def test_idle_threads_are_no_parallel_work(tmp_path: Path) -> None:
 
 
 def test_every_finding_has_a_case_here() -> None:
-    covered = {case[0] for case in CASES + EMULATED_CASES} | {"near_limit"}
+    covered = {case[0] for case in CASES + EMULATED_CASES + COUNTED_CASES} | {"near_limit"}
     assert covered == set(registry.all_of("finding"))

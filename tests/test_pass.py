@@ -17,9 +17,7 @@ VERSIONS = [version for version in range(16, 30) if shutil.which(f"opt-{version}
 def plugin(version: int) -> Path:
     import memlens
 
-    found = sorted(
-        path for root in memlens.__path__ for path in Path(root).glob(f"runtime/memlens_pass-{version}.so")
-    )
+    found = sorted(path for root in memlens.__path__ for path in Path(root).glob(f"runtime/memlens_pass-{version}.so"))
     if not found:
         from importlib.metadata import files
 

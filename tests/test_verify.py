@@ -85,7 +85,7 @@ def test_functions_as_regions_have_exactly_the_closed_form(n_threads: int, tmp_p
         for quantity, value in expected.items():
             row = found[kernel, "heap_and_global", quantity]
             assert (row["exact"], row["claimed"], row["error_percent"]) == (value, value, 0.0), (kernel, quantity)
-    assert "no collector that counts natively" in document["claims"][0]["how"]
+    assert "it has no counters" in document["claims"][0]["how"]
     assert memlens.open(tmp_path / "kept" / "exact.memlens").complete
 
 
@@ -235,7 +235,7 @@ def test_bad_input_is_one_sentence_with_a_remedy(tmp_path: Path) -> None:
     exact = hand_made(EXACT).write(tmp_path / "exact.memlens")
     empty = CaptureBuilder().fault(1, 1).write(tmp_path / "empty.memlens")
     blocks = CaptureBuilder()
-    blocks.add("block_count", executions=5, module=blocks.string("abcd1234"))
+    blocks.add("block_count", value=5, module=blocks.string("abcd1234"))
     blocks.write(tmp_path / "blocks.memlens")
     (tmp_path / "plain.txt").write_text("no program")
     cases: list[tuple[list[str | Path], int, str]] = [
@@ -246,7 +246,7 @@ def test_bad_input_is_one_sentence_with_a_remedy(tmp_path: Path) -> None:
         ([tmp_path / "plain.txt", exact], 126, "plain.txt"),
         ([tmp_path, exact], 65, "not a capture"),
         ([exact, empty], 68, "no counts of accesses"),
-        ([exact, tmp_path / "blocks.memlens"], 68, "static mix"),
+        ([exact, tmp_path / "blocks.memlens"], 68, "static tables"),
         (["--keep", tmp_path, exact, exact], 73, "captures already"),
         (["--keep", exact / "meta.json" / "x", exact, exact], 73, "cannot make"),
         (["--fail-above", "-3", exact, exact], 64, "percentage"),

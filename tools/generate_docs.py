@@ -419,6 +419,97 @@ TABLES: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
 }
+MODULE = "build-id of the module, its path when it has none; joins `counted_modules.module`"
+REGION = "path of regions, outermost first, joined by ` / `; null = outside any"
+IMAGE = "program image: a process from exec or fork on; joins `count_status.image`"
+ACCESSES = {
+    "loads": "accesses that read; an atomic operation is one load and one store",
+    "stores": "accesses that wrote",
+    "read_bytes": "bytes read, stack included",
+    "written_bytes": "bytes written, stack included",
+    "stack_loads": "loads that the compiler followed to the frame of their own function",
+    "stack_stores": "stores, likewise",
+    "stack_read_bytes": "bytes, likewise",
+    "stack_written_bytes": "bytes, likewise",
+    "estimated": "loads and stores are bytes / 8 (copies, fills, comparisons); the bytes are exact",
+}
+MIXES = {
+    "integer_operations": "integer operations; null without --memlens-mix",
+    "float_operations": "floating-point instructions, likewise",
+    "vector_operations": "vector instructions, likewise",
+    "branches": "branches, likewise",
+    "calls": "calls, likewise",
+    "prefetches": "prefetches, likewise",
+    "float_results": "floating-point results, each lane one, likewise",
+}
+TABLES |= {
+    "block_counts": (
+        "What compiled-in counters say of each block of code, by thread and region: counters times the tables of their module. "
+        "Executions that were not counted (sampling) are not in it.",
+        {
+            "process": PROCESS, "image": IMAGE, "thread": "kernel thread id, 0 = threads that have ended, added up",
+            "node": "region node of the image, 0 = outside any", "region": REGION, "module": MODULE,
+            "function": "function that was compiled", "file": "its source file", "line": "line of the block's first instruction",
+            "block": "number in its module; joins `count_blocks.block`", "depth": "loops around it", "executions": "how often it ran",
+            **ACCESSES, **{name: f"{text}; times executions" for name, text in MIXES.items()},
+        },
+    ),
+    "site_counts": (
+        "The same for each access, copy, call and prefetch in the code.",
+        {
+            "process": PROCESS, "image": IMAGE, "thread": "kernel thread id, 0 = threads that have ended, added up",
+            "node": "region node of the image, 0 = outside any", "region": REGION, "module": MODULE,
+            "site": "number in its module; joins `count_sites.site`", "block": "its block; joins `count_blocks.block`",
+            "function": "function, an inlined one by its own name", "inlined_into": "the functions it was inlined into, innermost first",
+            "file": "source file", "line": "source line", "column": "source column",
+            "kind": "load, store, atomic, copy, fill, read, call or prefetch", "flags": "as in `count_sites`",
+            "callee": "function that is called, by linkage name", "executions": "how often it ran", **ACCESSES,
+        },
+    ),
+    "count_functions": (
+        "Functions with compiled-in counters, from the tables of counted modules.",
+        {
+            "module": MODULE, "function": "number in its module", "name": "name as people read it", "linkage_name": "name as linkers see it",
+            "file": "source file", "line": "source line", "first_counter": "its first counter in the module", "counters": "how many it has",
+            "flags": "sum of flags: 1 mix, 2 naive", "sound": "false: its table is damaged, and nothing more is known of it",
+        },
+    ),
+    "count_sites": (
+        "Accesses, copies, calls and prefetches in the code of counted modules.",
+        {
+            "module": MODULE, "site": "number in its module", "function": "function that was compiled; joins `count_functions.function`",
+            "name": "function it is in, an inlined one by its own name", "inlined_into": "the functions that was inlined into, innermost first",
+            "kind": "load, store, atomic, copy, fill, read, call or prefetch",
+            "flags": "sum of flags: 1 stack read, 2 stack written, 4 vector, 8 masked, 16 volatile, 32 non-temporal, 64 atomic order, "
+            "128 floating-point, 256 gather or scatter",
+            "bytes": "bytes that one execution moves, 0 = known only at run time", "block": "its block", "group": "it runs as often as this group",
+            "bytes_counter": "counter that sums its bytes, null = none", "file": "source file", "line": "source line", "column": "source column",
+            "callee": "function that is called, by linkage name; null = not a call, or an indirect one",
+        },
+    ),
+    "count_terms": (
+        "What groups are: a group ran Σ counter × scale times, modulo 2^64.",
+        {"module": MODULE, "group": "number in its module", "counter": "number in its module", "scale": "factor"},
+    ),
+    "count_blocks": (
+        "Blocks of counted code. Operations are those of one execution.",
+        {
+            "module": MODULE, "block": "number in its module", "function": "joins `count_functions.function`", "group": "it runs as often as this group",
+            "depth": "loops around it", "line": "line of its first instruction", **MIXES,
+        },
+    ),
+    "count_counters": (
+        "Counters of counted modules.",
+        {
+            "module": MODULE, "counter": "number in its module",
+            "kind": "block (one add where the code runs), entry (a loop's trip count, before it), exit (when it is left), bytes, kept (in a register inside a loop)",
+        },
+    ),
+    "count_callees": (
+        "Functions that counted code calls and no counted module has.",
+        {"callee": "linkage name", "library": "library that defines it, null = none was found"},
+    ),
+}  # fmt: skip
 CODE = "code location of `pc`, null when it is not known; joins `sites.id`"
 TAILS = {
     "text": "the text",
@@ -477,6 +568,10 @@ def tables_page() -> str:
         rows = []
         if name in TABLES:
             title, texts = TABLES[name]
+        elif name == "region_times":
+            layout = layouts()["region_time"]
+            title = "Executions and times of regions: `region_time_records` with the path of their region."
+            texts = {"process": PROCESS, "region": REGION} | {f.name: column_text(f) for f in layout.fields}
         else:
             layout = layouts()[kinds[name]]
             title = f"Record kind `{layout.name}`: {layout.text}."

@@ -16,6 +16,7 @@
 #include "capture/chunk_reader.h"
 #include "capture/chunk_writer.h"
 #include "capture/ring_file.h"
+#include "counting_bindings.h"
 #include "memlens_checksum.h"
 #include "objects_bindings.h"
 #include "replay/fault_classifier.h"
@@ -419,6 +420,7 @@ NB_MODULE(_core, module) {
 
   bind_objects(module);
   bind_trace(module);
+  bind_counting(module);
 
   nb::class_<Module>(module, "ModuleSymbols")
       .def(nb::init<const std::string&, const std::string&, const std::vector<std::string>&>(), "path"_a,

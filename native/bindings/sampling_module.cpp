@@ -329,4 +329,5 @@ NB_MODULE(_sampling, module) {
   module.def("probe", &probe);
   module.def("clock_pairs", &clock_pairs);
   module.def("monotonic_ns", &ml_monotonic_ns);
+  module.def("counter_add_ps", &ml_counter_add_ps);
 }

@@ -42,6 +42,9 @@ class _Counts:
         import numpy as np
 
         _require_counts(capture)
+        if not capture.kinds().get("code_count"):
+            self._of_counters(capture)
+            return
         table = capture.table("code_counts")
         names = np.array([name or "" for name in table.column("region").to_pylist()], dtype=np.str_)
         self._regions, self._region_of_row = np.unique(names, return_inverse=True)
@@ -57,6 +60,33 @@ class _Counts:
         self.stack_known = (self.columns["flags"] & np.uint64(STACK_KNOWN)) != 0
         accesses = self.columns["loads"] + self.columns["stores"]
         self.stack_known |= accesses == 0
+
+    def _of_counters(self, capture: Capture) -> None:
+        """Counts of a program that counts for itself: one row a site, thread and region; sampled executions stand for all."""
+        import numpy as np
+
+        from .bandwidth import place_factors
+
+        counts = capture.counts
+        executed, places = counts.by_site(), counts.places()
+        accesses = counts.accesses(executed)
+        innermost = [
+            (counts.path_of(int(image), int(node)) or ("",))[-1]
+            for image, node in zip(places.image, places.node, strict=True)
+        ]
+        names = np.array(innermost or [""], dtype=np.str_)[executed.place]
+        self._regions, self._region_of_row = np.unique(names, return_inverse=True)
+        factors = place_factors(capture)[executed.place]
+        ours = {"loads": "loads", "stores": "stores", "load_bytes": "read_bytes", "store_bytes": "written_bytes"}
+        self.columns = {
+            name: np.zeros(len(executed.what), dtype=np.uint64) for name in ("process", "pc", "flags", "unseen")
+        }
+        for name, column in ours.items():
+            for prefix in ("", "stack_"):
+                values = accesses[f"{prefix}{column}"]
+                scaled = values if (factors == 1.0).all() else np.rint(values * factors)
+                self.columns[f"{prefix}{name}"] = np.maximum(scaled, 0).astype(np.uint64)
+        self.stack_known = np.ones(len(executed.what), dtype=bool)
 
     def __len__(self) -> int:
         return len(self.stack_known)
@@ -98,11 +128,13 @@ def _require_counts(capture: Capture) -> None:
     if kinds.get("code_count"):
         return
     if kinds.get("block_count"):
-        modules = sorted({row["module"] or "?" for row in capture.table("block_counts").to_pylist()})
+        if capture.table("count_sites").num_rows:
+            return
+        modules = sorted({row["module"] or "?" for row in capture.table("block_count_records").to_pylist()})
         raise NoDataError(
             f"{capture.path} says how often {len(modules)} modules' counters ran ({kinds['block_count']} block counts), but the "
-            f"static mix of their blocks is missing, for build-id {', '.join(modules[:3])}",
-            hint="this version cannot read static mix tables; a capture with code counts can be judged",
+            f"static tables of their code are missing, for build-id {', '.join(modules[:3])}",
+            hint="record again while the program's files are there",
         )
     held = ", ".join(sorted(name for name in kinds if name not in ("string", "clock_pair"))) or "nothing"
     raise NoDataError(
@@ -130,7 +162,8 @@ def accuracy(exact: Capture, *, claim: Capture) -> Result:
     An access counts for the innermost region that its thread is in. Without any region the whole program is one;
     otherwise what lies outside regions is not judged. ``heap_and_global`` is everything but the stack, null where a
     side does not tell the stack apart. An error is a percentage of the exact count; a region that the claim does
-    not have is off by -100 %, one that only the claim has is *unbounded*: there is nothing to take a percentage of.
+    not have is off by -100 %, one that only the claim has is *unbounded*: there is nothing to take a percentage of. In
+    ``summary`` the quantity ``bytes`` is bytes read and written together.
 
     Table ``explained``: the stack, and outside the stack (where it is told apart) code in libraries by file, code in no file,
     atomic operations, and what was not seen, all counted exactly; and loads from constant pools and from tables of
@@ -143,6 +176,11 @@ def accuracy(exact: Capture, *, claim: Capture) -> Result:
     from ..capture.sections import Modules
     from ..results import Quality, Result
 
+    if not exact.kinds().get("code_count"):
+        raise NoDataError(
+            f"{exact.path} has no exact counts to judge by (0 code_count records)",
+            hint="record it with: memlens record --emulate -- PROGRAM",
+        )
     ours, theirs = _Counts(exact), _Counts(claim)
     regions = sorted({*ours.named, *theirs.named}) or [WHOLE_PROGRAM]
     rows: list[dict[str, Any]] = []
@@ -159,7 +197,12 @@ def accuracy(exact: Capture, *, claim: Capture) -> Result:
                         "error_percent": error_percent(a, b), "unbounded": a == 0 and bool(b),
                     }
                 )  # fmt: skip
-    summary = [_summary(rows, scope, quantity) for scope in SCOPES for quantity in QUANTITIES]
+    both = _both_ways(rows)
+    summary = [
+        _summary(both if quantity == "bytes" else rows, scope, quantity)
+        for scope in SCOPES
+        for quantity in (*QUANTITIES, "bytes")
+    ]
     modules = Modules(exact)
     explained, notes = _explained(exact, ours, modules, regions)
     notes += _notes(exact, claim, ours, theirs, regions)
@@ -203,6 +246,22 @@ def _table(rows: list[dict[str, Any]], columns: dict[str, Any]) -> pa.Table:
     import pyarrow as pa
 
     return pa.Table.from_pylist(rows, schema=pa.schema(list(columns.items())))
+
+
+def _both_ways(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Bytes read and written together, of each region and scope."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        if row["quantity"] not in ("read_bytes", "written_bytes"):
+            continue
+        empty = {"region": row["region"], "scope": row["scope"], "quantity": "bytes", "exact": 0, "claimed": 0}
+        sums = found.setdefault((row["region"], row["scope"]), empty)
+        for side in ("exact", "claimed"):
+            sums[side] = None if sums[side] is None or row[side] is None else sums[side] + row[side]
+    for row in found.values():
+        row["error_percent"] = error_percent(row["exact"], row["claimed"])
+        row["unbounded"] = row["exact"] == 0 and bool(row["claimed"])
+    return list(found.values())
 
 
 def _summary(rows: list[dict[str, Any]], scope: str, quantity: str) -> dict[str, Any]:

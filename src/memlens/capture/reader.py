@@ -24,12 +24,16 @@ if TYPE_CHECKING:
 
     from .accesses import Windows
     from .clocks import ClockMap
+    from .counting import Counts
     from .objects import Objects
     from .replay import Replay
 
 BATCH_BYTES = 4 << 20
 """Small chunks are joined up to this: a tree of thousands of processes has thousands of them."""
-SIDE_TABLES = ("processes", "threads", "modules", "sites", "variables", "objects", "regions", "pinning")
+COUNT_TABLES = ("count_functions", "count_sites", "count_terms", "count_blocks", "count_counters", "count_callees")
+"""What counted modules say about their counters; written only when there are any."""
+SIDE_TABLES = ("processes", "threads", "modules", "sites", "variables", "objects", "regions", "pinning", *COUNT_TABLES)
+DERIVED = ("faults", "placed", "accesses", "block_counts", "site_counts", "region_times")
 WITH_CODE = ("code_counts", "page_counts", "unseen")
 """Record kinds with an instruction pointer: their tables have `code` too, the row of ``sites`` that names it."""
 PLURALS = {
@@ -52,13 +56,19 @@ PLURALS = {
     "thread_memory": "thread_memory",
     "tls_module": "tls_modules",
     "runtime_status": "runtime_status",
-    "block_count": "block_counts",
+    "block_count": "block_count_records",
     "window": "windows",
     "access": "access_records",
     "code_count": "code_counts",
     "page_count": "page_counts",
     "unseen": "unseen",
     "emulator_status": "emulator_status",
+    "region_node": "region_nodes",
+    "region_time": "region_time_records",
+    "counted_module": "counted_modules",
+    "count_tables": "count_table_parts",
+    "count_status": "count_status",
+    "count_epoch": "count_epochs",
 }
 
 
@@ -110,6 +120,7 @@ class Capture:
         self._replay: Replay | None = None
         self._objects: Objects | None = None
         self._windows: Windows | None = None
+        self._counts: Counts | None = None
         self.refresh()
         if not self._readers and self.meta["state"] == "complete":
             raise CaptureError(f"{path} has no record file", hint="it was damaged or copied in part; record again")
@@ -175,6 +186,7 @@ class Capture:
             self._replay = None
             self._objects = None
             self._windows = None
+            self._counts = None
         return added
 
     def _own_ids_of(self, file: Path, reader: Any) -> OwnIds | None:
@@ -433,6 +445,15 @@ class Capture:
             self._windows = Windows(self)
         return self._windows
 
+    @property
+    def counts(self) -> Counts:
+        """What compiled-in counters say (cached): executions and bytes of sites and blocks, by thread and region."""
+        if self._counts is None:
+            from .counting import Counts
+
+            self._counts = Counts(self)
+        return self._counts
+
     def accesses(
         self,
         *,
@@ -458,7 +479,7 @@ class Capture:
 
     def table_names(self) -> list[str]:
         """Everything `table` and `memlens query` offer."""
-        return ["faults", "placed", "accesses", *SIDE_TABLES, *PLURALS.values()]
+        return [*DERIVED, *SIDE_TABLES, *PLURALS.values()]
 
     def reader(self, name: str) -> pa.RecordBatchReader:
         """A table as a stream of record batches: for ``accesses``, which may not fit in memory."""
@@ -475,7 +496,8 @@ class Capture:
 
         ``faults`` are classed and named by function and line; ``placed`` are pages
         placed by the kernel without an event; ``accesses`` are the decoded accesses of
-        all windows (`accesses` and `reader` stream them); the other names are side tables
+        all windows (`accesses` and `reader` stream them); ``site_counts``, ``block_counts``
+        and ``region_times`` are what compiled-in counters say; the other names are side tables
         and record kinds as recorded.
         """
         if name not in self._tables:
@@ -493,6 +515,12 @@ class Capture:
             return self.reader("accesses").read_all()
         if name == "windows":
             return self.windows.table()
+        if name == "block_counts":
+            return self.counts.block_table()
+        if name == "site_counts":
+            return self.counts.site_table()
+        if name == "region_times":
+            return self.counts.time_table()
         if name in SIDE_TABLES:
             return self._side_table(name)
         kind = next((kind for kind, plural in PLURALS.items() if plural == name), None)

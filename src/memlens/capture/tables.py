@@ -114,6 +114,10 @@ def table_schema(name: str) -> pa.Schema:
     from .symbols import site_schema
     from .variables import static_object_schema
 
+    if name.startswith("count_"):
+        from .counting import static_schema
+
+        return static_schema(name)
     if name == "sites":
         return site_schema()
     return static_object_schema() if name == "variables" else _schemas()[name]
@@ -294,6 +298,12 @@ def derive_table(capture: Capture, name: str, *, paths: dict[str, str] | None = 
     """One side table from the capture's records."""
     import pyarrow as pa
 
+    if name.startswith("count_"):
+        from .counting import decode_modules, kept_sections, static_schema, static_tables
+
+        if name == "count_callees":  # the libraries were there when the program ran
+            return static_schema(name).empty_table()
+        return static_tables(decode_modules(kept_sections(capture)))[name]
     if name == "sites":
         return capture.replay.code_sites
     if name == "variables":

@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "export": "write a capture's tables as CSV, JSON or Parquet",
     "cc": "compile C with clang so that every run counts its accesses",
     "c++": "the same for C++",
+    "suggest": "rank functions as candidates for regions",
     "verify": "judge claimed counts of accesses by the emulator's exact ones",
     "doctor": "what this machine can measure, why not, and what to type",
     "config": "where memlens.h and the libraries for other programs are",

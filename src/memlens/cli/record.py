@@ -13,6 +13,7 @@ from .main import new_parser, print_error
 
 if TYPE_CHECKING:
     from ..capture.reader import Capture
+    from ..collect.counting import CountOptions
     from ..collect.emulator import EmulateOptions
 
 EXAMPLES = """\
@@ -22,6 +23,7 @@ EXAMPLES = """\
   memlens record --stacks dwarf -- ./noframes   call stacks of faults without frame pointers
   memlens record --sample-bytes 0 -- ./leaky    every object, not a sample of the small ones
   memlens record --emulate -- ./solver          every access, exactly, of an unmodified program of any ISA
+  memlens record --count=every=100 -- ./counted a program built with memlens cc: one execution of a region in 100
   memlens record --pid 4711 --duration 10       watch a running process for 10 s
 
 The program's standard streams, signals and exit status are untouched; memlens
@@ -29,7 +31,7 @@ writes to standard error only, after the program has ended.
 """
 
 
-COLLECTORS = ("faults", "timeline", "alloc", "emulate")
+COLLECTORS = ("faults", "timeline", "alloc", "count", "emulate")
 
 
 def byte_count(text: str) -> int:
@@ -89,7 +91,19 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         "pages (accesses by page and thread), stack (tell stack and other memory apart at every access), cpu=NAME, stacks=off, wait=off, seed=N",
     )
     parser.add_argument(
-        "--functions", metavar="REGEX", help="with --emulate: functions that are regions, callees included"
+        "--functions",
+        metavar="REGEX",
+        help="with --emulate: functions that are regions, callees included; @FILE: expressions of a file, one a line",
+    )
+    parser.add_argument(
+        "--count",
+        nargs="?",
+        const="",
+        metavar="HOW",
+        help="a program built with memlens cc counts its accesses by default; HOW, after =, joined by commas: every=N (one "
+        "execution of a region in N), first=K (and the first K), random, seed=N, budget=1%% (as many as cost that much), "
+        "epoch=100ms (values over time), events=A+B (perf events at the ends of regions), threads=N, counters=N, "
+        "children (only programs that it starts have counters)",
     )
     parser.add_argument("--redact", action="store_true", help="keep no paths, arguments or host name in the capture")
     parser.add_argument("-q", "--quiet", action="store_true", help="no summary")
@@ -109,6 +123,8 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         raise UsageError("--functions needs --emulate", hint="memlens record --emulate --functions REGEX -- PROGRAM")
     if options.emulate is not None and options.pid is not None:
         raise UsageError("--emulate starts a program; it cannot watch a running one")
+    if options.count is not None and (options.pid is not None or options.emulate is not None):
+        raise UsageError("--count starts a program natively; it goes with neither --pid nor --emulate")
     if options.collectors is not None:
         names = [name for name in options.collectors.split(",") if name]
         unknown = [name for name in names if name not in COLLECTORS]
@@ -159,7 +175,30 @@ def _emulate_options(options: argparse.Namespace) -> EmulateOptions | None:
 
     from ..collect import emulator
 
-    return replace(emulator.parse(options.emulate or ""), functions=options.functions or "")
+    return replace(emulator.parse(options.emulate or ""), functions=function_pattern(options.functions or ""))
+
+
+def function_pattern(text: str) -> str:
+    """A regular expression, or `@FILE` with one a line (as `memlens suggest` writes them), as one expression."""
+    if not text.startswith("@"):
+        return text
+    try:
+        lines = Path(text[1:]).read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise UsageError(f"--functions {text}: cannot read the file: {reason}") from None
+    found = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    if not found:
+        raise UsageError(f"--functions {text}: the file names no function", hint="write one expression a line")
+    return "|".join(f"(?:{line})" for line in found)
+
+
+def _count_options(options: argparse.Namespace) -> CountOptions | None:
+    if options.count is None:
+        return None
+    from ..collect import counting
+
+    return counting.parse(options.count)
 
 
 def main(arguments: list[str]) -> int:
@@ -179,6 +218,7 @@ def main(arguments: list[str]) -> int:
             large_bytes=options.large_bytes,
             duration_s=options.duration,
             emulate=_emulate_options(options),
+            count=_count_options(options),
             force=options.force,
             redact=options.redact,
         ),

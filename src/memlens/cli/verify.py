@@ -26,8 +26,8 @@ EXAMPLES = """\
 
 PLAIN is a program as you would ship it (-O2, not instrumented), or a capture of one under
 --emulate. It runs under the emulator, with the arguments after --. Each CLAIM is a capture,
-or a program: programs run under the emulator too in this version. What the programs print
-goes to standard error; they read no standard input.
+or a program: one that was built with memlens cc runs natively and counts for itself, another
+under the emulator. What the programs print goes to standard error; they read no standard input.
 
 Regions are the program's own annotations (memlens.h) and --functions; without any the whole
 program is one. Errors are percentages of the exact counts. --fail-above looks at the bytes
@@ -87,6 +87,9 @@ def parse(arguments: list[str]) -> tuple[Any, list[str]]:
         raise UsageError("no program to judge by", hint="memlens verify PLAIN CLAIM... [-- arguments]")
     if not options.claims:
         raise UsageError(f"no claim to judge {options.plain} by", hint=f"memlens verify {options.plain} CLAIM.memlens")
+    from .record import function_pattern
+
+    options.functions = function_pattern(options.functions)
     return options, arguments[at + 1 :]
 
 
@@ -102,15 +105,17 @@ def _side(name: str, words: list[str], output: Path, *, options: Any, is_claim: 
         raise CaptureError(
             f"there is no capture at {name}", hint=f"record one: memlens record --emulate -o {name} -- PROGRAM"
         )
-    from ..collect.emulated_run import record_emulated
+    from ..collect.emulated_run import counts_for_itself, record_counted, record_emulated
     from .progress import spinning
 
-    # A program that counts for itself will be run natively here, once there is a collector for it.
-    with spinning(f"running {name} under the emulator"):
-        outcome = record_emulated([name, *words], output, functions=options.functions, cpu=options.cpu)
-    how = "run under the emulator"
-    if is_claim:
-        how += ": this version has no collector that counts natively"
+    if is_claim and counts_for_itself(name):
+        with spinning(f"running {name}"):
+            outcome = record_counted([name, *words], output)
+        how = "counted by itself"
+    else:
+        with spinning(f"running {name} under the emulator"):
+            outcome = record_emulated([name, *words], output, functions=options.functions, cpu=options.cpu)
+        how = "run under the emulator" + (": it has no counters" if is_claim else "")
     if outcome.wait_status:
         status = outcome.wait_status
         ended = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"status {os.WEXITSTATUS(status)}"

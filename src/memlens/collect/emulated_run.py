@@ -1,4 +1,5 @@
-"""One emulated run for its counts: a program from start to end, its capture, and nothing on our standard output."""
+"""One run for its counts, emulated or counting for itself: a program from start to end, its capture, and nothing on our
+standard output."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from .counted_modules import first_counted
+from .counting import CountOptions
 from .emulator import EmulateOptions
-from .recorder import Outcome, Recorder, RecordOptions
+from .recorder import Outcome, Recorder, RecordOptions, find_program
 
 WINDOW, PERIOD = 100, 5_000
 """Short windows: addresses of many moments say more about shares than long stretches of few."""
@@ -41,5 +44,21 @@ def record_emulated(command: list[str], output: Path, *, functions: str = "", cp
     try:
         with _streams_aside():
             return Recorder(RecordOptions(output=output, emulate=options)).run_command(command)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def counts_for_itself(program: str) -> bool:
+    """Whether a program, or a library that it needs, was built with memlens cc."""
+    return first_counted(find_program(program)) is not None
+
+
+def record_counted(command: list[str], output: Path) -> Outcome:
+    """Counts of the program's own counters, with nothing else recorded."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    try:
+        with _streams_aside():
+            options = RecordOptions(output=output, collectors=("count",), count=CountOptions(events=()))
+            return Recorder(options).run_command(command)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -15,14 +15,19 @@ from typing import Any
 from .. import _core
 from ..capture.layouts import Packer, enum_value, layouts, records_with_tails
 from ..capture.objects import MOST_STORED
-from ..capture.reader import SIDE_TABLES, Capture
+from ..capture.reader import COUNT_TABLES, SIDE_TABLES, Capture
 from ..capture.symbols import jit_names, name_codes, site_table
 from ..capture.tables import derive_table
 from ..capture.writer import CaptureWriter
 
 
-def write_side_tables(writer: CaptureWriter) -> Capture:
-    """Writes everything that a complete capture has beside its records; returns the capture, as far as it was read."""
+def write_side_tables(
+    writer: CaptureWriter, *, count_sections: dict[str, tuple[bytes, int, bytes, int]] | None = None
+) -> Capture:
+    """Writes everything that a complete capture has beside its records; returns the capture, as far as it was read.
+
+    `count_sections`: static tables of counted modules, which a redacted capture does not hold itself.
+    """
     capture = Capture(writer.path)
     if _write_jit_code(capture, writer) + _write_unwound_stacks(capture, writer):
         capture.refresh()
@@ -38,7 +43,11 @@ def write_side_tables(writer: CaptureWriter) -> Capture:
         for row in rows:
             for key in ("module", "file"):
                 row[key] = os.path.basename(row[key]) if row[key] else row[key]
+    if count_sections:
+        _write_count_tables(capture, writer, count_sections)
     for name in SIDE_TABLES:
+        if name in COUNT_TABLES:
+            continue
         if name == "objects" and capture.objects.count > MOST_STORED:
             continue  # a reader makes it from the records
         if name == "sites":
@@ -51,6 +60,62 @@ def write_side_tables(writer: CaptureWriter) -> Capture:
             table = derive_table(capture, name)
         writer.write_table(name, table)
     return capture
+
+
+def _write_count_tables(
+    capture: Capture, writer: CaptureWriter, sections: dict[str, tuple[bytes, int, bytes, int]]
+) -> None:
+    """What the counters of each counted module mean; what is wrong with a module's tables becomes a note."""
+    from ..capture.counting import decode_modules, problems, static_tables
+
+    decoded = decode_modules(sections)
+    tables = static_tables(decoded, redact=writer.redact)
+    for name, table in tables.items():
+        writer.write_table(name, table)
+    rows = capture.table("counted_modules")
+    paths = dict(zip(rows.column("module").to_pylist(), rows.column("path").to_pylist(), strict=True))
+    writer.write_table("count_callees", _callees(capture, writer, tables))
+    writer.meta.setdefault("quality", {}).setdefault("notes", []).extend(problems(decoded, paths))
+
+
+def _callees(capture: Capture, writer: CaptureWriter, tables: dict[str, Any]) -> Any:
+    """The library that defines each function which counted code calls and no counted module has, where one is found."""
+    import pyarrow as pa
+
+    from ..capture.counting import static_schema
+    from .counted_modules import ElfHeaders, libraries
+
+    called = set(tables["count_sites"].column("callee").to_pylist()) - {None, ""}
+    wanted = called - set(tables["count_functions"].column("linkage_name").to_pylist())
+    real = set(writer.strings.values())
+    programs = [
+        path for path in real if path.startswith("/") and os.path.isfile(path) and not path.endswith((".pyc", ".py"))
+    ]
+    mapped = dict.fromkeys(capture.table("modules").column("path").to_pylist())
+    found: dict[str, str] = {}
+    candidates = dict.fromkeys(path for path in programs if path in mapped or os.path.basename(path) in mapped)
+    counted: dict[str, None] = {}
+    for row in capture.table("counted_modules").to_pylist():
+        start = next((path for path in programs if path == row["path"] or os.path.basename(path) == row["path"]), None)
+        if start:
+            counted[start] = None
+            candidates |= dict.fromkeys(libraries(start))
+    # Counted modules last: what they take the place of, as pthread_create, is in a library.
+    candidates = {path: None for path in (*(c for c in candidates if c not in counted), *counted)}
+    for path in candidates:
+        if os.path.basename(path).startswith("libmemlens"):
+            continue  # it stands before others and calls them
+        missing = wanted - set(found)
+        if not missing:
+            break
+        try:
+            with ElfHeaders(path) as file:
+                for name in missing & file.defined_symbols():
+                    found[name] = os.path.basename(path)
+        except (OSError, ValueError):
+            continue
+    rows = [{"callee": name, "library": found.get(name)} for name in sorted(wanted)]
+    return pa.Table.from_pylist(rows, schema=static_schema("count_callees"))
 
 
 def _write_jit_code(capture: Capture, writer: CaptureWriter) -> int:

@@ -27,7 +27,7 @@ from ..capture import machine
 from ..capture.layouts import Packer, enum_value, layouts
 from ..capture.writer import CaptureWriter
 from ..errors import CollectorError, ProgramNotExecutable, ProgramNotFound, os_reason
-from . import emulator, preload
+from . import count_arena, counting, emulator, preload
 from . import facts as machine_facts
 from .slow_sampler import SlowSampler
 
@@ -64,6 +64,8 @@ class RecordOptions:
     """Objects of this size and more are always recorded."""
     emulate: emulator.EmulateOptions | None = None
     """Run the program under an emulator that sees every access."""
+    count: counting.CountOptions | None = None
+    """How a program with compiled-in counters counts; None: count everything, if it has any."""
     duration_s: float | None = None
     force: bool = False
     redact: bool = False
@@ -126,6 +128,7 @@ class Recorder:
         self.channel: _sampling.Channel | None = None
         self.arena: emulator.Arena | None = None
         self.launch: emulator.Launch | None = None
+        self.counting: counting.Counting | None = None
         self.capture: Capture | None = None
         """What was recorded, after the end: spares reading it again."""
         self._recording = True
@@ -183,6 +186,26 @@ class Recorder:
         except OSError as error:
             self._leave_out("alloc", f"{error.filename}: {os_reason(error)}", "free some memory, or raise the limit")
 
+    def _open_counting(self, program: str) -> None:
+        """Memory for compiled-in counters, when there are any or they are asked for."""
+        options = self.options
+        asked = options.count is not None or "count" in (options.collectors or ())
+        if options.collectors is not None and "count" not in options.collectors and options.count is None:
+            return
+        settings = options.count or counting.CountOptions()
+        reason = counting.why_not(program)
+        if reason is not None and not settings.children:
+            if asked:
+                raise CollectorError(reason[0], hint=reason[1])
+            return
+        try:
+            self.counting = counting.Counting(settings, has_pmu=bool(self.facts["has_pmu"]))
+        except OSError as error:
+            self.collectors.append("count")
+            self._leave_out("count", f"memfd: {os_reason(error)}", "raise the limit: ulimit -f unlimited")
+            return
+        self.collectors.append("count")
+
     def _leave_out(self, name: str, reason: str, remedy: str) -> None:
         if name not in self.collectors:
             return
@@ -227,6 +250,9 @@ class Recorder:
                 "plugin_api": self.launch.emulator.plugin_api,
                 "machine": self.launch.guest.machine,
             }
+        if name == "count":
+            assert self.counting is not None
+            return self.counting.settings
         if name == "alloc":
             return {"sample_bytes": options.sample_bytes, "large_bytes": options.large_bytes}
         return {"rate_hz": options.rate_hz}
@@ -318,8 +344,21 @@ class Recorder:
         try:
             self._pump()
             self.slow.tick()
+            if self.counting is not None:
+                self.counting.tick(self.writer, self._session_string, self._pids)
         except Exception as error:  # whatever goes wrong here, the program runs on and its status is kept
             self._give_up(error)
+
+    def _session_string(self, text: str) -> int:
+        """The id of a text; its record is in the file when this returns."""
+        number = self.session.string(text)
+        if number not in self.writer.strings:
+            self._pump()
+        return number
+
+    def _pids(self) -> dict[int, int]:
+        """pid → process number of what runs now."""
+        return {entry[1]: entry[0] for entry in self.session.processes()}
 
     def _give_up(self, error: Exception) -> None:
         """A bug or a machine in trouble: stop recording, say so at the end."""
@@ -374,12 +413,15 @@ class Recorder:
                 launch = self._open_emulator(program, command, self.options.emulate, scratch)
                 self._open(command, None)
                 return self._run(_sampling.Child(launch.command, environment=launch.environment), command)
+        self._open_counting(program)
         self._open_channel(program)
         self._open(command, None)
         with contextlib.ExitStack() as while_running:
             environment: list[str] = []
             if self.channel is not None:
                 environment = while_running.enter_context(preload.preloading(self.channel.value))
+            if self.counting is not None:
+                environment = [*environment, *self.counting.environment]
             return self._run(_sampling.Child(command, environment=environment), command)
 
     def _run(self, child: _sampling.Child, command: list[str]) -> Outcome:
@@ -417,7 +459,10 @@ class Recorder:
     def _wait_for(self, pid: int, begin: float, signals: set[signal.Signals]) -> tuple[int, Any]:
         while True:
             busy = time.monotonic() - begin < EARLY_S or (self.channel is not None and self.options.sample_bytes == 0)
-            info = signal.sigtimedwait(signals, EARLY_TICK_S if busy else TICK_S)
+            until = EARLY_TICK_S if busy else TICK_S
+            if self.counting is not None and self._recording:
+                until = min(until, self.counting.until_due_s)
+            info = signal.sigtimedwait(signals, until)
             # Typed at the terminal (SI_KERNEL): the program has it already. Sent to us alone: pass it on.
             if info is not None and info.si_signo != signal.SIGCHLD and info.si_code <= 0 and info.si_pid != pid:
                 with contextlib.suppress(ProcessLookupError):
@@ -437,6 +482,11 @@ class Recorder:
     def run_pid(self, pid: int) -> Outcome:
         if not os.path.isdir(f"/proc/{pid}"):
             raise CollectorError(f"there is no process {pid}", hint="look it up: pgrep -a NAME")
+        if self.options.count is not None or "count" in (self.options.collectors or ()):
+            raise CollectorError(
+                "counters are read from memory that a program gets when it starts; this one runs already",
+                hint="start the program with memlens record",
+            )
         self._leave_out(
             "alloc",
             "the library that sees allocations is loaded when a program starts; this one runs already",
@@ -497,7 +547,7 @@ class Recorder:
                 f"Writing stopped in the middle ({os_reason(failure)}); {self.writer.dropped_records} records after that "
                 "are missing."
             )
-        if "faults" not in self.collectors and self.arena is None:
+        if "faults" not in self.collectors and self.arena is None and self.collectors != ["count"]:
             notes.append("Processes that lived shorter than one timeline interval may be missing (found by polling).")
         return notes
 
@@ -509,6 +559,50 @@ class Recorder:
         totals = emulator.write_counts(self.writer, arena, pids)
         self.writer.meta["emulate"] = {**totals, "refused_blocks": arena.refused}
         arena.close()
+
+    def _write_counting(self, running: counting.Counting) -> list[str]:
+        """What counted processes left in their memory, as records; returns notes for the quality."""
+        from ..capture.reader import Capture
+
+        rows = Capture(self.writer.path).table("processes").to_pylist()
+        find = counting.with_process_ends(rows)
+        next_process = max((row["process"] for row in rows), default=0) + 1
+        strings = Packer("string")
+        ids = {text: number for number, text in self.writer.strings.items()}
+
+        def string_id(text: str) -> int:
+            if text not in ids:
+                ids[text] = max(self.writer.strings, default=0) + 1
+                self.writer.records("string", [strings.pack(text.encode(), id=ids[text])])
+            return ids[text]
+
+        made: dict[int, int] = {}
+
+        def process_of(image: count_arena.ImageEntries) -> tuple[int, int]:
+            nonlocal next_process
+            found = find(image)
+            if found is not None:
+                return found
+            if image.pid not in made:  # too short-lived to be seen otherwise, or in a PID namespace of its own
+                made[image.pid] = next_process
+                next_process += 1
+                name = image.modules[0].path if image.modules else ""
+                event = Packer("process_event").pack(
+                    time_ns=image.born_ns, pid=image.pid, thread=image.pid, status=-1,
+                    operation=enum_value("process_operation", "seen"), name=string_id(name) if name else 0,
+                )  # fmt: skip
+                self.writer.records(
+                    "process_event", [event], process=made[image.pid], begin_ns=image.born_ns, end_ns=image.born_ns
+                )
+            return made[image.pid], 0
+
+        totals = running.finish(self.writer, string_id, process_of)
+        running.close()
+        self.writer.meta["count"] = {**totals, "reading_s": running.cost_s}
+        if not totals["images"]:  # a script that started nothing counted
+            self.writer.meta["collectors"].pop("count", None)
+            return []
+        return counting.notes(totals)
 
     def _finish(self, status: int | None, wall_s: float) -> Outcome:
         counts = dict(self.session.counts())
@@ -536,10 +630,14 @@ class Recorder:
         try:
             if self.arena is not None:
                 self._write_counts(self.arena)
+            if self.counting is not None:
+                notes.extend(self._write_counting(self.counting))
             from .finish import write_side_tables  # Arrow and NumPy come with it: not before the program has ended
 
             with self._while_finishing():
-                capture = write_side_tables(self.writer)
+                capture = write_side_tables(
+                    self.writer, count_sections=self.counting.sections if self.counting is not None else None
+                )
             self.writer.finish()
             capture.meta = self.writer.meta
             self.capture = capture

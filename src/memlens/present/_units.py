@@ -107,3 +107,40 @@ def exit_in_words(wait_status: int | None) -> str:
             name = ""
         return f"killed by signal {number}{name}"
     return f"exit {os.WEXITSTATUS(wait_status)}"
+
+
+def human_moved(value: float | None) -> str:
+    """Bytes moved, with a decimal unit: beside GB/s, which are decimal everywhere.
+
+    >>> human_moved(1_280_000_000), human_moved(999), human_moved(None)
+    ('1.28 GB', '999 B', '–')
+    """
+    if value is None:
+        return "–"
+    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(value) >= size:
+            return f"{value / size:.3g} {unit}" if abs(value) < 999.5 * size else f"{value / size:,.0f} {unit}"
+    return f"{value:.0f} B"
+
+
+def human_rate(value: float | None) -> str:
+    """
+    >>> human_rate(12_345_678_901.0), human_rate(None)
+    ('12.3 GB/s', '–')
+    """
+    return "–" if value is None else f"{human_moved(value)}/s"
+
+
+def correction_in_words(row: dict[str, float | str | None]) -> str:
+    """How our own cost was taken off a bandwidth, from a row of `bandwidth`.
+
+    >>> correction_in_words({"correction": "calibrated", "counting_cost_share": 0.02})
+    'counting cost 2.0 %, calibrated'
+    """
+    share = row["counting_cost_share"]
+    if row["correction"] is None or share is None:
+        return "not corrected"
+    if float(share) < 0:
+        return "counting cost too small to measure"
+    how = "calibrated" if row["correction"] == "calibrated" else "measured"
+    return f"counting cost {100 * float(share):.1f} %, {how}"

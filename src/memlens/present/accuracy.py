@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 
     from ..results import Result
 
-NAMES = {"loads": "loads", "stores": "stores", "read_bytes": "bytes read", "written_bytes": "bytes written"}
+NAMES = {
+    "loads": "loads",
+    "stores": "stores",
+    "read_bytes": "bytes read",
+    "written_bytes": "bytes written",
+    "bytes": "bytes, both",
+}
 SCOPES = {"heap_and_global": "without stack", "all": "all"}
 STATUSES = {"both": "", "not claimed": "not in the claim", "not executed": "only in the claim"}
 

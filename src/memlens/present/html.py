@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ..registry import PresenterDescriptor
+from ._bandwidth_sections import bandwidth_section
 from ._charts import esc
 from ._markup import (
     cell,
@@ -137,6 +138,18 @@ def _collector(name: str, options: Any) -> str:
             said.append("every address")
         if options.get("pages"):
             said.append("pages")
+    elif name == "count":
+        how = str(options.get("sampling", "all"))
+        said.append(
+            {
+                "all": "every execution",
+                "every": f"one execution in {options.get('every')}",
+                "random": f"one execution in {options.get('every')}, at random",
+                "budget": f"as many executions as cost {options.get('budget_ppm', 0) / 10_000:g} %",
+            }.get(how, how)
+        )
+        if options.get("epoch_s"):
+            said.append(f"read every {1000 * options['epoch_s']:g} ms")
     elif "stacks" in options:
         said.append(
             "no call stacks" if options["stacks"] == "none" else f"call stacks by {unwinder(options['stacks'])}"
@@ -245,6 +258,8 @@ def _how_recorded(meta: dict[str, Any], traffic: dict[str, Any] | None) -> str:
     parts = []
     if traffic is not None:
         parts.append(f"Every access of the emulated program was counted; {addresses_in_words(traffic)}.")
+    if "count" in collectors:
+        parts.append("Loads, stores and bytes of code built with memlens cc were counted by the program itself.")
     if "faults" in collectors:
         seen = "in user code and system calls" if session.get("include_kernel") else "in user code only"
         parts.append(f"Page faults were seen {seen}.")
@@ -275,6 +290,11 @@ def figures_section(report: Report) -> str:
             shown = about(titled(name, value), sampled=estimated)
             tiles.append((esc(label), shown + (f"<small>{esc(remark)}</small>" if remark else "")))
 
+    if bandwidth := report.results.get("bandwidth"):
+        figures = bandwidth.figures
+        estimated = figures["counted_share"] not in (None, 1.0)
+        remark = f"{figures['loads'] + figures['stores']:,} loads and stores"
+        tile("Counted traffic", "bytes", figures["accessed_bytes"], remark, estimated=estimated)
     if traffic := report.results.get("traffic"):
         figures = traffic.figures
         tile(
@@ -402,6 +422,7 @@ def render(report: Report) -> str:
     links = [("findings", "Findings"), ("quality", "Quality")] + ([("figures", "Key figures")] if figures else [])
     emulated = "traffic" in results or "emulate" in (meta.get("collectors") or {})
     for name, label, section in (
+        ("bandwidth", "Bandwidth", bandwidth_section),
         ("traffic", "Memory traffic", traffic_section),
         ("accesses", "Accesses by object", accesses_section),
         ("page_use", "Pages", page_use_section),
@@ -435,7 +456,7 @@ def render(report: Report) -> str:
         body.append(regions_section(regions, faults_known=faults is not None, objects=objects))
         links.append(("regions", "Regions"))
     for name, result in results.items():
-        if name not in (*names, "traffic", "accesses", "page_use"):
+        if name not in (*names, "bandwidth", "traffic", "accesses", "page_use"):
             body.append(other_section(result))
             links.append((esc(name.replace("_", "-")), name.replace("_", " ").capitalize()))
     if emulated and not (over_time or touch or faults):

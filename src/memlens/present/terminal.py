@@ -96,6 +96,7 @@ def show(report: Report, *, file: IO[str], rows: int = 10, brief: bool = False) 
     """Prints the summary of one capture."""
     from rich.markup import escape
 
+    from ._terminal_bandwidth import show_bandwidth
     from ._terminal_traffic import show_accesses, show_page_use, show_traffic
 
     console = _console(file)
@@ -117,6 +118,8 @@ def show(report: Report, *, file: IO[str], rows: int = 10, brief: bool = False) 
         )
     if "capacity" in report.results:
         _capacity(console, report)
+    if "bandwidth" in report.results:
+        show_bandwidth(console, report.results["bandwidth"], rows, brief=brief)
     if "traffic" in report.results:
         show_traffic(console, report.results["traffic"], rows, brief=brief)
     if "accesses" in report.results:
@@ -247,7 +250,7 @@ def _regions(console: Console, report: Report, rows: int) -> None:
     for row in found[:rows]:
         growth = row["rss_growth_bytes"]
         table.add_row(
-            escape(row["name"]) + (" (phase)" if row["kind"] == "phase" else ""),
+            escape(row["name"] or "(no name)") + (" (phase)" if row["kind"] == "phase" else ""),
             f"{row['executions']:,}",
             f"{row['seconds']:.3f}",
             f"{row['self_seconds']:.3f}",
@@ -362,6 +365,9 @@ def _quality(
             f"{whole}: every access counted" if whole == "exact" else f"{whole}: {quality.dropped_records} lost"
         )
         parts.append(addresses_in_words(traffic))
+    if "count" in collectors:
+        how = collectors["count"].get("sampling", "all")
+        parts.append("counted: every execution" if how == "all" else f"counted: sampled executions ({how})")
     if "faults" in collectors:
         seen = "user and system calls" if session.get("include_kernel") else "user code only"
         whole = "incomplete" if quality.dropped_records or quality.truncated else "all"

@@ -1,0 +1,134 @@
+"""Bandwidth in the terminal: regions first, then functions, what was not seen, and how far to trust it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._terminal_traffic import _code, _grid, _percent, _print
+from ._units import correction_in_words, human_count, human_duration, human_moved, human_rate
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..results import Result
+
+
+def show_bandwidth(console: Console, result: Result, rows: int, *, brief: bool) -> None:
+    from rich.markup import escape
+
+    figures = result.figures
+    stack = figures["stack_share"]
+    about = "about " if figures["counted_share"] not in (None, 1.0) else ""
+    console.print(
+        f"\n[bold]Bandwidth[/]  {about}{human_moved(figures['read_bytes'])} read by {human_count(figures['loads'])} loads, "
+        f"{about}{human_moved(figures['written_bytes'])} written by {human_count(figures['stores'])} stores"
+        + (f"; {stack:.0%} of the bytes on the stack" if stack else "")
+    )
+    everything = result.tables["by_region"].to_pylist()
+    # Nested regions stand below the one around them: by bytes, then by path.
+    regions = [row for row in everything[1:] if not row["exclusive"]]
+    by_path = {row["region"]: row for row in regions}
+    ordered = sorted(regions, key=lambda row: _order(row, by_path))
+    shown = ordered[: max(rows, 10)]
+    if regions:
+        events = figures["events"] if any(row["event_share"] for row in shown) else []
+        _regions(console, shown, events, estimated=any(row["estimated"] for row in shown))
+        if len(ordered) > len(shown):
+            console.print(f"  … and {len(ordered) - len(shown)} more", style="dim")
+    else:
+        whole = everything[0]
+        console.print(
+            f"  no region was marked: whole program {human_rate(whole['bytes_per_second'])} by wall-clock "
+            "(mark regions: memlens.h, #pragma memlens, or memlens cc --memlens-functions=REGEX)",
+            style="dim",
+        )
+    functions = result.tables["by_function"].slice(0, rows).to_pylist()
+    if functions:
+        with_mix = any(row["float_results"] is not None for row in functions)
+        heads = (
+            *(("calls",) if with_mix else ()),
+            "read",
+            "written",
+            "share",
+            "stack",
+            "vector",
+            *(("flop/B",) if with_mix else ()),
+        )
+        table = _grid(("function", "left"), *((name, "right") for name in heads))
+        for row in functions:
+            intensity = row["float_results_per_byte"]
+            table.add_row(
+                escape(_code(row, line=not brief)),
+                *(("–" if row["executions"] is None else human_count(row["executions"]),) if with_mix else ()),
+                human_moved(row["read_bytes"]),
+                human_moved(row["written_bytes"]),
+                f"{row['share']:.1%}",
+                _percent(row["stack_share"], 1),
+                _percent(row["vector_share"], 1),
+                *(("–" if intensity is None else f"{intensity:.3g}",) if with_mix else ()),
+            )
+        _print(console, table)
+    unseen = result.tables["unseen"].to_pylist()
+    if unseen:
+        listed = ", ".join(
+            f"{row['callee']} " + (f"[{row['library']}] " if row["library"] else "") + human_count(row["calls"])
+            for row in unseen[: 3 if brief else 8]
+        )
+        more = f", and {len(unseen) - (3 if brief else 8)} more" if len(unseen) > (3 if brief else 8) else ""
+        console.print(
+            f"  not seen: {human_count(figures['unseen_calls'])} calls of functions without counters: {escape(listed)}{more}",
+            style="dim",
+        )
+
+
+def _order(row: dict[str, Any], by_path: dict[str, dict[str, Any]]) -> tuple[Any, ...]:
+    """Regions by bytes; those inside one right below it, by bytes among themselves."""
+    parts = row["region"].split(" / ")
+    key: list[Any] = [row["region"] == "(outside regions)"]
+    for depth in range(1, len(parts) + 1):
+        path = " / ".join(parts[:depth])
+        key += [-by_path.get(path, row)["bytes"], path]
+    return tuple(key)
+
+
+def _regions(console: Console, shown: list[dict[str, Any]], events: list[str], *, estimated: bool) -> None:
+    from rich.markup import escape
+
+    threads = any(row["threads"] > 1 for row in shown)
+    heads = [
+        "times",
+        *(["counted"] if estimated else []),
+        "time",
+        "read",
+        "written",
+        *(["±"] if estimated else []),
+        "share",
+    ]
+    heads += ["GB/s", *(["GB/s thread", "imbalance"] if threads else [])]
+    table = _grid(("region", "left"), *((name, "right") for name in (*heads, *events)))
+    for row in shown:
+        error = row["bytes_error"]
+        uneven = row["byte_imbalance"]
+        table.add_row(
+            escape("  " * row["depth"] + row["name"]),
+            human_count(row["executions"]) if row["executions"] else "–",
+            *([human_count(row["counted"])] if estimated else []),
+            "–" if row["wall_ns"] is None else human_duration(row["wall_ns"]),
+            human_moved(row["read_bytes"]),
+            human_moved(row["written_bytes"]),
+            *(["?" if error is None else _percent(error, row["bytes"])] if estimated else []),
+            f"{row['share']:.1%}",
+            _gigabytes(row["corrected_bytes_per_second"] or row["bytes_per_second"]),
+            *([_gigabytes(row["bytes_per_thread_second"]), "–" if uneven is None else f"{uneven:.0%}"] if threads else []),
+            *("–" if row[f"event_{n}"] is None else human_count(row[f"event_{n}"]) for n in range(len(events))),
+        )  # fmt: skip
+    _print(console, table)
+    corrected = next((row for row in shown if row["correction"]), None)
+    said = "GB/s: bytes by wall-clock time" + (", thread: by the sum of the threads' times" if threads else "")
+    if corrected:
+        said += f"; without our own cost ({escape(corrected['name'])}: {correction_in_words(corrected)})"
+    console.print(f"  {said}", style="dim")
+
+
+def _gigabytes(value: float | None) -> str:
+    return "–" if value is None else f"{value / 1e9:.3g}"
