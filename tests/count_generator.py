@@ -13,8 +13,8 @@ PRELUDE = """\
 typedef unsigned long u64; typedef unsigned u32; typedef unsigned short u16; typedef unsigned char u8;
 extern {volatile} u8 A1[256]; extern {volatile} u16 A2[256]; extern {volatile} u32 A4[256]; extern {volatile} u64 A8[256];
 extern {volatile} float F4[256]; extern {volatile} double F8[256];
-struct node {{ node *next; u64 value; }}; extern node *{volatile} list; extern char copy_from[4096], copy_to[4096];
-extern long fuel; extern int exit_at; extern jmp_buf *escape; extern u64 checksum;
+struct node {{ node *{volatile} next; {volatile} u64 value; }}; extern node *{volatile} list; extern char copy_from[4096], copy_to[4096];
+extern {volatile} long fuel; extern {volatile} int exit_at; extern jmp_buf *{volatile} escape; extern {volatile} u64 checksum;
 extern "C" void opaque(u32 x);
 struct restore {{ jmp_buf *old = escape; ~restore() {{ escape = old; }} }};
 #define NOINLINE __attribute__((noinline))
@@ -29,7 +29,7 @@ struct restore {{ jmp_buf *old = escape; ~restore() {{ escape = old; }} }};
 MAIN = """\
 {volatile} u8 A1[256]; {volatile} u16 A2[256]; {volatile} u32 A4[256]; {volatile} u64 A8[256];
 {volatile} float F4[256]; {volatile} double F8[256];
-node *{volatile} list; char copy_from[4096], copy_to[4096]; long fuel; int exit_at = -1; jmp_buf *escape; u64 checksum;
+node *{volatile} list; char copy_from[4096], copy_to[4096]; {volatile} long fuel; {volatile} int exit_at = -1; jmp_buf *{volatile} escape; {volatile} u64 checksum;
 static node nodes[40];
 /* May end the program, throw, jump away or return. */
 extern "C" NOINLINE void opaque(u32 x) {{

@@ -262,10 +262,10 @@ struct memlens_private_counted { /* ml_count_region; the bit says that the end m
   uint64_t number;
 };
 #define MEMLENS_PRIVATE_ANY_FRAME ((uint64_t)1 << 63)
-extern int memlens_private_count_enter(struct memlens_private_counted *) __asm__("__memlens_count_enter");
-extern void memlens_private_count_leave(struct memlens_private_counted *) __asm__("__memlens_count_leave");
-extern void memlens_private_count_begin(const char *) __asm__("__memlens_count_begin");
-extern void memlens_private_count_end(const char *) __asm__("__memlens_count_end");
+extern int memlens_private_count_enter(struct memlens_private_counted *) __asm__("__memlens_count_enter") __attribute__((nothrow));
+extern void memlens_private_count_leave(struct memlens_private_counted *) __asm__("__memlens_count_leave") __attribute__((nothrow));
+extern void memlens_private_count_begin(const char *) __asm__("__memlens_count_begin") __attribute__((nothrow));
+extern void memlens_private_count_end(const char *) __asm__("__memlens_count_end") __attribute__((nothrow));
 #define MEMLENS_PRIVATE_REGION_BEGIN(name) memlens_private_count_begin(name)
 /* Something has to follow: the runtime compares stack pointers, and a jump in place of the last call would change it. */
 #define MEMLENS_PRIVATE_REGION_END(name) \

@@ -151,7 +151,7 @@ def static_tables(decoded: Mapping[str, dict[str, Any]], *, redact: bool = False
             },
             n_functions,
         )
-        chains = _chains(scopes, functions["name"], names)
+        chains = _chains(scopes, functions, names, files)
         n_scopes = len(scopes["name"])
         scope = sites["scope"].astype(np.int64)
         inlined = scope != NONE
@@ -239,21 +239,25 @@ def _optional(numbers: Any) -> pa.Array:
     return pa.array(numbers, mask=numbers == NONE)
 
 
-def _chains(scopes: dict[str, Any], function_names: Any, names: pa.Array) -> pa.Array:
-    """For each scope the functions that it was inlined into, innermost first; an empty list at the end."""
+def _chains(scopes: dict[str, Any], functions: dict[str, Any], names: pa.Array, files: pa.Array) -> pa.Array:
+    """For each scope the functions that it was inlined into and where, innermost first; an empty list at the end.
+    Written as table `sites` has them."""
     import pyarrow as pa
 
-    texts = names.to_pylist()
-    parents, of, function = scopes["parent"].tolist(), scopes["name"].tolist(), scopes["function"].tolist()
-    outer = function_names.tolist()
+    texts, paths = names.to_pylist(), files.to_pylist()
+    parents, calls, of_function = (scopes[name].tolist() for name in ("parent", "call_line", "function"))
+    own = list(zip(scopes["name"].tolist(), scopes["file"].tolist(), strict=True))
+    outer = list(zip(functions["name"].tolist(), functions["file"].tolist(), strict=True))
     chains: list[list[str]] = []
     for number in range(len(parents)):
         chain: list[str] = []
-        at = parents[number]
-        while at != NONE:
-            chain.append(texts[of[at]])
-            at = parents[at]
-        chain.append(texts[outer[function[number]]])
+        at: int | None = number
+        while at is not None:
+            line, parent = calls[at], parents[at]
+            name, file = own[parent] if parent != NONE else outer[of_function[number]]
+            path = paths[file] if file < len(paths) else None
+            chain.append(f"{texts[name]} ({os.path.basename(path)}:{line})" if path and line else texts[name])
+            at = parent if parent != NONE else None
         chains.append(chain)
     return pa.array([*chains, []], pa.list_(pa.string()))
 
