@@ -119,7 +119,7 @@ static void find_stack(struct vcpu *vcpu, uint64_t address) {
   vcpu->stack_tried = true;
   if (ml_mapping_at(address, &begin, &end)) {
     vcpu->stack_low = begin;
-    vcpu->stack_bytes = end - begin;
+    vcpu->stack_bytes = vcpu->stack_whole = end - begin;
   }
 }
 

@@ -38,8 +38,16 @@ static void leave_regions(struct vcpu *vcpu) {
   }
 }
 
+/* The frame of the running function ends with the address that it returns to. */
+static void find_frame(struct vcpu *vcpu) {
+  const uint64_t slot = vcpu->depth > 0 ? vcpu->frames[vcpu->depth - 1].stack : 0;
+  const uint64_t bytes = slot + 8 - vcpu->stack_low;
+  vcpu->stack_bytes = slot != 0 && bytes < vcpu->stack_whole ? bytes : vcpu->stack_whole;
+}
+
 static void unwind_to(struct vcpu *vcpu, uint32_t depth) {
   vcpu->depth = depth;
+  if (ml_settings.frames) find_frame(vcpu);
   if (ML_UNLIKELY(vcpu->mark_count > 0)) leave_regions(vcpu);
   while (ML_UNLIKELY(vcpu->interruption_count > 0) && vcpu->interruptions[vcpu->interruption_count - 1].depth > depth)
     vcpu->interruption_count--;
@@ -57,6 +65,7 @@ void ml_on_call_store(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address
   if (ML_UNLIKELY(depth < vcpu->depth - 1)) unwind_to(vcpu, depth);
   vcpu->frames[depth] = newest;
   vcpu->depth = depth + 1;
+  if (ml_settings.frames) find_frame(vcpu);
 }
 
 void ml_on_handler(unsigned cpu, void *unused) {
@@ -70,6 +79,7 @@ void ml_handler_returned(struct vcpu *vcpu) {
   if (vcpu->interruption_count == 0) return;
   const struct interruption before = vcpu->interruptions[--vcpu->interruption_count];
   if (before.depth <= vcpu->depth) vcpu->depth = before.depth;
+  if (ml_settings.frames) find_frame(vcpu);
   if (before.mark_count >= vcpu->mark_count) return;
   ml_switch_region(vcpu, vcpu->marks[before.mark_count].previous);
   vcpu->mark_count = before.mark_count;

@@ -31,6 +31,7 @@ struct settings {
   bool pages;          /* count accesses by page */
   bool stacks;         /* keep call stacks */
   bool split_stack;    /* tell stack and other memory apart at every access: no inline counting */
+  bool frames;         /* the same, but only the frame of the running function is stack (where a call stores its return address) */
   bool wait;           /* a full ring stops the guest; else windows are dropped and counted */
   uint64_t window, period, seed;
   char functions[4096]; /* path of a list of functions that are regions: VADDR NAME lines after @PATH lines */
@@ -189,7 +190,8 @@ struct vcpu {
   uint64_t learning_calls, published_ns;
   uint32_t run_parts;
   bool run_regular, recording, resync, stack_tried, came_by_jump;
-  uint64_t stack_low, stack_bytes;
+  uint64_t stack_low, stack_bytes; /* what is called stack now */
+  uint64_t stack_whole;            /* bytes */
   /* the access that further parts may still extend */
   uint64_t pending_pc, pending_address;
   uint32_t pending_bytes, pending_operation;

@@ -27,6 +27,7 @@ static void set(const char *field) {
   if (IS("full")) ml_settings.full = number != 0;
   if (IS("pages")) ml_settings.pages = number != 0;
   if (IS("stack")) ml_settings.split_stack = number != 0;
+  if (IS("frames")) ml_settings.frames = number != 0;
   if (IS("stacks")) ml_settings.stacks = number != 0;
   if (IS("wait")) ml_settings.wait = number != 0;
   if (IS("functions") && strlen(value) < sizeof ml_settings.functions) strcpy(ml_settings.functions, value);
@@ -131,7 +132,7 @@ static void on_vcpu_init(qemu_plugin_id_t id, unsigned index) {
   vcpu->live = true;
   ml_pages_drop(vcpu);
   if (index > ml_plugin.highest_vcpu) ml_plugin.highest_vcpu = index;
-  vcpu->frames = ml_settings.stacks || ml_settings.functions[0] != 0 ? calloc(MAX_FRAMES, sizeof *vcpu->frames) : NULL;
+  vcpu->frames = ml_settings.stacks || ml_settings.frames || ml_settings.functions[0] != 0 ? calloc(MAX_FRAMES, sizeof *vcpu->frames) : NULL;
   ml_windows_start(vcpu);
   ml_switch_region(vcpu, 0);
   const bool first = ml_plugin.threads++ == 0;
@@ -143,7 +144,7 @@ static void on_vcpu_init(qemu_plugin_id_t id, unsigned index) {
     if (stack != 0 && ml_mapping_at(stack - 8, &begin, &end)) {
       vcpu->stack_tried = true;
       vcpu->stack_low = begin;
-      vcpu->stack_bytes = stack - begin;
+      vcpu->stack_bytes = vcpu->stack_whole = stack - begin;
     }
   } else {
     ml_plugin.only = vcpu;

@@ -244,7 +244,7 @@ static void follow_calls(const struct translated *one) {
     landing_find(one->next_pc, true);
     qemu_plugin_register_vcpu_insn_exec_cb(one->handle, ml_on_call, QEMU_PLUGIN_CB_NO_REGS,
                                            (void *)(uintptr_t)one->next_pc);
-    if (ml_settings.functions[0] != 0 && ml_settings.machine == EM_X86_64)
+    if ((ml_settings.functions[0] != 0 || ml_settings.frames) && ml_settings.machine == EM_X86_64)
       qemu_plugin_register_vcpu_mem_cb(one->handle, ml_on_call_store, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW,
                                        (void *)(uintptr_t)one->next_pc);
   } else if (one->facts.role == ROLE_RETURN || one->facts.role == ROLE_JUMP) {
@@ -258,7 +258,7 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
   const size_t n_insns = qemu_plugin_tb_n_insns(tb), count = n_insns < MAX_INSNS ? n_insns : MAX_INSNS;
   const bool inline_now = ml_counts_inline();
   const bool pages = inline_now && ml_settings.pages, ticks = inline_now && ml_plugin.sparse;
-  const bool calls = ml_settings.stacks || ml_settings.functions[0] != 0;
+  const bool calls = ml_settings.stacks || ml_settings.frames || ml_settings.functions[0] != 0;
   ml_plugin.translations++;
   if (count == 0) return;
   if (!ml_plugin.guest_base_known) {

@@ -599,7 +599,7 @@ void FunctionCounter::place() {
 
 
 bool FunctionCounter::run(std::string &Problem) {
-  Sites = findSites(F, FAM.getResult<TargetLibraryAnalysis>(F));
+  Sites = findSites(F, FAM.getResult<TargetLibraryAnalysis>(F), FAM.getResult<ScalarEvolutionAnalysis>(F));
   erase_if(Sites, [&](const Site &S) { return V.isUntouched(S.At->getParent()); });
   if (Sites.empty() && !O.Mix)
     return false;

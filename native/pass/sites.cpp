@@ -28,12 +28,19 @@ namespace {
 
 class Finder {
 public:
-  Finder(Function &F, const TargetLibraryInfo &TLI) : F(F), DL(F.getParent()->getDataLayout()), TLI(TLI) {}
+  Finder(Function &F, const TargetLibraryInfo &TLI, ScalarEvolution &SE)
+      : F(F), DL(F.getParent()->getDataLayout()), TLI(TLI), SE(SE) {}
 
   std::vector<Site> find() {
-    for (BasicBlock &BB : F)
-      for (Instruction &I : BB)
-        visit(I);
+    for (BasicBlock &BB : F) {
+      Loaded.clear();
+      for (Instruction &I : BB) {
+        if (!isRepeated(I))
+          visit(I);
+        if (I.mayHaveSideEffects())
+          Loaded.clear();
+      }
+    }
     return std::move(Sites);
   }
 
@@ -41,7 +48,24 @@ private:
   Function &F;
   const DataLayout &DL;
   const TargetLibraryInfo &TLI;
+  ScalarEvolution &SE;
   std::vector<Site> Sites;
+  std::vector<LoadInst *> Loaded; // in this block since the last write or call
+
+  /// A load that instruction selection merges with an earlier one of the same block: it does not run.
+  bool isRepeated(Instruction &I) {
+    auto *L = dyn_cast<LoadInst>(&I);
+    if (!L || !L->isSimple() || F.hasOptNone())
+      return false;
+    for (LoadInst *Before : Loaded)
+      if (Before->getType() == L->getType() && isSame(Before->getPointerOperand(), L->getPointerOperand()))
+        return true;
+    Loaded.push_back(L);
+    return false;
+  }
+
+  /// Addresses are equal, however they are computed.
+  bool isSame(Value *A, Value *B) { return A == B || SE.getSCEV(A) == SE.getSCEV(B); }
 
   Site &add(Instruction &I, unsigned Kind) {
     Sites.emplace_back();
@@ -188,7 +212,9 @@ private:
 
 } // namespace
 
-std::vector<Site> findSites(Function &F, const TargetLibraryInfo &TLI) { return Finder(F, TLI).find(); }
+std::vector<Site> findSites(Function &F, const TargetLibraryInfo &TLI, ScalarEvolution &SE) {
+  return Finder(F, TLI, SE).find();
+}
 
 bool returnsTwice(const Instruction &I) {
   const auto *Call = dyn_cast<CallBase>(&I);

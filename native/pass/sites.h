@@ -3,6 +3,7 @@
 #define MEMLENS_PASS_SITES_H
 
 #include "llvm/ADT/SmallVector.h"
+#include "llvm/Analysis/ScalarEvolution.h"
 #include "llvm/Analysis/TargetLibraryInfo.h"
 #include "llvm/IR/Function.h"
 #include "llvm/IR/InstrTypes.h"
@@ -26,7 +27,7 @@ struct Site {
 };
 
 /// All sites, in the order of the function's blocks.
-std::vector<Site> findSites(llvm::Function &F, const llvm::TargetLibraryInfo &TLI);
+std::vector<Site> findSites(llvm::Function &F, const llvm::TargetLibraryInfo &TLI, llvm::ScalarEvolution &SE);
 
 /// A call after which nothing is certain: it may not return, and it may change the region.
 bool isOpaque(const llvm::Instruction &I);

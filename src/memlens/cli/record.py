@@ -88,7 +88,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         metavar="WHAT",
         help="run the program under qemu and count every access; WHAT, after =, joined by commas: counts (nothing else), "
         "window=N,period=N (addresses of N accesses in every so many; default 1000 in 100000), full (all addresses), "
-        "pages (accesses by page and thread), stack (tell stack and other memory apart at every access), cpu=NAME, stacks=off, wait=off, seed=N",
+        "pages (accesses by page and thread), stack (tell stack and other memory apart at every access), frames (the same, only the running function's own frame being stack; x86-64), cpu=NAME, stacks=off, wait=off, seed=N",
     )
     parser.add_argument(
         "--functions",

@@ -58,6 +58,7 @@ class EmulateOptions:
     pages: bool = False
     stacks: bool = True
     split_stack: bool = False
+    frames: bool = False
     """Tell stack and other memory apart at every access."""
     wait: bool = True
     cpu: str = ""
@@ -91,6 +92,8 @@ def parse(text: str) -> EmulateOptions:
             options = replace(options, pages=True, window=0, stacks=False)
         elif name == "stack" and not equals:
             options = replace(options, split_stack=True)
+        elif name == "frames" and not equals:
+            options = replace(options, split_stack=True, frames=True)
         elif name in ("window", "period", "seed"):
             try:
                 number = int(value.replace("_", ""))
@@ -319,7 +322,7 @@ def launch(
         preloaded = ["-E", f"LD_PRELOAD={path}:{others}" if others else f"LD_PRELOAD={path}"]
     settings: dict[str, Any] = {
         "arena": arena.path, "full": int(options.full), "pages": int(options.pages), "stacks": int(options.stacks),
-        "wait": int(options.wait), "seed": options.seed, "stack": int(options.split_stack),
+        "wait": int(options.wait), "seed": options.seed, "stack": int(options.split_stack), "frames": int(options.frames),
     }  # fmt: skip
     if options.window and not options.full:
         settings |= {"window": options.window, "period": options.period}
