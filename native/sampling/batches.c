@@ -75,20 +75,20 @@ void ml_buffer_append(struct ml_session *session, struct ml_process *process, en
   if (into != NULL) memcpy(into, record, bytes);
 }
 
+void ml_string_write(struct ml_session *session, uint32_t id, const char *text, size_t bytes) {
+  const size_t padded = (bytes + 7) & ~(size_t)7;
+  struct ml_string *record = ml_buffer_reserve(session, &session->string_buffer, sizeof *record + padded, 0);
+  if (record == NULL) return;
+  record->id = id;
+  record->tail_bytes = (uint32_t)bytes;
+  memcpy(record + 1, text, bytes);
+}
+
 uint32_t ml_string_locked(struct ml_session *session, const char *text, size_t bytes) {
   if (bytes == 0) return 0;
   int is_new = 0;
   const uint32_t id = ml_intern_bytes(session->strings, text, bytes, &is_new);
-  if (is_new) {
-    const size_t padded = (bytes + 7) & ~(size_t)7;
-    struct ml_string *record =
-        ml_buffer_reserve(session, &session->string_buffer, sizeof *record + padded, 0);
-    if (record != NULL) {
-      record->id = id;
-      record->tail_bytes = (uint32_t)bytes;
-      memcpy(record + 1, text, bytes);
-    }
-  }
+  if (is_new) ml_string_write(session, id, text, bytes);
   return id;
 }
 

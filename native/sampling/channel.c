@@ -205,10 +205,14 @@ static uint32_t stack_of(struct ml_session *session, struct claim *claim, uint32
   return *to;
 }
 
-static uint32_t string_of(struct claim *claim, uint32_t from) {
+/* So may a string: it gets a number above those that are given by text. */
+#define EARLY_STRINGS UINT32_C(0x40000000)
+static uint32_t string_of(struct ml_session *session, struct claim *claim, uint32_t from) {
   if (from == 0) return 0;
   uint32_t *to = id_entry(&claim->strings, from);
-  return to != NULL ? *to : 0;
+  if (to == NULL) return 0;
+  if (*to == 0) *to = EARLY_STRINGS + session->next_string_id++;
+  return *to;
 }
 
 /* ---- records ---------------------------------------------------------------------------------------- */
@@ -243,21 +247,23 @@ static bool take_record(struct ml_channel *channel, struct claim *claim, unsigne
       const struct ml_string *string = (void *)record;
       if (bytes < sizeof *string || string->tail_bytes > bytes - sizeof *string) return false;
       uint32_t *to = id_entry(&claim->strings, string->id);
-      if (to != NULL) *to = ml_string_locked(session, (const char *)(string + 1), string->tail_bytes);
+      const char *text = (const char *)(string + 1);
+      if (to != NULL && *to != 0) ml_string_write(session, *to, text, string->tail_bytes); /* used before it came */
+      else if (to != NULL) *to = ml_string_locked(session, text, string->tail_bytes);
       return true;
     }
     case ML_KIND_REGION_EVENT: {
       FIXED(ml_region_event);
       struct ml_region_event *event = (void *)record;
-      event->region = string_of(claim, event->region);
-      event->parent = string_of(claim, event->parent);
+      event->region = string_of(session, claim, event->region);
+      event->parent = string_of(session, claim, event->parent);
       ml_buffer_append(session, process, ML_SLOT_REGION_EVENT, record, bytes, time_ns);
       return true;
     }
     case ML_KIND_TAG_EVENT: {
       FIXED(ml_tag_event);
       struct ml_tag_event *event = (void *)record;
-      event->name = string_of(claim, event->name);
+      event->name = string_of(session, claim, event->name);
       ml_buffer_append(session, process, ML_SLOT_TAG_EVENT, record, bytes, time_ns);
       return true;
     }
@@ -274,14 +280,14 @@ static bool take_record(struct ml_channel *channel, struct claim *claim, unsigne
     case ML_KIND_TLS_MODULE: {
       FIXED(ml_tls_module);
       struct ml_tls_module *module = (void *)record;
-      module->path = string_of(claim, module->path);
+      module->path = string_of(session, claim, module->path);
       ml_buffer_append(session, process, ML_SLOT_TLS_MODULE, record, bytes, time_ns);
       return true;
     }
     case ML_KIND_WINDOW: {
       struct ml_window *window = (void *)record;
       if (bytes < sizeof *window || ((window->tail_bytes + 7u) & ~7u) != bytes - sizeof *window) return false;
-      window->region = string_of(claim, window->region);
+      window->region = string_of(session, claim, window->region);
       window->stack = stack_of(session, claim, window->stack);
       ml_buffer_append(session, process, ML_SLOT_WINDOW, record, bytes, time_ns);
       return true;
@@ -296,14 +302,14 @@ static bool take_record(struct ml_channel *channel, struct claim *claim, unsigne
     case ML_KIND_MAPPING: {
       FIXED(ml_mapping);
       struct ml_mapping *mapping = (void *)record;
-      mapping->path = string_of(claim, mapping->path);
+      mapping->path = string_of(session, claim, mapping->path);
       ml_buffer_append(session, process, ML_SLOT_MAPPING, record, bytes, time_ns);
       return true;
     }
     case ML_KIND_UNSEEN: {
       FIXED(ml_unseen);
       struct ml_unseen *unseen = (void *)record;
-      unseen->name = string_of(claim, unseen->name);
+      unseen->name = string_of(session, claim, unseen->name);
       ml_buffer_append(session, process, ML_SLOT_UNSEEN, record, bytes, time_ns);
       return true;
     }
@@ -313,7 +319,7 @@ static bool take_record(struct ml_channel *channel, struct claim *claim, unsigne
       const struct ml_process *parent =
           event->parent_process != 0 ? ml_process_of(session, (pid_t)event->parent_process, event->time_ns) : NULL;
       event->parent_process = parent != NULL ? parent->info.process : 0;
-      event->name = string_of(claim, event->name);
+      event->name = string_of(session, claim, event->name);
       event->pid = (uint32_t)process->info.pid;
       ml_buffer_append(session, process, ML_SLOT_PROCESS_EVENT, record, bytes, time_ns);
       return true;

@@ -146,7 +146,7 @@ struct ml_session {
   struct ml_pending *pending; /* open addressing on tid */
   size_t pending_mask, pending_used;
   struct ml_intern *strings, *stacks;
-  uint32_t next_dump_id;
+  uint32_t next_dump_id, next_string_id;
   struct ml_waiting_stack *waiting; /* ML_WAITING_SLOTS */
   uint64_t pass;
   struct ml_buffer string_buffer, stack_buffer, loss_buffer;
@@ -188,6 +188,7 @@ void *ml_buffer_reserve(struct ml_session *session, struct ml_buffer *buffer, si
 void ml_buffer_append(struct ml_session *session, struct ml_process *process, enum ml_slot slot, const void *record,
                       size_t bytes, uint64_t time_ns);
 uint32_t ml_string_locked(struct ml_session *session, const char *text, size_t bytes);
+void ml_string_write(struct ml_session *session, uint32_t id, const char *text, size_t bytes);
 void ml_loss_add(struct ml_session *session, uint64_t begin_ns, uint64_t end_ns, uint64_t count, unsigned kind,
                  unsigned cause, uint32_t cpu);
 

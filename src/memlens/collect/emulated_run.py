@@ -39,7 +39,9 @@ def _streams_aside() -> Iterator[None]:
 
 def record_emulated(command: list[str], output: Path, *, functions: str = "", cpu: str = "") -> Outcome:
     """Counts with regions and windows, a function's own frame told apart; raises what `memlens record --emulate` would."""
-    options = EmulateOptions(window=WINDOW, period=PERIOD, stacks=False, functions=functions, cpu=cpu, split_stack=True, frames=True)
+    options = EmulateOptions(
+        window=WINDOW, period=PERIOD, stacks=False, functions=functions, cpu=cpu, split_stack=True, frames=True
+    )
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     try:
         with _streams_aside():
