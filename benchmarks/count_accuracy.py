@@ -2,7 +2,7 @@
 
 Each workload is built twice by one clang at -O2: plain, and with ``memlens cc --memlens-functions=REGEX``. ``memlens verify`` runs
 the plain one under the emulator and the other natively, with the same functions as regions, and compares bytes read and
-written outside the stack. Differences are what a compiler adds after counters are placed (spills, address tables, constants)
+written outside the stack; for the graph kernels also the bandwidth. Differences are what a compiler adds after counters are placed (spills, address tables, constants)
 and library code. Counts do not vary from run to run, so there are no rounds.
 
 Exit status: 0, with ``--check`` 1 when the mean |error| is above 1 % or the largest above 5 %; 2 when nothing could be measured.
@@ -14,6 +14,7 @@ import argparse
 import datetime
 import json
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parent.parent
 WORKLOADS = REPOSITORY / "workloads"
 MEAN_LIMIT_PERCENT, MAX_LIMIT_PERCENT = 1.0, 5.0
+BANDWIDTH_LIMIT_PERCENT = 3.0
+BANDWIDTH_ROUNDS = 7
 MIN_BYTES = 100_000
 """A region with less is named, not judged: the few words that entering it costs weigh more than what it does."""
 BAR_CELLS = 40
@@ -40,6 +43,14 @@ PROGRAMS: dict[str, tuple[str, str]] = {
     "region_counts": ("--n 100000 --iterations 2", "^kernel_"),
     "uneven_threads": ("--n 2000 --iterations 2", "^sum_row$"),
     "scalar_floats": ("--iterations 10", "^dot_in_"),
+}  # fmt: skip
+
+
+BANDWIDTH: dict[str, str] = {
+    # kernel → arguments that make it run some tenths of a second
+    "bfs": "--scale 16 --iterations 100", "bc": "--scale 16 --iterations 16", "cc": "--scale 16 --iterations 80",
+    "cc_sv": "--scale 16 --iterations 8", "pr": "--scale 16 --iterations 100", "pr_spmv": "--scale 16 --iterations 100",
+    "sssp": "--scale 16 --iterations 16", "tc": "--scale 16 --iterations 1",
 }  # fmt: skip
 
 
@@ -101,12 +112,61 @@ def regions_of(memlens: list[str], compiler: list[str], workload: str, folder: P
     return list(sums.values())
 
 
+def bandwidth_of(memlens: list[str], compiler: list[str], kernel: str, folder: Path) -> dict[str, Any]:
+    """Access bandwidth that memlens reports, beside the emulator's bytes over the kernel's time in a plain build."""
+    source, arguments = WORKLOADS / f"graph_{kernel}.c", shlex.split(BANDWIDTH[kernel])
+    plain, counted, capture = folder / "plain", folder / "counted", folder / "c.memlens"
+    flags = ["-O2", "-g", str(source), "-lpthread", "-lm", "-o"]
+    run([*compiler, "--memlens=none", *flags, str(plain)])
+    run([*compiler, *flags, str(counted)])
+    judged = json.loads(run([*memlens, "verify", "--json", str(plain), str(counted), "--", *arguments]).stdout)[
+        "claims"
+    ][0]
+    exact = sum(
+        row["exact"]
+        for row in judged["tables"]["by_region"]
+        if row["region"] == kernel
+        and row["scope"] == "heap_and_global"
+        and row["quantity"] in ("read_bytes", "written_bytes")
+    )
+    native_s, best = float("inf"), None
+    for _ in range(BANDWIDTH_ROUNDS):
+        done = run([str(plain), *arguments, "--time"])
+        native_s = min(native_s, float(re.search(r"kernel_seconds=([0-9.]+)", done.stderr)[1]))  # type: ignore[index]
+        run(
+            [
+                *memlens,
+                "record",
+                "-q",
+                "--force",
+                "--collectors",
+                "count",
+                "-o",
+                str(capture),
+                "--",
+                str(counted),
+                *arguments,
+            ]
+        )
+        found = json.loads(run([*memlens, "report", "--json", str(capture)]).stdout)["results"]["bandwidth"]
+        row = next(row for row in found["tables"]["by_region"] if row["region"] == kernel and not row["exclusive"])
+        if best is None or row["wall_ns"] < best["wall_ns"]:
+            best = row
+    assert best is not None
+    judge = exact / native_s
+    heap = 1 - best["stack_share"]
+    return {
+        "kernel": kernel, "native_s": native_s, "region_s": best["wall_ns"] * 1e-9, "judge": judge,
+        "raw": best["bytes_per_second"] * heap, "corrected": best["corrected_bytes_per_second"] * heap,
+    }  # fmt: skip
+
+
 def bar(percent: float, top: float) -> str:
     cells = round(BAR_CELLS * min(abs(percent) / top, 1.0)) if top else 0
     return "█" * cells or "▏"
 
 
-def page(rows: list[dict[str, Any]], machine: str) -> str:
+def page(rows: list[dict[str, Any]], bandwidths: list[dict[str, Any]], machine: str) -> str:
     judged = [row for row in rows if row["exact"] >= MIN_BYTES and row["error_percent"] is not None]
     errors = [abs(row["error_percent"]) for row in judged]
     top = max(errors, default=0.0)
@@ -143,7 +203,27 @@ def page(rows: list[dict[str, Any]], machine: str) -> str:
         lines.append(
             f"| {row['workload']} | `{row['region']}` | {row['exact']:,} | {row.get('library', 0):,} | {row['claimed']:,} | {shown}{small} | {whole} |"
         )
+    if bandwidths:
+        lines += [
+            "",
+            "## Bandwidth",
+            "",
+            f"Access bandwidth of the region that memlens reports, outside the stack, beside the emulator's bytes over the kernel's own time in a plain build; least time of {BANDWIDTH_ROUNDS} interleaved runs each.",
+            f"Mean |error|: **{mean_error(bandwidths, 'corrected'):.2f} %** (without the correction for the cost of counting {mean_error(bandwidths, 'raw'):.2f} %).",
+            "",
+            "| kernel | native s | region s | exact GB/s | reported GB/s | error | uncorrected |",
+            "|---|---:|---:|---:|---:|---:|---:|",
+        ]
+        for row in bandwidths:
+            lines.append(
+                f"| {row['kernel']} | {row['native_s']:.3f} | {row['region_s']:.3f} | {row['judge'] / 1e9:.3f} | {row['corrected'] / 1e9:.3f} | "
+                f"{(row['corrected'] / row['judge'] - 1) * 100:+.2f} % | {(row['raw'] / row['judge'] - 1) * 100:+.2f} % |"
+            )
     return "\n".join(lines) + "\n"
+
+
+def mean_error(rows: list[dict[str, Any]], which: str) -> float:
+    return sum(abs(row[which] / row["judge"] - 1) for row in rows) / len(rows) * 100
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -172,7 +252,13 @@ def main(arguments: list[str] | None = None) -> int:
     if not judged:
         say("nothing could be measured: is memlens cc there, and qemu-user?")
         return 2
-    text = page(rows, f"{platform.machine()}, Linux {platform.release()}")
+    bandwidths = []
+    if not options.only:
+        for kernel in BANDWIDTH:
+            say(f"bandwidth of {kernel}")
+            with tempfile.TemporaryDirectory(prefix="memlens-") as folder:
+                bandwidths.append(bandwidth_of(memlens, compiler, kernel, Path(folder)))
+    text = page(rows, bandwidths, f"{platform.machine()}, Linux {platform.release()}")
     if options.output:
         Path(options.output).write_text(text)
         say(f"wrote {options.output}")
@@ -180,6 +266,9 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.write(text)
     mean, largest = sum(judged) / len(judged), max(judged)
     bad = mean > MEAN_LIMIT_PERCENT or largest > MAX_LIMIT_PERCENT or bool(failed)
+    if bandwidths:
+        bad |= mean_error(bandwidths, "corrected") > BANDWIDTH_LIMIT_PERCENT
+        say(f"bandwidth: mean |error| {mean_error(bandwidths, 'corrected'):.2f} % (limit {BANDWIDTH_LIMIT_PERCENT} %)")
     say(
         f"mean |error| {mean:.3f} % (limit {MEAN_LIMIT_PERCENT} %), largest {largest:.3f} % (limit {MAX_LIMIT_PERCENT} %)"
     )

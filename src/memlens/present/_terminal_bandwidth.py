@@ -58,7 +58,7 @@ def show_bandwidth(console: Console, result: Result, rows: int, *, brief: bool) 
         for row in functions:
             intensity = row["float_results_per_byte"]
             table.add_row(
-                escape(_code(row, line=not brief)),
+                escape(_code(row, line=True)),
                 *(("–" if row["executions"] is None else human_count(row["executions"]),) if with_mix else ()),
                 human_moved(row["read_bytes"]),
                 human_moved(row["written_bytes"]),
