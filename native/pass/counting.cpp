@@ -206,7 +206,12 @@ int FunctionCounter::placeBytes(const Site &S) {
   } else if (S.Mask) {
     auto *Lanes = cast<FixedVectorType>(S.Mask->getType());
     Type *Bits = B.getIntNTy(Lanes->getNumElements());
-    Value *Count = B.CreateUnaryIntrinsic(Intrinsic::ctpop, B.CreateBitCast(S.Mask, Bits));
+    Value *Mask = S.Mask;
+    if (const unsigned Width = Lanes->getScalarSizeInBits(); Width > 1) { // the sign says it
+      Mask = B.CreateBitCast(Mask, FixedVectorType::get(B.getIntNTy(Width), Lanes->getNumElements()));
+      Mask = B.CreateICmpSLT(Mask, Constant::getNullValue(Mask->getType()));
+    }
+    Value *Count = B.CreateUnaryIntrinsic(Intrinsic::ctpop, B.CreateBitCast(Mask, Bits));
     Amount = B.CreateMul(B.CreateZExtOrTrunc(Count, I64), ConstantInt::get(I64, S.LaneBytes));
   } else {
     Function *Scale = intrinsicDeclaration(F.getParent(), Intrinsic::vscale, {I64});

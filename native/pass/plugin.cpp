@@ -5,8 +5,10 @@
 #include "options.h"
 #include "regions.h"
 
+#include "llvm/Analysis/TargetLibraryInfo.h"
 #include "llvm/IR/DiagnosticInfo.h"
 #include "llvm/IR/GlobalIFunc.h"
+#include "llvm/IR/InstrTypes.h"
 #include "llvm/IR/Module.h"
 #include "llvm/IR/Verifier.h"
 #include "llvm/Passes/PassPlugin.h"
@@ -27,6 +29,45 @@ bool canBeCounted(const Function &F, const SmallPtrSetImpl<const Function *> &Ea
          !F.hasFnAttribute(Attribute::NoProfile) && !F.getName().starts_with("__memlens_") && !F.getName().starts_with("memlens_private_") && !Early.contains(&F);
 }
 
+/// Resolvers of ifuncs run before the thread's variables can be reached; so does what they call.
+SmallPtrSet<const Function *, 4> calledByResolvers(Module &M) {
+  SmallPtrSet<const Function *, 4> Found;
+  std::vector<const Function *> Work;
+  auto Add = [&](const Function *F) {
+    if (F && !F->isDeclaration() && Found.insert(F).second)
+      Work.push_back(F);
+  };
+  for (const GlobalIFunc &I : M.ifuncs())
+    Add(I.getResolverFunction());
+  while (!Work.empty()) {
+    const Function *F = Work.back();
+    Work.pop_back();
+    for (const BasicBlock &BB : *F)
+      for (const Instruction &I : BB)
+        if (const auto *Call = dyn_cast<CallBase>(&I))
+          Add(dyn_cast<Function>(Call->getCalledOperand()->stripPointerCastsAndAliases()));
+  }
+  return Found;
+}
+
+/// A function that was known to write no memory writes counters now, and whoever calls it may be called by it. LLVM uses what it knows of
+/// calls after us too (on POWER it moves loads and stores out of loops). Functions of the C library stay as they are.
+void forgetWhatIsWritten(Module &M, FunctionAnalysisManager &FAM) {
+  SmallPtrSet<const Function *, 16> Kept;
+  for (Function &F : M) {
+    LibFunc Known;
+    if (F.isIntrinsic() || (F.isDeclaration() && FAM.getResult<TargetLibraryAnalysis>(F).getLibFunc(F, Known)))
+      Kept.insert(&F);
+    else
+      F.removeFnAttr(Attribute::Memory);
+  }
+  for (Function &F : M)
+    for (BasicBlock &BB : F)
+      for (Instruction &I : BB)
+        if (auto *Call = dyn_cast<CallBase>(&I); Call && !Call->isInlineAsm() && !Kept.contains(Call->getCalledFunction()))
+          Call->removeFnAttr(Attribute::Memory);
+}
+
 PreservedAnalyses CountPass::run(Module &M, ModuleAnalysisManager &MAM) {
   const char *Done = "memlens.counted"; // a second run would count the counting
   if (M.getModuleFlag(Done))
@@ -37,10 +78,7 @@ PreservedAnalyses CountPass::run(Module &M, ModuleAnalysisManager &MAM) {
   if (!O.Error.empty())
     M.getContext().emitError("memlens: " + O.Error);
 
-  // Resolvers of ifuncs run before the thread's variables can be reached.
-  SmallPtrSet<const Function *, 4> Early;
-  for (const GlobalIFunc &I : M.ifuncs())
-    Early.insert(I.getResolverFunction());
+  const SmallPtrSet<const Function *, 4> Early = calledByResolvers(M);
 
   auto &FAM = MAM.getResult<FunctionAnalysisManagerModuleProxy>(M).getManager();
   std::vector<Function *> Functions;
@@ -59,6 +97,7 @@ PreservedAnalyses CountPass::run(Module &M, ModuleAnalysisManager &MAM) {
       M.getContext().diagnose(DiagnosticInfoUnsupported(*F, "memlens: " + Problem, DiagnosticLocation(), DS_Warning));
     FAM.invalidate(*F, PreservedAnalyses::none());
   }
+  forgetWhatIsWritten(M, FAM);
   if (O.Verify && verifyModule(M, &errs()))
     report_fatal_error("memlens: the code is not valid");
   if (!Functions.empty())

@@ -205,8 +205,70 @@ private:
       add(II, ML_SITE_PREFETCH);
       return;
     default:
-      return;
+      return visitMachineIntrinsic(II);
     }
+  }
+
+  /// Vector accesses that only one machine has (x86 gathers, NEON's structure loads, …). Scalable ones are not told: how much they move
+  /// depends on operands of each machine's own.
+  void visitMachineIntrinsic(IntrinsicInst &II) {
+    StringRef Name = II.getCalledFunction()->getName();
+    const bool OfX86 = Name.consume_front("llvm.x86.");
+    if (!OfX86 && !Name.consume_front("llvm.aarch64.neon.") && !Name.consume_front("llvm.ppc."))
+      return;
+    const bool Gather = OfX86 && Name.contains("gather"), Scatter = OfX86 && Name.contains(".scatter");
+    const bool MaskedLoad = OfX86 && Name.contains(".maskload."), MaskedStore = OfX86 && Name.contains(".maskstore.");
+    const bool Known = Gather || Scatter || MaskedLoad || MaskedStore; // LLVM knows less of their memory than we
+    if (!Known && (!II.mayReadOrWriteMemory() || !II.onlyAccessesArgMemory()))
+      return;
+    const Value *Pointer = nullptr;
+    for (const Value *A : II.args())
+      if (A->getType()->isPointerTy())
+        Pointer = A;
+    if (!Pointer)
+      return;
+    auto IsVector = [](Type *T) { return isa<FixedVectorType>(T); };
+    auto *Several = dyn_cast<StructType>(II.getType());
+    const bool Loads = IsVector(II.getType()) || (Several && Several->getNumElements() && all_of(Several->elements(), IsVector));
+    if (Loads && (Known || II.onlyReadsMemory())) {
+      Site &S = add(II, ML_SITE_LOAD);
+      typed(S, II.getType(), Gather ? nullptr : Pointer, true, false);
+      S.Flags |= ML_SITE_VECTOR | (Gather ? ML_SITE_GATHER : 0);
+      if (MaskedLoad)
+        lanes(S, II.getArgOperand(1), II.getType());
+      else if (Gather && II.arg_size() == 5)
+        lanes(S, II.getArgOperand(3), II.getType());
+    } else if (II.getType()->isVoidTy() && (Known || !II.onlyReadsMemory())) {
+      uint64_t Bytes = 0;
+      const Value *Last = nullptr;
+      for (const Value *A : II.args())
+        if (IsVector(A->getType())) {
+          Bytes += DL.getTypeStoreSize(A->getType()).getKnownMinValue();
+          Last = A;
+        }
+      if (!Last)
+        return;
+      Site &S = add(II, ML_SITE_STORE);
+      typed(S, Last->getType(), Scatter ? nullptr : Pointer, false, true);
+      if (Scatter && II.arg_size() == 5)
+        lanes(S, II.getArgOperand(1), Last->getType());
+      else if (MaskedStore)
+        lanes(S, II.getArgOperand(1), Last->getType());
+      else
+        S.Bytes = Bytes;
+      S.Flags |= Scatter ? ML_SITE_GATHER : 0;
+    }
+  }
+
+  /// Only the lanes of a mask move: a bit for each, or the sign of each.
+  void lanes(Site &S, Value *Mask, Type *T) {
+    auto *V = cast<FixedVectorType>(T);
+    auto *M = dyn_cast<FixedVectorType>(Mask->getType());
+    if (auto *C = dyn_cast<Constant>(Mask); !M || M->getNumElements() != V->getNumElements() || (C && C->isAllOnesValue()))
+      return;
+    S.Flags |= ML_SITE_MASKED;
+    S.Mask = Mask;
+    S.LaneBytes = DL.getTypeStoreSize(V->getElementType());
   }
 };
 

@@ -163,11 +163,11 @@ Function *Versions::copyFunction(Function &F) {
   return Copy;
 }
 
-/// A call, or a parallel part that is handed to threads, from a copy leads to copies.
+/// A call, or a parallel part or task that is handed to threads, from a copy leads to copies.
 void Versions::redirect(CallBase &Call) {
   if (Function *Callee = Call.getCalledFunction()) {
     const StringRef Name = Callee->getName();
-    if (Name == "__kmpc_fork_call" || Name == "__kmpc_fork_call_if" || Name == "__kmpc_fork_teams") {
+    if (Name == "__kmpc_fork_call" || Name == "__kmpc_fork_call_if" || Name == "__kmpc_fork_teams" || Name == "__kmpc_omp_task_alloc") {
       for (Use &Argument : Call.args())
         if (auto *Part = dyn_cast<Function>(Argument.get()))
           if (Function *Copy = copyFunction(*Part))

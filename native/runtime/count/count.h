@@ -126,6 +126,7 @@ enum ml_open_flags {
   ML_OPEN_ANY_FRAME = 32, /* begun by memlens.h: its end may be in another function */
   ML_OPEN_ADOPTED = 64,   /* has outlived the frame that began it */
   ML_OPEN_IDLE = 128,     /* of handed work: done, and the thread waits; its time is settled */
+  ML_OPEN_REENTERED = 256, /* it, or one around it, was open already: the path of its node says no longer what is open */
 };
 struct ml_open {
   uint64_t *base;

@@ -132,6 +132,14 @@ NEVER_INLINE bool close_repeated(struct ml_thread *self, uint32_t name, uintptr_
   return false;
 }
 
+/* Regions that recurse through each other (a, b, a, b): the second a counts for the open node of the first, so what it enters
+ * may be open below it. */
+NEVER_INLINE uint32_t flags_reentered(const struct ml_thread *self, uint32_t node) {
+  for (const struct ml_open *open = self->top; !is_floor(open); open--)
+    if (open->node == node && (open->flags & ML_OPEN_SILENT) == 0) return ML_OPEN_SILENT;
+  return 0;
+}
+
 /* There is no room for another name: the region counts for the one around it, and so does its end. */
 NEVER_INLINE int refuse_name(struct ml_thread *self) {
   ml_add(&ml_process.shared->regions_refused, 1);
@@ -162,9 +170,11 @@ again:
   }
   struct ml_open *open = top + 1;
   struct ml_count_place *place = way->place;
-  flags |= way->flags | (top->flags & ML_OPEN_UNTOUCHED);
+  flags |= way->flags | (top->flags & (ML_OPEN_UNTOUCHED | ML_OPEN_REENTERED));
+  if (ML_UNLIKELY(flags & ML_OPEN_REENTERED)) flags |= flags_reentered(self, way->below);
   uint64_t executions;
-  if (ML_UNLIKELY(way->flags & ML_OPEN_SILENT)) {
+  if (ML_UNLIKELY(flags & ML_OPEN_SILENT)) {
+    flags |= ML_OPEN_REENTERED;
     executions = ++place->recursions;
   } else {
     if (may_skip && (flags & ML_OPEN_UNTOUCHED) == 0 && !ml_sampled(self, place)) flags |= ML_OPEN_UNTOUCHED;
@@ -183,7 +193,7 @@ again:
   FENCE(); /* a signal handler takes the next entry once this one is the top */
   self->top = open;
   __memlens_count_base = open->base;
-  if (ML_LIKELY((way->flags & ML_OPEN_SILENT) == 0)) {
+  if (ML_LIKELY((flags & ML_OPEN_SILENT) == 0)) {
     const uint64_t now = ml_ticks();
     open->begin_ticks = now;
     place->open_ticks = now;

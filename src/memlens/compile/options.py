@@ -22,6 +22,7 @@ counts loads, stores and bytes of each region exactly. All options but these are
   --memlens-naive               one counter for each access: slow, for checking memlens itself
   --memlens-placement=LIST      turn steps of counter placement off, for experiments: any of
                                 no-{steps}
+  --memlens-verify              have LLVM check the code that counting made: for checking memlens itself
   --memlens-clang=PATH          the clang to use; also MEMLENS_CLANG. Else the newest with a plugin
   --memlens-verbose             print the clang command
   --memlens-help                this text; clang's own: memlens {name} -help
@@ -39,19 +40,19 @@ examples:
 class Options:
     """What the user asked of memlens on a compiler's command line."""
 
-    __slots__ = ("clang", "functions", "help", "mix", "mode", "naive", "off", "verbose", "versions")
+    __slots__ = ("clang", "functions", "help", "mix", "mode", "naive", "off", "verbose", "verify", "versions")
 
     def __init__(self) -> None:
         self.mode = ""  # "" = not said: count, but not a freestanding program
         self.clang = ""
         self.functions: list[str] = []
         self.off: list[str] = []
-        self.mix = self.naive = self.verbose = self.help = False
+        self.mix = self.naive = self.verify = self.verbose = self.help = False
         self.versions = True
 
     def for_pass(self) -> str:
         """The value of MEMLENS_PASS; the expression is last because it may hold any character."""
-        fields = [name for name in ("mix", "naive", "versions") if getattr(self, name)]
+        fields = [name for name in ("mix", "naive", "versions", "verify") if getattr(self, name)]
         if self.off:
             fields.append("off=" + ",".join(self.off))
         if self.functions:
@@ -91,7 +92,7 @@ def _take_one(options: Options, argument: str) -> None:
     if equals and not value:
         raise UsageError(f"{name} has no value", hint="memlens cc --memlens-help")
     switch = name.removeprefix("--memlens-")
-    if switch in ("mix", "naive", "versions", "verbose", "help") and not equals:
+    if switch in ("mix", "naive", "versions", "verify", "verbose", "help") and not equals:
         setattr(options, switch, True)
     elif switch == "no-versions" and not equals:
         options.versions = False
