@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BUILD := build
+TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -gt 4 ] && n=4; echo $$n)
 
 # What the package itself needs to build, and what the tests use on top.
 BUILD_PACKAGES := g++ cmake ninja-build pkg-config libdw-dev libzstd-dev python3 python3-venv python3-dev
@@ -73,12 +74,12 @@ demo: $(VENV)/.stamp-build $(BUILD)/workloads/.stamp ## set up, profile an examp
 .PHONY: test
 test: $(VENV)/.stamp-test $(BUILD)/workloads/.stamp ## set up and run the tests
 	@sh tools/native-tests $(BUILD)/native-tests
-	@$(BIN)/python -m pytest -q -m "not slow" $(PYTEST_FLAGS)
+	@$(BIN)/python -m pytest -q -m "not slow" -n $(TEST_WORKERS) --dist loadfile $(PYTEST_FLAGS)
 
 .PHONY: test-all
 test-all: $(VENV)/.stamp-test $(BUILD)/workloads/.stamp ## the tests and the slow, exhaustive ones
 	@sh tools/native-tests $(BUILD)/native-tests
-	@$(BIN)/python -m pytest -q $(PYTEST_FLAGS)
+	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile $(PYTEST_FLAGS)
 
 .PHONY: lint
 lint: $(VENV)/.stamp-test ## check style and types
@@ -100,6 +101,11 @@ bench-alloc: $(VENV)/.stamp-build ## measure the overhead of recording allocatio
 bench-emulate: $(VENV)/.stamp-build $(BUILD)/workloads/.stamp ## measure counting under the emulator, beside valgrind's tools; writes docs/overhead-emulate.md
 	@tools/ensure-packages qemu-user valgrind
 	@$(BIN)/python benchmarks/emulate.py --memlens $(BIN)/memlens --build $(BUILD)/workloads --output docs/overhead-emulate.md --check $(BENCH_FLAGS)
+
+.PHONY: bench-count
+bench-count: $(VENV)/.stamp-build ## measure compile-time counting, beside clang's profilers and coverage; writes docs/overhead-count.md
+	@tools/ensure-packages clang-19 llvm-19-dev lld-19 binutils
+	@$(BIN)/python benchmarks/count.py --memlens $(BIN)/memlens --output docs/overhead-count.md --check $(BENCH_FLAGS)
 
 .PHONY: bench-accuracy
 bench-accuracy: $(VENV)/.stamp-test ## compare the emulator's counts with lackey's, also of a suite: BENCH_FLAGS="--gapbs DIR"; writes docs/accuracy.md

@@ -183,9 +183,11 @@ class _Function:
         self._loop(depth, "do { fuel--; x = x * 5 + 3;", "} while (fuel > 0 && (x & 6));")
 
     def _region(self, depth: int, loops: int) -> None:
-        self.emit(depth, f'{{ REGION("r{self.rng.randrange(4)}");')
-        self.block(depth + 1, loops)
-        self.emit(depth, "}")
+        name = f"r{self.rng.randrange(4)}"
+        for _ in range(self.rng.randrange(1, 4)):
+            self.emit(depth, f'{{ REGION("{name}");')
+            self.block(depth + 1, loops)
+            self.emit(depth, "}")
 
     def _switch(self, depth: int, loops: int) -> None:
         self.emit(depth, f"switch (x % {self.rng.randrange(3, 7)}) {{")

@@ -47,10 +47,9 @@ void Versions::copyRegion(CallInst *Enter) {
   Function &F = *Enter->getFunction();
   const Value *Region = Enter->getArgOperand(0);
   const StringRef Name = nameOf(Region);
-  BasicBlock *Before = Enter->getParent();
-  if (Blocks.contains(Before))
+  if (Blocks.contains(Enter->getParent()))
     return;
-  BasicBlock *First = SplitBlock(Before, Enter->getNextNode());
+  BasicBlock *First = SplitBlock(Enter->getParent(), Enter->getNextNode());
   SmallPtrSet<BasicBlock *, 4> Ends;
   std::vector<Instruction *> Leaves;
   for (BasicBlock &BB : F)
@@ -62,6 +61,8 @@ void Versions::copyRegion(CallInst *Enter) {
     BasicBlock *BB = Leave->getParent();
     Ends.insert(Leave == &BB->front() ? BB : SplitBlock(BB, Leave));
   }
+
+  BasicBlock *Before = Enter->getParent(); // only now: the end of an earlier region may have been in its block
 
   // What is reached only through the call, up to where the region ends.
   DominatorTree DT(F);

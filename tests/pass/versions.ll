@@ -30,5 +30,6 @@ define internal i32 @helper(ptr %p) noinline {
 ; CHECK-LABEL: define internal i32 @helper.untouched
 ; CHECK-NOT: memlens_count_base
 ; CHECK: }
+
 declare i32 @__memlens_count_enter(ptr)
 declare void @__memlens_count_leave(ptr)
