@@ -75,7 +75,7 @@ def write_program(tmp_path: Path, seed: int, units: int, functions: int, volatil
 def compare_builds(tmp_path: Path, sources: list[Path], clang: str, level: str, modes: list[str]) -> int:
     """Naive against each mode, for a run to the end and one that exits in the middle; how many functions ran."""
     naive = build(sources, tmp_path / "naive", level, "--memlens-naive", clang=clang)
-    runs = (["1"], ["5", "4321"])
+    runs = (["1"], ["5", "321"])
     expected = [counted(tmp_path, f"naive{i}", [str(naive), *run]) for i, run in enumerate(runs)]
     tables = [per_site(capture) for _, _, capture in expected]
     assert expected[0][1] == 0 and expected[1][1] == 7
@@ -166,7 +166,7 @@ def test_volatile_accesses_against_the_emulator(tmp_path: Path) -> None:
     flags = ("-O2", "-fno-pie", "-no-pie", "-fno-jump-tables")
     made = build(sources, tmp_path / "counted", *flags)
     plain = build(sources, tmp_path / "plain", *flags, "--memlens=none")
-    for run in (["1"], ["9", "3210"]):
+    for run in (["1"], ["9", "321"]):
         output, status, capture = counted(tmp_path, "ours", [str(made), *run])
         judge = tmp_path / "judge.memlens"
         done = record(judge, [str(plain), *run], "--emulate=counts,stack")
@@ -188,7 +188,8 @@ def test_volatile_accesses_against_the_emulator(tmp_path: Path) -> None:
             "FROM code_counts c JOIN sites s ON c.code = s.id WHERE s.file LIKE '%unit1.cpp'",
         ):
             for kind, width in (("loads", "load_width"), ("stores", "store_width")):
-                if row[kind] > row[f"stack_{kind}"]:
+                # Wider ones are constants of the compiler's own.
+                if row[kind] > row[f"stack_{kind}"] and row[width] <= 8:
                     exact[outermost(row), kind, row[width]] += row[kind] - row[f"stack_{kind}"]
         ours = Counter({key: value for key, value in ours.items() if key[0].startswith("f0_")})
         exact = Counter({key: value for key, value in exact.items() if key[0].startswith("f0_")})
