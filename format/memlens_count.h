@@ -54,6 +54,8 @@ struct ml_count_region {
 
 /* Symbols, all of default visibility so that one definition serves the whole process:
  *   extern __thread uint64_t *__memlens_count_base;             initial-exec
+ *   extern __thread uint64_t *__memlens_count_dump;     initial-exec: the base of this thread while an execution is not counted;
+ *                                                       functions that are called through pointers run their untouched copy then
  *   int __memlens_count_enter(struct ml_count_region *);       always counts, but inside an untouched execution
  *   int __memlens_count_enter_sampled(struct ml_count_region *);   1: count this execution, 0: run the untouched copy;
  *                                         for code that has one. 0 also when nobody records

@@ -7,6 +7,7 @@
 #include "llvm/ADT/PostOrderIterator.h"
 #include "llvm/IR/CFG.h"
 #include "llvm/IR/Constants.h"
+#include "llvm/IR/DebugInfoMetadata.h"
 #include "llvm/IR/Module.h"
 #include "llvm/Transforms/Utils/ModuleUtils.h"
 #include "llvm/Transforms/Utils/SSAUpdater.h"
@@ -76,17 +77,42 @@ void nameVersion(Module &M) {
   appendToUsed(M, {GV});
 }
 
+GlobalVariable *threadVariable(Module &M, StringRef Name) {
+  if (GlobalVariable *Known = M.getNamedGlobal(Name))
+    return Known;
+  return new GlobalVariable(M, PointerType::get(M.getContext(), 0), false, GlobalValue::ExternalLinkage, nullptr, Name, nullptr,
+                            GlobalValue::InitialExecTLSModel);
+}
+
+BasicBlock *callCopy(Function &F, Function &Copy, BasicBlock *Before) {
+  LLVMContext &C = F.getContext();
+  BasicBlock *BB = BasicBlock::Create(C, "memlens.untouched", &F, Before);
+  IRBuilder<> B(BB);
+  if (DISubprogram *SP = F.getSubprogram())
+    B.SetCurrentDebugLocation(DILocation::get(C, SP->getLine(), 0, SP));
+  SmallVector<Value *, 8> Arguments;
+  for (Argument &A : F.args())
+    Arguments.push_back(&A);
+  CallInst *Result = B.CreateCall(Copy.getFunctionType(), &Copy, Arguments);
+  Result->setCallingConv(F.getCallingConv());
+  Result->setAttributes(F.getAttributes().removeFnAttributes(C));
+  // Nothing of this frame is left to do, unless arguments lie in it.
+  if (none_of(F.args(), [](const Argument &A) { return A.hasPassPointeeByValueCopyAttr(); }))
+    Result->setTailCall();
+  if (F.getReturnType()->isVoidTy())
+    B.CreateRetVoid();
+  else
+    B.CreateRet(Result);
+  return BB;
+}
+
 static MDNode *empty(LLVMContext &C) { return MDNode::get(C, {}); }
 
 Value *AddWriter::readAddress(Instruction *Before) {
   Module &M = *F.getParent();
   LLVMContext &C = F.getContext();
   Type *I64 = Type::getInt64Ty(C), *Pointer = PointerType::get(C, 0);
-  GlobalVariable *Base = M.getNamedGlobal("__memlens_count_base");
-  if (!Base) {
-    Base = new GlobalVariable(M, Pointer, false, GlobalValue::ExternalLinkage, nullptr, "__memlens_count_base", nullptr,
-                              GlobalValue::InitialExecTLSModel);
-  }
+  GlobalVariable *Base = threadVariable(M, "__memlens_count_base");
   IRBuilder<> B(Before);
   B.SetCurrentDebugLocation(DebugLoc());
   LoadInst *Address = B.CreateAlignedLoad(Pointer, Base, Align(8), "memlens.base");

@@ -17,6 +17,11 @@ void fillDescriptor(llvm::GlobalVariable *Descriptor, llvm::Function &F, unsigne
 /// Makes the module refer to the symbol of our version.
 void nameVersion(llvm::Module &M);
 
+/// A variable of the runtime that each thread has.
+llvm::GlobalVariable *threadVariable(llvm::Module &M, llvm::StringRef Name);
+/// A new block that calls `Copy`, a copy of `F`, with the arguments of `F` and returns what it returns.
+llvm::BasicBlock *callCopy(llvm::Function &F, llvm::Function &Copy, llvm::BasicBlock *Before);
+
 /// One add, not yet in the code.
 struct Add {
   llvm::Instruction *Before;

@@ -447,7 +447,8 @@ void FunctionCounter::publish(Loop *L, Unwritten &U) {
   BasicBlock *Latch = L->getLoopLatch();
   if (!Latch)
     return;
-  Instruction *Before = Latch->getTerminator();
+  // At its start: the comparison that ends the loop stays beside its branch.
+  Instruction *Before = startOf(*Latch);
   IRBuilder<> B(Before);
   B.SetCurrentDebugLocation(DebugLoc());
   Value *IsTime;
@@ -605,7 +606,7 @@ void FunctionCounter::place() {
 
 bool FunctionCounter::run(std::string &Problem) {
   Sites = findSites(F, FAM.getResult<TargetLibraryAnalysis>(F), FAM.getResult<ScalarEvolutionAnalysis>(F));
-  erase_if(Sites, [&](const Site &S) { return V.isUntouched(S.At->getParent()); });
+  erase_if(Sites, [&](const Site &S) { return V.isUntouched(S.At->getParent()) || V.isOurs(S.At); });
   if (Sites.empty() && !O.Mix)
     return false;
   splitAtOpaqueCalls();

@@ -89,6 +89,10 @@ PreservedAnalyses CountPass::run(Module &M, ModuleAnalysisManager &MAM) {
   for (Function *F : Functions)
     markRegions(*F, O, V);
   V.finish();
+  if (V.hasCopies())
+    for (Function *F : Functions)
+      V.dispatch(*F);
+  V.finish();
   for (Function *F : Functions) {
     FAM.invalidate(*F, PreservedAnalyses::none());
     std::string Problem;

@@ -69,23 +69,14 @@ static void makeRegion(Function &F, StringRef Name, Function *Untouched) {
     Value *Counts = B.CreateCall(Choose, {Region});
     BasicBlock *Entry = B.GetInsertBlock();
     BasicBlock *Body = SplitBlock(Entry, &*B.GetInsertPoint());
-    BasicBlock *Other = BasicBlock::Create(C, "memlens.untouched", &F, Body);
+    BasicBlock *Other = callCopy(F, *Untouched, Body);
     Entry->getTerminator()->eraseFromParent();
     B.SetInsertPoint(Entry);
     B.CreateCondBr(B.CreateIsNotNull(Counts), Body, Other);
-    B.SetInsertPoint(Other);
+    cast<CallInst>(&Other->front())->setTailCall(false);
+    B.SetInsertPoint(Other->getTerminator());
     B.SetCurrentDebugLocation(Here);
-    SmallVector<Value *, 8> Arguments;
-    for (Argument &A : F.args())
-      Arguments.push_back(&A);
-    CallInst *Result = B.CreateCall(Untouched->getFunctionType(), Untouched, Arguments);
-    Result->setCallingConv(F.getCallingConv());
-    Result->setAttributes(F.getAttributes().removeFnAttributes(C));
     B.CreateCall(Leave, {Region});
-    if (F.getReturnType()->isVoidTy())
-      B.CreateRetVoid();
-    else
-      B.CreateRet(Result);
   } else {
     B.CreateCall(Enter, {Region});
   }

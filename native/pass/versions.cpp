@@ -1,5 +1,6 @@
 #include "versions.h"
 
+#include "code.h"
 #include "sites.h"
 
 #include "llvm/ADT/SetVector.h"
@@ -8,6 +9,7 @@
 #include "llvm/IR/Dominators.h"
 #include "llvm/IR/IRBuilder.h"
 #include "llvm/IR/Instructions.h"
+#include "llvm/IR/MDBuilder.h"
 #include "llvm/IR/Module.h"
 #include "llvm/Transforms/Utils/BasicBlockUtils.h"
 #include "llvm/Transforms/Utils/Cloning.h"
@@ -162,6 +164,31 @@ Function *Versions::copyFunction(Function &F) {
     Work.push_back(&BB);
   }
   return Copy;
+}
+
+void Versions::dispatch(Function &F) {
+  if (Choosing.contains(&F) || Functions.contains(&F) || !F.hasAddressTaken())
+    return;
+  Function *Copy = copyFunction(F);
+  if (!Copy)
+    return;
+  LLVMContext &C = F.getContext();
+  IRBuilder<> B(startOf(F.getEntryBlock()));
+  B.SetCurrentDebugLocation(DebugLoc());
+  Value *Base = B.CreateLoad(PointerType::get(C, 0), threadVariable(*F.getParent(), "__memlens_count_base"));
+  Value *Dump = B.CreateLoad(PointerType::get(C, 0), threadVariable(*F.getParent(), "__memlens_count_dump"));
+  for (Value *Ours : {Base, Dump})
+    Own.insert(Ours);
+  BasicBlock *Entry = B.GetInsertBlock();
+  Instruction *First = &*B.GetInsertPoint();
+  Value *IsUntouched = B.CreateICmpEQ(Base, Dump);
+  BasicBlock *Body = SplitBlock(Entry, First);
+  Entry->getTerminator()->eraseFromParent();
+  BasicBlock *Other = callCopy(F, *Copy, Body);
+  Blocks.insert(Other);
+  MDNode *Seldom = MDBuilder(C).createBranchWeights(1, 1000);
+  B.SetInsertPoint(Entry);
+  B.CreateCondBr(IsUntouched, Other, Body, Seldom);
 }
 
 /// A call, or a parallel part or task that is handed to threads, from a copy leads to copies.

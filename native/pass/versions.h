@@ -20,16 +20,22 @@ public:
   llvm::Function *copyFunction(llvm::Function &F);
   /// Calls of this function stay calls of it: it chooses for itself.
   void choosesItself(llvm::Function &F) { Choosing.insert(&F); }
-  /// Copies the functions that copies call. After this no more copies are made.
+  /// Has a function that others may call through a pointer choose: in an execution that is not counted its untouched
+  /// copy runs.
+  void dispatch(llvm::Function &F);
+  bool hasCopies() const { return !Blocks.empty(); }
+  /// Copies the functions that copies call. May be called again.
   void finish();
 
   /// Blocks and functions that are not to be counted.
   bool isUntouched(const llvm::BasicBlock *BB) const { return Blocks.contains(BB); }
+  bool isOurs(const llvm::Value *V) const { return Own.contains(V); } ///< code of counting itself
   bool isUntouched(const llvm::Function *F) const { return Functions.contains(F); }
 
 private:
   llvm::DenseSet<const llvm::BasicBlock *> Blocks;
   llvm::DenseSet<const llvm::Function *> Functions, Choosing;
+  llvm::DenseSet<const llvm::Value *> Own;
   llvm::DenseMap<llvm::Function *, llvm::Function *> Copies;
   std::vector<llvm::BasicBlock *> Work; ///< blocks whose calls are to lead to copies
 

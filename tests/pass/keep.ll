@@ -2,9 +2,9 @@
 ; CHECK-LABEL: define i64 @chase
 ; CHECK: loop:
 ; CHECK: %[[KEPT:memlens.kept[.0-9]*]] = phi i64
-; CHECK: add i64 %[[KEPT]], 1
+; CHECK: icmp ugt i64 %[[KEPT]], 262144
+; CHECK: add i64 %{{.*}}, 1
 ; CHECK-NOT: store i64 %{{.*}}, ptr %{{.*}}, align 8, !nosanitize
-; CHECK: icmp ugt i64 %{{.*}}, 262144
 ; CHECK: done:
 ; CHECK: store i64 %{{.*}}, ptr %{{.*}}, align 8, !nosanitize
 ; CHECK: ret i64

@@ -40,6 +40,7 @@
 
 /* ---- the contract's symbols ---------------------------------------------------------------------------- */
 ML_EXPORT extern __thread uint64_t *__memlens_count_base __attribute__((tls_model("initial-exec")));
+ML_EXPORT extern __thread uint64_t *__memlens_count_dump __attribute__((tls_model("initial-exec")));
 ML_EXPORT int __memlens_count_enter(struct ml_count_region *region);
 ML_EXPORT int __memlens_count_enter_sampled(struct ml_count_region *region);
 ML_EXPORT void __memlens_count_leave(struct ml_count_region *region);

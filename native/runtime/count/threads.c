@@ -26,6 +26,7 @@ bool ml_base_is_own(void) {
   uint64_t **volatile chosen = &__memlens_count_base;
   return chosen == &ml_own_base;
 }
+ML_EXPORT __thread uint64_t *__memlens_count_dump __attribute__((tls_model("initial-exec")));
 __thread struct ml_tls ml_tls __attribute__((tls_model("initial-exec")));
 uint64_t ml_counter_words = ML_COUNT_MAX_OF_FUNCTION;
 
@@ -60,6 +61,7 @@ uint64_t *ml_thread_dump(struct ml_thread *self) {
     if (self->dump == NULL) self->dump = first_dump;
     errno = saved;
   }
+  __memlens_count_dump = self->dump != first_dump ? self->dump : NULL; /* strays may count in the first one */
   return self->dump;
 }
 
