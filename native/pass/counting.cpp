@@ -367,6 +367,9 @@ static Clock findClock(Loop *L, ScalarEvolution &SE) {
 
 /// What a loop counts may be added up when it is left.
 bool FunctionCounter::canKeep(const Loop *L) const {
+  for (const Loop *Inner : *L)
+    if (!Inner->isInnermost())
+      return false; // further out adds are seldom, and every register that is held makes the inner loops spill
   SmallVector<BasicBlock *, 4> Exits;
   L->getUniqueExitBlocks(Exits);
   return isClosed(L) && L->getLoopPreheader() && !Exits.empty() && Exits.size() <= MostExits && L->hasDedicatedExits() &&

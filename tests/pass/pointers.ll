@@ -12,7 +12,7 @@ define i32 @calls(ptr %p, ptr %f) {
   ret i32 %r
 }
 ; CHECK-LABEL: define internal i32 @target
-; CHECK: %[[BASE:.*]] = load ptr, ptr @__memlens_count_base
+; CHECK: %[[BASE:[0-9]+]] = load ptr, ptr @__memlens_count_base
 ; CHECK: %[[DUMP:.*]] = load ptr, ptr @__memlens_count_dump
 ; CHECK: %[[IS:.*]] = icmp eq ptr %[[BASE]], %[[DUMP]]
 ; CHECK: br i1 %[[IS]], label %[[OTHER:.*]], label
