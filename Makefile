@@ -13,7 +13,7 @@ TEST_PACKAGES := binutils elfutils clang llvm util-linux nodejs default-jdk-head
   qemu-system-x86 qemu-system-common virtiofsd~ seabios busybox-static cpio kmod \
   lld gdb gfortran musl-tools~ systemtap-sdt-dev~ qemu-user~ gcc-aarch64-linux-gnu~ gcc-riscv64-linux-gnu~ gcc-powerpc64le-linux-gnu~ \
   libc6-dev-arm64-cross~ libc6-dev-riscv64-cross~ libc6-dev-ppc64el-cross~ libclang-rt-dev~ dwz~ \
-  heaptrack~ valgrind~ gawk~ strace~ sqlite3~ xz-utils file~ libnuma-dev~ libjemalloc2~ libtcmalloc-minimal4~ libmimalloc2.0~ golang-go~ rustc~ \
+  heaptrack~ valgrind~ libipt-dev~ gawk~ strace~ sqlite3~ xz-utils file~ libnuma-dev~ libjemalloc2~ libtcmalloc-minimal4~ libmimalloc2.0~ golang-go~ rustc~ \
   clang-16~ llvm-16-dev~ libclang-16-dev~ lld-16~ clang-19~ llvm-19-dev~ libclang-19-dev~ lld-19~ libomp-19-dev~ libclang-rt-16-dev~ libclang-rt-19-dev~ g++-aarch64-linux-gnu~ g++-riscv64-linux-gnu~ g++-powerpc64le-linux-gnu~ \
   autoconf~ automake~ libtool~
 BENCH_PACKAGES := linux-perf/linux-tools-generic
@@ -112,6 +112,11 @@ bench-accuracy: $(VENV)/.stamp-test ## compare the emulator's counts with lackey
 	@tools/ensure-packages gcc musl-tools qemu-user valgrind binutils
 	@$(BIN)/python benchmarks/accuracy.py --memlens $(BIN)/memlens --output docs/accuracy.md --check $(BENCH_FLAGS)
 	@$(BIN)/python benchmarks/count_accuracy.py --memlens $(BIN)/memlens --output docs/accuracy-count.md --check
+
+.PHONY: bench-import
+bench-import: $(VENV)/.stamp-build ## measure how fast lackey traces are imported; writes docs/import-speed.md
+	@tools/ensure-packages gcc valgrind zstd
+	@$(BIN)/python benchmarks/importing.py --memlens $(BIN)/memlens --output docs/import-speed.md
 
 .PHONY: docs
 docs: $(VENV)/.stamp-build ## write the generated parts of the documentation

@@ -69,3 +69,11 @@ needs_faults = pytest.mark.skipif(
     not can_observe_faults(), reason="perf page-fault events are refused here; see: memlens doctor"
 )
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo make test")
+
+
+def recordings(name: str) -> Path:
+    """A folder of real recordings that others made (MEMLENS_FIXTURES); skips where it is absent."""
+    folder = Path(os.environ.get("MEMLENS_FIXTURES") or ROOT.parent / "shared" / "fixtures") / name
+    if not folder.is_dir():
+        pytest.skip(f"no recordings at {folder}: set MEMLENS_FIXTURES")
+    return folder

@@ -283,7 +283,7 @@ TABLES: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
     "sites": (
-        "Code locations that other tables point to. The columns from `kind` to `loop` belong to the compiled-in collectors (later) and are null now.",
+        "Code locations that other tables point to. The columns from `kind` to `loop` belong to the compiled-in collectors (later) and are null now, but for what an imported trace says (`import_sites`).",
         {
             "id": "joins `faults.code`",
             "module": "file of the code",
@@ -365,6 +365,22 @@ TABLES: dict[str, tuple[str, dict[str, str]]] = {
             "open": "no end was recorded: it ends with what encloses it, its thread or the capture",
             "executions": "executions that it stands for",
             "sampled": "only some executions were measured",
+        },
+    ),
+    "import_sites": (
+        "What the files of an imported trace say about its instructions (`memlens import` of MemGaze: static classes and names). "
+        "Also in `sites`, as far as it has columns for it.",
+        {
+            "process": PROCESS,
+            "pc": "address of the instruction as the trace has it; joins `accesses.pc`",
+            "module": "file of the code, null = not said",
+            "function": "function, null = not said",
+            "file": "source file",
+            "line": "source line, 0 = unknown",
+            "class": "constant, strided or irregular; null = not classed",
+            "kind": "load or store; null = not classed",
+            "stride_bytes": "stride, null = not said (MemGaze tells that there is one, not how long it is)",
+            "implied_constants": "constant loads that each of its accesses implies, which the trace leaves out",
         },
     ),
     "pinning": (

@@ -73,6 +73,12 @@ class OutputError(MemlensError):
     exit_status = 73
 
 
+class TraceError(MemlensError):
+    """A trace to import cannot be read: not there, of no known format, or malformed at a place that is named."""
+
+    exit_status = 74
+
+
 class ProgramNotFound(MemlensError):
     """The program to record does not exist (as a shell would answer)."""
 
@@ -100,6 +106,7 @@ EXIT_STATUSES: dict[int, str] = {
     MemlensError.exit_status: "another error, or a bug in memlens",
     ToolchainError.exit_status: "`cc`, `c++`: no clang, linker, plugin or library that fits; else clang's own status is passed on",
     OutputError.exit_status: "an output cannot be written",
+    TraceError.exit_status: "`import`: a trace cannot be read, or is malformed",
     ProgramNotExecutable.exit_status: "`record`, `verify`: the program cannot be executed",
     ProgramNotFound.exit_status: "`record`, `verify`: the program was not found",
 }

@@ -156,8 +156,10 @@ def capacity(capture: Capture) -> Result:
         node_rows.append({"node": int(node), "peak_bytes": int(node_total.max()) if len(node_total) else 0})
     notes = []
     collectors = capture.meta.get("collectors") or {}
-    # Of an emulated program RSS would be the emulator's; a program that writes for itself has no reader.
-    expected = not capture.standalone and ("timeline" in collectors or "emulate" not in collectors)
+    # Of an emulated program RSS would be the emulator's; a program that writes for itself has no reader, a trace no RSS.
+    expected = not (capture.standalone or "import" in capture.meta) and (
+        "timeline" in collectors or "emulate" not in collectors
+    )
     if readings == 0 and expected:
         notes.append("No reading of RSS: the program ended before the first one.")
     if readings and kernel_peak > 1.05 * peak and kernel_peak - peak > 1 << 20:

@@ -32,7 +32,13 @@ BATCH_BYTES = 4 << 20
 """Small chunks are joined up to this: a tree of thousands of processes has thousands of them."""
 COUNT_TABLES = ("count_functions", "count_sites", "count_terms", "count_blocks", "count_counters", "count_callees")
 """What counted modules say about their counters; written only when there are any."""
-SIDE_TABLES = ("processes", "threads", "modules", "sites", "variables", "objects", "regions", "pinning", *COUNT_TABLES)
+IMPORT_TABLES = ("import_sites",)
+"""What the files of an imported trace say about its instructions; written only when they do."""
+SIDE_TABLES = (
+    *("processes", "threads", "modules", "sites", "variables", "objects", "regions", "pinning"),
+    *COUNT_TABLES,
+    *IMPORT_TABLES,
+)
 DERIVED = ("faults", "placed", "accesses", "block_counts", "site_counts", "region_times")
 WITH_CODE = ("code_counts", "page_counts", "unseen")
 """Record kinds with an instruction pointer: their tables have `code` too, the row of ``sites`` that names it."""

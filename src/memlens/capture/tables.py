@@ -96,6 +96,20 @@ def _schemas() -> dict[str, pa.Schema]:
                 ("sampled", pa.bool_()),
             ]
         ),
+        "import_sites": pa.schema(
+            [
+                ("process", pa.uint32()),
+                ("pc", pa.uint64()),
+                ("module", pa.string()),
+                ("function", pa.string()),
+                ("file", pa.string()),
+                ("line", pa.uint32()),
+                ("class", pa.string()),
+                ("kind", pa.string()),
+                ("stride_bytes", pa.int64()),
+                ("implied_constants", pa.uint32()),
+            ]
+        ),
         "pinning": pa.schema(
             [
                 ("process", pa.uint32()),
@@ -311,6 +325,8 @@ def derive_table(capture: Capture, name: str, *, paths: dict[str, str] | None = 
 
         return static_objects(capture)
     schema = _schemas()[name]
+    if name == "import_sites":  # the files that came with the trace say it, not its records
+        return schema.empty_table()
     if name == "processes":
         rows = process_rows(capture)[0]
     elif name == "threads":

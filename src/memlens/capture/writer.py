@@ -61,10 +61,16 @@ class CaptureWriter:
         Replace an existing capture. Never replaces a directory that is not one.
     redact
         Keep only the last component of every path that is written.
+    writer
+        Who writes (enum ml_writer): 1 recorder, 3 importer.
     """
 
-    def __init__(self, path: Path, meta: dict[str, Any], *, force: bool = False, redact: bool = False) -> None:
+    def __init__(
+        self, path: Path, meta: dict[str, Any], *, force: bool = False, redact: bool = False, writer: int = 1
+    ) -> None:
         self.path = path
+        self.side_failure: OSError | None = None
+        """Why a side table or meta.json could not be written, if so."""
         self.redact = redact
         self.strings: dict[int, str] = {}
         """Every string written so far, as it was before redaction."""
@@ -87,7 +93,7 @@ class CaptureWriter:
                 **meta,
             }
             write_json_atomically(path / META_FILE, self.meta)
-            self._chunks = _core.ChunkWriter(str(path / RECORD_FILE))
+            self._chunks = _core.ChunkWriter(str(path / RECORD_FILE), writer=writer)
         except OSError as error:
             raise OutputError(
                 f"cannot write {path}: {os_reason(error)}",
@@ -161,7 +167,8 @@ class CaptureWriter:
             partial = self.path / f"{name}.partial"
             parquet.write_table(table, partial, compression="zstd")
             os.replace(partial, self.path / f"{name}.parquet")
-        except OSError:
+        except OSError as error:
+            self.side_failure = self.side_failure or error
             partial.unlink(missing_ok=True)
 
     def update_meta(self, **meta: Any) -> None:
@@ -177,5 +184,6 @@ class CaptureWriter:
         self.meta["state"] = "complete"
         try:
             write_json_atomically(self.path / META_FILE, self.meta)
-        except OSError:
+        except OSError as error:
+            self.side_failure = self.side_failure or error
             (self.path / META_FILE).with_suffix(".partial").unlink(missing_ok=True)

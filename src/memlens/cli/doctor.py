@@ -23,6 +23,7 @@ def gather() -> dict[str, Any]:
     from .. import registry
     from ..collect import facts as machine_facts
     from ..compile import survey, toolchain
+    from ..importing.survey import survey as survey_imports
 
     facts = machine_facts.gather()
     collectors = []
@@ -46,6 +47,7 @@ def gather() -> dict[str, Any]:
         "collectors": collectors,
         "compilers": survey.survey(),
         "counted_machines": sorted(toolchain.installed().archives),
+        "imports": survey_imports(),
     }
 
 
@@ -88,6 +90,7 @@ def _show(state: dict[str, Any]) -> None:
             console.print(f"  • {escape(missing['reason'])}")
             console.print(f"    → {escape(missing['remedy'])}", style="cyan")
     _show_compilers(state, console)
+    _show_imports(state, console)
     facts = state["facts"]
     console.print(
         f"\nperf_event_paranoid {facts['perf_event_paranoid']}, mlock limit {_limit(facts['memlock_limit_bytes'])}, "
@@ -115,6 +118,18 @@ def _show_compilers(state: dict[str, Any], console: Console) -> None:
     if not any(entry["state"] != "cannot count" for entry in state["compilers"]):
         console.print("  • no clang here can count")
         console.print(f"    → sudo apt-get install {packages(19)}; then {REBUILD}", style="cyan")
+
+
+def _show_imports(state: dict[str, Any], console: Console) -> None:
+    from rich.markup import escape
+
+    console.print("\n[bold]traces for memlens import[/]  [dim]read everywhere; recorded where their tools are[/]")
+    for entry in state["imports"]:
+        if entry["records_here"]:
+            console.print(f"  {entry['format']}  [green]recordable here[/]  {escape(entry['detail'])}")
+            continue
+        reasons = "; ".join(missing["reason"] for missing in entry["missing"])
+        console.print(f"  {entry['format']}  [dim]not recordable here[/]  {escape(reasons)}")
 
 
 def _limit(value: int) -> str:

@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "diff": "compare two captures, with thresholds for CI",
     "query": "ask a capture's tables with SQL",
     "export": "write a capture's tables as CSV, JSON or Parquet",
+    "import": "turn other tools' traces into captures: lackey, MemGaze, drmemtrace, ptwrite",
     "cc": "compile C with clang so that every run counts its accesses",
     "c++": "the same for C++",
     "suggest": "rank functions as candidates for regions",
@@ -101,7 +102,8 @@ def run(arguments: list[str]) -> int:
         from . import compile as compiler
 
         return compiler.main(name, rest)
-    status: int = importlib.import_module(f".{name}", __package__).main(rest)
+    file = "import_" if name == "import" else name  # a word of Python
+    status: int = importlib.import_module(f".{file}", __package__).main(rest)
     return status
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from .. import _core
 from ..capture.layouts import Packer, enum_value, layouts, records_with_tails
 from ..capture.objects import MOST_STORED
-from ..capture.reader import COUNT_TABLES, SIDE_TABLES, Capture
+from ..capture.reader import COUNT_TABLES, IMPORT_TABLES, SIDE_TABLES, Capture
 from ..capture.symbols import jit_names, name_codes, site_table
 from ..capture.tables import derive_table
 from ..capture.writer import CaptureWriter
@@ -46,7 +46,7 @@ def write_side_tables(
     if count_sections:
         _write_count_tables(capture, writer, count_sections)
     for name in SIDE_TABLES:
-        if name in COUNT_TABLES:
+        if name in COUNT_TABLES or name in IMPORT_TABLES:
             continue
         if name == "objects" and capture.objects.count > MOST_STORED:
             continue  # a reader makes it from the records

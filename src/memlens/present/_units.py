@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 def human_bytes(value: float | None) -> str:
     """Bytes with a binary unit.
@@ -107,6 +109,22 @@ def exit_in_words(wait_status: int | None) -> str:
             name = ""
         return f"killed by signal {number}{name}"
     return f"exit {os.WEXITSTATUS(wait_status)}"
+
+
+def imported_in_words(meta: dict[str, Any]) -> str | None:
+    """Where an imported capture comes from; None for one that was recorded.
+
+    >>> imported_in_words({"import": {"format": "lackey", "sources": ["/tmp/a", "/tmp/b"]}})
+    'imported from lackey: a and 1 more'
+    """
+    import os
+
+    origin = meta.get("import")
+    if not origin:
+        return None
+    sources = origin.get("sources") or ["?"]
+    more = f" and {len(sources) - 1} more" if len(sources) > 1 else ""
+    return f"imported from {origin.get('format')}: {os.path.basename(sources[0])}{more}"
 
 
 def human_moved(value: float | None) -> str:

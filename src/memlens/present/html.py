@@ -35,7 +35,7 @@ from ._markup import (
 from ._object_sections import about, objects_section, regions_section
 from ._sections import capacity_section, faults_section, first_touch_section, other_section, processes_section
 from ._traffic_sections import accesses_section, page_use_section, traffic_section
-from ._units import addresses_in_words, exit_in_words, human_bytes, human_figure
+from ._units import addresses_in_words, exit_in_words, human_bytes, human_figure, imported_in_words
 
 if TYPE_CHECKING:
     from ..results import Finding, Quality, Report, Result
@@ -52,7 +52,7 @@ def header(report: Report) -> str:
     standalone = meta.get("state") == "standalone"
     if command:
         line = f"<code>{esc(shlex.join(str(word) for word in command))}</code>"
-    elif standalone:
+    elif standalone or meta.get("import"):
         line = "not recorded"
     else:
         line = f"<code>process {esc(meta.get('pid', '?'))} (attached)</code>"
@@ -70,7 +70,12 @@ def header(report: Report) -> str:
         computer.append(f"host {machine['host']}")
     facts = [
         ("Command", line),
-        ("Machine", "not recorded" if standalone and not machine.get("cpu") else esc(", ".join(computer))),
+        (
+            "Machine",
+            "not recorded"
+            if (standalone or meta.get("import")) and not machine.get("cpu")
+            else esc(", ".join(computer)),
+        ),
         (
             "Recorded",
             _moment(meta.get("started") or _from_unix(meta.get("started_unix_ns")))
@@ -79,7 +84,7 @@ def header(report: Report) -> str:
         (
             "Run",
             f"{esc(value_text('wall_s', meta.get('wall_s')))}, {_ending(meta)}"
-            if meta.get("wall_s") is not None or not standalone
+            if meta.get("wall_s") is not None or not (standalone or meta.get("import"))
             else _ending(meta),
         ),
         (
@@ -118,6 +123,8 @@ def _from_unix(unix_ns: Any) -> str | None:
 def _ending(meta: dict[str, Any]) -> str:
     if meta.get("state") == "standalone":
         return "written by the program itself, without a recorder: no page faults and no readings of RSS"
+    if meta.get("import"):
+        return esc(imported_in_words(meta))
     if meta.get("state", "complete") != "complete":
         return '<span class="bad">the recording did not finish; the capture ends where it was cut</span>'
     text = esc(exit_in_words(meta.get("wait_status")))

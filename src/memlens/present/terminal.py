@@ -6,7 +6,7 @@ import os
 from typing import IO, TYPE_CHECKING, Any
 
 from ..registry import PresenterDescriptor
-from ._units import addresses_in_words, exit_in_words, human_bytes, human_duration, human_figure
+from ._units import addresses_in_words, exit_in_words, human_bytes, human_duration, human_figure, imported_in_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -106,10 +106,15 @@ def show(report: Report, *, file: IO[str], rows: int = 10, brief: bool = False) 
     ended = {"complete": exit_in_words(meta.get("wait_status")), "standalone": "written by the program itself"}.get(
         str(meta.get("state")), "recording did not finish"
     )
+    origin = imported_in_words(meta)
     duration = meta.get("wall_s") or (
         report.results["capacity"].figures["duration_s"] if "capacity" in report.results else 0.0
     )
-    console.print(f"\n[bold]{escape(report.title)}[/]  {duration:.2f} s, {ended}", overflow="ellipsis", no_wrap=True)
+    console.print(
+        f"\n[bold]{escape(report.title)}[/]  {escape(origin) if origin else f'{duration:.2f} s, {ended}'}",
+        overflow="ellipsis",
+        no_wrap=True,
+    )
     if not brief and machine.get("cpu"):
         console.print(
             f"[dim]{escape(str(machine.get('cpu', '?')))}, {machine.get('cpus', '?')} CPUs, "

@@ -1,0 +1,280 @@
+"""The capture that an import writes: windows as they come, then names, side tables and quality."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..capture.layouts import Packer, enum_value, layouts
+from ..capture.writer import META_FILE, CaptureWriter
+from ..errors import OutputError, os_reason
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+IMPORTER_WRITER = 3
+NO_CPU = 0xFFFFFFFF
+
+
+@dataclass
+class Outcome:
+    """What an import did, for its summary."""
+
+    path: Path
+    format: str
+    read_bytes: int = 0
+    accesses: int = 0
+    windows: int = 0
+    stream_bytes: int = 0
+    record_bytes: int = 0
+    processes: int = 0
+    seconds: float = 0.0
+    figures: dict[str, Any] = field(default_factory=dict)
+    """What the format counted besides."""
+    notes: list[str] = field(default_factory=list)
+
+
+class ImportTarget:
+    """One capture being written by an import.
+
+    Nothing half is left: an import that fails removes what it wrote, and puts a capture back that it was to
+    replace. `with` does both ends.
+    """
+
+    def __init__(
+        self, path: Path, *, format_name: str, sources: list[str], settings: dict[str, Any], force: bool
+    ) -> None:
+        self.outcome = Outcome(path, format_name)
+        self.notes = self.outcome.notes
+        self.incomplete = False
+        """Something of the trace is missing: no result is exact."""
+        self.import_sites: list[dict[str, Any]] = []
+        self.command: list[str] | None = None
+        self._began = time.monotonic()
+        self._strings: dict[str, int] = {}
+        self._first_ns: int | None = None
+        self._last_ns = 0
+        self._processes: set[int] = set()
+        now = time.time_ns()
+        self._replaced = self._set_aside(path) if force else None
+        self.writer = CaptureWriter(
+            path,
+            {
+                "command": None,
+                "pid": None,
+                "working_directory": os.getcwd(),
+                "started": datetime.fromtimestamp(now / 1e9, UTC).isoformat(timespec="milliseconds"),
+                "started_unix_ns": now,
+                "machine": {},
+                "collectors": {},
+                "unsupported": [],
+                "redacted": False,
+                "import": {"format": format_name, "sources": sources, "settings": settings},
+            },
+            force=force,
+            writer=IMPORTER_WRITER,
+        )
+
+    @staticmethod
+    def _set_aside(path: Path) -> Path | None:
+        """A capture that will be replaced is kept until the new one is complete."""
+        if not (path / META_FILE).is_file() or path.is_symlink():
+            return None
+        aside = path.with_name(f".{path.name}.replaced-{os.getpid()}")
+        try:
+            path.rename(aside)
+        except OSError as error:
+            raise OutputError(f"cannot replace {path}: {os_reason(error)}", hint="give another name with -o") from error
+        return aside
+
+    def __enter__(self) -> ImportTarget:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            if self._replaced is not None:
+                shutil.rmtree(self._replaced, ignore_errors=True)
+            return
+        self.writer.close_records()
+        shutil.rmtree(self.writer.path, ignore_errors=True)
+        if self._replaced is not None:
+            self._replaced.rename(self.writer.path)
+
+    # ---- records -----------------------------------------------------------------------
+    def string(self, text: str) -> int:
+        """The id of a string, written when it is new; 0 for an empty one."""
+        if not text:
+            return 0
+        if text not in self._strings:
+            self._strings[text] = len(self._strings) + 1
+            self._append(
+                "string", [Packer("string").pack(text.encode("utf-8", "surrogateescape"), id=self._strings[text])]
+            )
+        return self._strings[text]
+
+    def _append(self, kind: str, records: list[bytes], **header: int) -> None:
+        self.writer.records(kind, records, **header)
+        self._check()
+
+    def _check(self) -> None:
+        failure = self.writer.failure
+        if failure is not None:
+            raise self._refused(failure)
+
+    def _refused(self, failure: OSError) -> OutputError:
+        return OutputError(
+            f"cannot write {self.writer.path}: {os_reason(failure)}; the unfinished capture was removed",
+            hint="give a place with room with -o; a capture takes about 1 to 4 bytes an access",
+        )
+
+    def chunks(self, chunks: list[tuple[int, bytes, int, int, int]], *, kind: str = "window") -> None:
+        """Appends chunks that a native reader made ready."""
+        number = layouts()[kind].kind
+        for process, payload, records, begin_ns, end_ns in chunks:
+            self.writer.append(number, payload, record_count=records, process=process, begin_ns=begin_ns, end_ns=end_ns)
+            self._check()
+            self.see(begin_ns)
+            self.see(end_ns)
+
+    def see(self, time_ns: int) -> None:
+        """The capture lasts at least from its earliest to its latest time."""
+        self._first_ns = time_ns if self._first_ns is None else min(self._first_ns, time_ns)
+        self._last_ns = max(self._last_ns, time_ns)
+
+    def process(self, number: int, *, pid: int, name: str, begin_ns: int) -> None:
+        """A process of the trace, with the name it is shown by."""
+        self._processes.add(number)
+        for operation in ("seen", "name"):
+            self._event(
+                operation, number, pid=pid, thread=pid, name=name if operation == "name" else "", time_ns=begin_ns
+            )
+
+    def thread(self, number: int, *, pid: int, thread: int, begin_ns: int, end_ns: int, name: str = "") -> None:
+        self._event("thread", number, pid=pid, thread=thread, name="", time_ns=begin_ns)
+        if name:
+            self._event("name", number, pid=pid, thread=thread, name=name, time_ns=begin_ns)
+        self._event("thread_exit", number, pid=pid, thread=thread, name="", time_ns=end_ns)
+
+    def _event(self, operation: str, number: int, *, pid: int, thread: int, name: str, time_ns: int) -> None:
+        record = Packer("process_event").pack(
+            time_ns=time_ns,
+            pid=pid & 0xFFFFFFFF,
+            thread=thread & 0xFFFFFFFF,
+            operation=enum_value("process_operation", operation),
+            name=self.string(name),
+            status=-1,
+        )
+        self._append("process_event", [record], process=number, begin_ns=time_ns, end_ns=time_ns)
+
+    def mapping(
+        self,
+        number: int,
+        *,
+        time_ns: int,
+        address: int,
+        size: int,
+        file_offset: int,
+        path: str,
+        inode: int,
+        device_major: int,
+        device_minor: int,
+        protection: int,
+    ) -> None:
+        """Code of a file in a process's memory: what names its instructions."""
+        record = Packer("mapping").pack(
+            time_ns=time_ns, address=address, bytes=size, file_offset=file_offset, path=self.string(path), inode=inode,
+            device_major=device_major, device_minor=device_minor, protection=protection,
+        )  # fmt: skip
+        self._append("mapping", [record], process=number, begin_ns=time_ns, end_ns=time_ns)
+
+    def losses(self, losses: list[tuple[int, int, int]], *, cause: str) -> None:
+        """Holes of a trace, (begin_ns, end_ns, cpu) each: how much is missing is not known, so each counts one."""
+        packer = Packer("loss")
+        number, cause_number = layouts()["window"].kind, enum_value("loss_cause", cause)
+        records = [
+            packer.pack(begin_ns=begin, end_ns=end, count=1, kind=number, cause=cause_number, cpu=cpu)
+            for begin, end, cpu in losses
+        ]
+        if records:
+            self._append(
+                "loss", records, begin_ns=min(begin for begin, _, _ in losses), end_ns=max(end for _, end, _ in losses)
+            )
+
+    # ---- the end -------------------------------------------------------------------------
+    def finish(self, *, figures: dict[str, Any]) -> Outcome:
+        """Side tables and meta.json; the capture is complete."""
+        outcome = self.outcome
+        outcome.figures = figures
+        outcome.processes = len(self._processes)
+        outcome.seconds = time.monotonic() - self._began
+        begin_ns = self._first_ns or 0
+        self.writer.meta["import"].update(figures=figures, accesses=outcome.accesses, windows=outcome.windows)
+        self.writer.meta.update(
+            command=self.command,
+            begin_ns=begin_ns,
+            end_ns=max(self._last_ns, begin_ns),
+            quality={"notes": self.notes, "incomplete": self.incomplete, "stack": "none"},
+        )
+        self._write_tables()
+        self.writer.finish()
+        if self.writer.side_failure is not None:
+            raise self._refused(self.writer.side_failure)
+        outcome.record_bytes = self.writer.record_bytes
+        return outcome
+
+    def _write_tables(self) -> None:
+        from ..capture.reader import COUNT_TABLES, SIDE_TABLES, Capture
+        from ..capture.symbols import name_codes, site_table
+        from ..capture.tables import derive_table
+
+        capture = Capture(self.writer.path)
+        modules = derive_table(capture, "modules")
+        build_ids = {row["path"]: row["build_id"] for row in modules.to_pylist() if row["build_id"]}
+        rows = name_codes(capture.replay.codes, self.writer.strings, {}, build_ids=build_ids)
+        self._name_sites(rows)
+        for name in SIDE_TABLES:
+            if name in COUNT_TABLES:
+                continue
+            if name == "import_sites":
+                table = self._import_sites_table()
+            elif name == "sites":
+                table = site_table(rows)
+            elif name == "modules":
+                table = modules
+            elif name in ("variables", "objects"):
+                table = capture.table(name)
+            else:
+                table = derive_table(capture, name)
+            if table is not None:
+                self.writer.write_table(name, table)
+
+    def _name_sites(self, rows: list[dict[str, Any]]) -> None:
+        """What the trace's own files say of an instruction goes into `sites` too, where nothing better is known."""
+        known = {(row["process"], row["pc"]): row for row in self.import_sites}
+        for row in rows:
+            site = known.get((row["process"], row["file_offset"]))
+            if site is None or row["function"]:
+                continue
+            row.update(
+                function=site["function"], file=site["file"], line=site["line"] or 0, kind=site["kind"],
+                stride_bytes=site["stride_bytes"], module=site["module"] or row["module"],
+                quality="import" if site["function"] else row["quality"],
+            )  # fmt: skip
+            row["class"] = site["class"]
+
+    def _import_sites_table(self) -> pa.Table | None:
+        import pyarrow as pa
+
+        from ..capture.tables import table_schema
+
+        if not self.import_sites:
+            return None
+        schema = table_schema("import_sites")
+        return pa.Table.from_pylist(
+            [{name: row[name] for name in schema.names} for row in self.import_sites], schema=schema
+        )
