@@ -89,6 +89,12 @@ struct ml_count_region {
 enum ml_count_table_flags {
   ML_TABLE_MIX = 1,   /* blocks have operation counts, and every block a group */
   ML_TABLE_NAIVE = 2, /* one counter for each site: the build that judges the others */
+  ML_TABLE_ENTRY = 4, /* block 0 is the function's first and has a group: how often the function was called */
+  /* A function that is not counted, and why. It has no counters, blocks or sites. */
+  ML_TABLE_NAKED = 8,      /* no frame of its own: nothing may be added to it */
+  ML_TABLE_RESOLVER = 16,  /* chooses an implementation for the loader (ifunc), or is called by one that does: runs before threads' variables are there */
+  ML_TABLE_EXCLUDED = 32,  /* its source says so: __attribute__((no_profile_instrument_function)) */
+  ML_TABLE_TOO_LARGE = 64, /* needs more counters than ML_COUNT_MAX_OF_FUNCTION */
 };
 enum ml_counter_kind {
   ML_COUNTER_BLOCK = 0,   /* one add where the code runs */

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,14 @@ import memlens
 ROOT = Path(__file__).resolve().parent.parent
 WORKLOADS = ROOT / "build" / "workloads"
 MEMLENS = [sys.executable, "-m", "memlens"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_peaks_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Reports must not depend on whether somebody has run `memlens calibrate` here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
 
 
 def run_memlens(*arguments: str | Path, **options: object) -> subprocess.CompletedProcess[str]:

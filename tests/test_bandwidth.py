@@ -29,7 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memlens
-from memlens.analyses.bandwidth import imbalance, wall_ns
+from memlens.analyses._region_rows import imbalance, wall_ns
 from memlens.cli.query import run_query
 
 KERNEL = Function("kernel", sites=[Site(LOAD, 1), Site(STORE, 1, bytes=8)])

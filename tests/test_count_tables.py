@@ -27,7 +27,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memlens import _core
-from memlens.capture.counting import KINDS, decode_modules, static_tables
+from memlens.capture.count_tables import KINDS, decode_modules, static_tables
 
 WORD = st.integers(0, 2**32 - 2)
 TEXT = st.text(max_size=12)

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 from builders import CaptureBuilder
-from conftest import MEMLENS, ROOT, needs_faults, needs_root, workload_path
+from conftest import MEMLENS, ROOT, needs_faults, needs_root, run_memlens, workload_path
 from count_tools import compile_counted
 
 import memlens
 from memlens import registry
+from memlens.capture import machine
 from memlens.cli.query import run_query
 
 Record = Callable[..., memlens.Capture]
@@ -52,6 +53,8 @@ COUNTED_CASES = [
     ("unseen_library", ["unseen_library"], ["unseen_library", "--own"]),
 ]
 """Those of programs that count for themselves: memlens cc."""
+CALIBRATED_CASES = [("far_from_peak", ["linked_sum"], ["linked_sum", "--in-order"])]
+"""Those that need the machine's peaks, too."""
 needs_emulate = pytest.mark.skipif(
     not registry.all_of("collector")["emulate"].available, reason="the collector emulate comes in a later version"
 )
@@ -92,6 +95,34 @@ def test_bad_workload_and_good_twin_counted(
     assert finding.remedy and finding.claim
     assert run_query(capture, finding.evidence["sql"]).num_rows > 0
     assert name not in findings_of(record(program, *good[1:]))
+
+
+@needs_faults
+@pytest.mark.parametrize(("name", "bad", "good"), CALIBRATED_CASES, ids=[case[0] for case in CALIBRATED_CASES])
+def test_bad_workload_and_good_twin_calibrated(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, bad: list[str], good: list[str]
+) -> None:
+    largest = max((cache["bytes"] for cache in machine.caches()), default=0)
+    if largest < 12 << 20:
+        pytest.skip(f"the largest cache has {largest >> 20} MiB: the workload and its libraries do not fit into it")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    program = compile_counted(ROOT / "workloads" / f"{bad[0]}.c", tmp_path / bad[0])
+    before = record(program, *bad[1:])
+    assert name not in findings_of(before)
+    assert "memlens calibrate" in memlens.analyses.run("bandwidth", before).figures["peaks_missing"]
+    assert run_memlens("calibrate", "--seconds", "3").returncode == 0
+    assert name in findings_of(memlens.open(before.path))  # this machine's, measured since
+    capture = record(program, *bad[1:])
+    assert name in findings_of(capture)
+    finding = next(f for f in memlens.analyses.report(capture).findings if f.name == name)
+    assert finding.remedy and finding.claim and finding.evidence["level_evidence"]
+    assert run_query(capture, finding.evidence["sql"]).num_rows > 0
+    good_capture = record(program, *good[1:])
+    assert name not in findings_of(good_capture)
+    levels = [memlens.analyses.run("bandwidth", one).tables["by_region"].to_pylist() for one in (capture, good_capture)]
+    assert {row["level"] for rows in levels for row in rows if row["region"] == "sum" and not row["exclusive"]} == {
+        finding.evidence["level"]
+    }
 
 
 @needs_faults
@@ -195,5 +226,5 @@ def test_idle_threads_are_no_parallel_work(tmp_path: Path) -> None:
 
 
 def test_every_finding_has_a_case_here() -> None:
-    covered = {case[0] for case in CASES + EMULATED_CASES + COUNTED_CASES} | {"near_limit"}
+    covered = {case[0] for case in CASES + EMULATED_CASES + COUNTED_CASES + CALIBRATED_CASES} | {"near_limit"}
     assert covered == set(registry.all_of("finding"))

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "memlens_session.h"
+#include "peaks_bindings.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -330,4 +331,5 @@ NB_MODULE(_sampling, module) {
   module.def("clock_pairs", &clock_pairs);
   module.def("monotonic_ns", &ml_monotonic_ns);
   module.def("counter_add_ps", &ml_counter_add_ps);
+  bind_peaks(module);
 }

@@ -21,6 +21,7 @@
 #include "llvm/Transforms/Utils/BasicBlockUtils.h"
 #include "llvm/Transforms/Utils/LoopSimplify.h"
 #include "llvm/Transforms/Utils/LoopUtils.h"
+#include "llvm/Transforms/Utils/ModuleUtils.h"
 #include "llvm/Transforms/Utils/PromoteMemToReg.h"
 #include "llvm/Transforms/Utils/ScalarEvolutionExpander.h"
 
@@ -584,6 +585,12 @@ void FunctionCounter::place() {
     }
     return At->second;
   };
+  // How often the function is called, where something is counted that runs as often: the first block of the table.
+  BasicBlock &Entry = F.getEntryBlock();
+  if (int Class = Equal->of(&Entry); Class >= 0 && Classes[Class].Needed && !V.isUntouched(&Entry)) {
+    BlockOf(&Entry);
+    Result.Flags |= ML_TABLE_ENTRY;
+  }
   if (O.Mix)
     for (BasicBlock &BB : F)
       if (DT->isReachableFromEntry(&BB) && !V.isUntouched(&BB))
@@ -623,6 +630,7 @@ bool FunctionCounter::run(std::string &Problem) {
     Problem = ("function '" + F.getName() + "' needs " + Twine(Result.Counters.size()) + " counters and can have " +
                Twine(ML_COUNT_MAX_OF_FUNCTION) + ": it is not counted")
                   .str();
+    tellRefused(F, ML_TABLE_TOO_LARGE);
     return true;
   }
   GlobalVariable *Descriptor = newDescriptor(F);
@@ -634,6 +642,12 @@ bool FunctionCounter::run(std::string &Problem) {
 }
 
 } // namespace
+
+void tellRefused(Function &F, unsigned Reason) {
+  GlobalVariable *Descriptor = newDescriptor(F);
+  fillDescriptor(Descriptor, F, 0, encodeRefused(Reason, F));
+  appendToCompilerUsed(*F.getParent(), {Descriptor}); // no code names it
+}
 
 bool countFunction(Function &F, FunctionAnalysisManager &FAM, const Options &O, const Versions &V,
                    std::string &Problem) {

@@ -13,6 +13,9 @@ namespace memlens {
 bool countFunction(llvm::Function &F, llvm::FunctionAnalysisManager &FAM, const Options &O, const Versions &V,
                    std::string &Problem);
 
+/// Says in the binary that a function is not counted, and why: a flag of enum ml_count_table_flags.
+void tellRefused(llvm::Function &F, unsigned Reason);
+
 } // namespace memlens
 
 #endif

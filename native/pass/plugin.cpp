@@ -2,6 +2,7 @@
 #include "code.h"
 #include "counting.h"
 #include "llvm_versions.h"
+#include "memlens_count.h"
 #include "options.h"
 #include "regions.h"
 
@@ -24,9 +25,19 @@ public:
   static bool isRequired() { return true; }
 };
 
-bool canBeCounted(const Function &F, const SmallPtrSetImpl<const Function *> &Early) {
-  return !F.isDeclaration() && !F.hasAvailableExternallyLinkage() && !F.hasFnAttribute(Attribute::Naked) &&
-         !F.hasFnAttribute(Attribute::NoProfile) && !F.getName().starts_with("__memlens_") && !F.getName().starts_with("memlens_private_") && !Early.contains(&F);
+/// Defined in this module, and not ours.
+bool isOwn(const Function &F) {
+  return !F.isDeclaration() && !F.hasAvailableExternallyLinkage() && !F.getName().starts_with("__memlens_") &&
+         !F.getName().starts_with("memlens_private_");
+}
+
+/// Why a function is not counted, as its table tells; 0 = it is.
+unsigned reasonToRefuse(const Function &F, const SmallPtrSetImpl<const Function *> &Early) {
+  if (F.hasFnAttribute(Attribute::Naked))
+    return ML_TABLE_NAKED;
+  if (Early.contains(&F))
+    return ML_TABLE_RESOLVER;
+  return F.hasFnAttribute(Attribute::NoProfile) ? ML_TABLE_EXCLUDED : 0;
 }
 
 /// Resolvers of ifuncs run before the thread's variables can be reached; so does what they call.
@@ -81,10 +92,10 @@ PreservedAnalyses CountPass::run(Module &M, ModuleAnalysisManager &MAM) {
   const SmallPtrSet<const Function *, 4> Early = calledByResolvers(M);
 
   auto &FAM = MAM.getResult<FunctionAnalysisManagerModuleProxy>(M).getManager();
-  std::vector<Function *> Functions;
+  std::vector<Function *> Functions, Refused;
   for (Function &F : M)
-    if (canBeCounted(F, Early))
-      Functions.push_back(&F);
+    if (isOwn(F))
+      (reasonToRefuse(F, Early) ? Refused : Functions).push_back(&F);
   Versions V;
   for (Function *F : Functions)
     markRegions(*F, O, V);
@@ -101,10 +112,13 @@ PreservedAnalyses CountPass::run(Module &M, ModuleAnalysisManager &MAM) {
       M.getContext().diagnose(DiagnosticInfoUnsupported(*F, "memlens: " + Problem, DiagnosticLocation(), DS_Warning));
     FAM.invalidate(*F, PreservedAnalyses::none());
   }
+  for (Function *F : Refused)
+    if (!F->isDiscardableIfUnused() || !F->use_empty()) // one that nobody uses goes away, and what we said about it must not stay
+      tellRefused(*F, reasonToRefuse(*F, Early));
   forgetWhatIsWritten(M, FAM);
   if (O.Verify && verifyModule(M, &errs()))
     report_fatal_error("memlens: the code is not valid");
-  if (!Functions.empty())
+  if (!Functions.empty() || !Refused.empty())
     nameVersion(M);
   return PreservedAnalyses::none();
 }

@@ -152,4 +152,10 @@ private:
 
 std::string encode(const Table &T, const Function &F) { return Encoder(T, F).encode(); }
 
+std::string encodeRefused(unsigned Reason, const Function &F) {
+  Table T;
+  T.Flags = Reason;
+  return Encoder(T, F).encode();
+}
+
 } // namespace memlens

@@ -41,6 +41,8 @@ struct Table {
 
 /// The bytes of section memlens_tables.
 std::string encode(const Table &T, const llvm::Function &F);
+/// Those of a function that is not counted; `Reason` is a flag of enum ml_count_table_flags.
+std::string encodeRefused(unsigned Reason, const llvm::Function &F);
 
 } // namespace memlens
 

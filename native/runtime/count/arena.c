@@ -1,4 +1,4 @@
-/* The recorder's memory file: finding it, and taking room in it. What the room means is not known here.
+/* The recorder's memory file, or one of our own (standalone.c): finding it, and taking room in it. What the room means is not known here.
  *
  * Room is claimed and mapped in steps that grow, so that a process with thousands of places has few mappings and one
  * that has few takes little of the file's range. No descriptor is kept: programs close those that they do not know. */
@@ -26,7 +26,8 @@
 struct ml_count_header *ml_arena_header;
 static struct {
   uint64_t token[2];
-  char path[256];
+  char path[400];
+  bool is_own; /* a file that this process, or the one that it was forked from, made itself (standalone.c) */
   struct ml_count_entry *directory; /* NULL: mapped in parts, the last one is `part` */
   unsigned char *part;
   uint64_t part_offset;
@@ -48,7 +49,9 @@ void *ml_map_private(uint64_t bytes) {
   return memory;
 }
 
-static bool address_space_is_limited(void) {
+/* Of what has a price no more is taken than is asked for: address space, or blocks of a disk. */
+static bool is_thrifty(void) {
+  if (arena.is_own) return true;
   struct rlimit limit;
   return getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY;
 }
@@ -57,11 +60,15 @@ static bool address_space_is_limited(void) {
 struct request {
   void *at; /* NULL: anywhere */
   uint64_t offset, bytes;
+  bool is_fresh; /* nobody has used this part of the file */
   void *memory;
 };
 
 static void map_part(struct request *request, int fd) {
   struct stat status;
+  /* Whole pages of the largest size: writing to one writes all of it. What follows belongs to nobody else. */
+  const uint64_t whole = (request->bytes + MAP_UNIT - 1) / MAP_UNIT * MAP_UNIT;
+  if (arena.is_own && request->is_fresh && !ml_standalone_allocate(fd, request->offset, whole)) return;
   if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) return;
   if (request->offset + request->bytes > (uint64_t)status.st_size) return; /* touching it would raise SIGBUS */
   request->memory =
@@ -80,8 +87,8 @@ static int map_in_child(void *argument) {
 }
 #endif
 
-static void *map_file(void *at, uint64_t offset, uint64_t bytes) {
-  struct request request = {.at = at, .offset = offset, .bytes = bytes};
+static void *map_file(void *at, uint64_t offset, uint64_t bytes, bool is_fresh) {
+  struct request request = {.at = at, .offset = offset, .bytes = bytes, .is_fresh = is_fresh};
   const int fd = (int)syscall(SYS_openat, AT_FDCWD, arena.path, O_RDWR | O_CLOEXEC | O_NOCTTY, 0);
   if (fd >= 0) {
     map_part(&request, fd);
@@ -103,7 +110,7 @@ static void *map_file(void *at, uint64_t offset, uint64_t bytes) {
 }
 
 bool ml_arena_map_over(void *address, uint64_t bytes, uint64_t file_offset) {
-  return map_file(address, file_offset, bytes) != NULL;
+  return map_file(address, file_offset, bytes, false) != NULL;
 }
 
 /* ---- opening ----------------------------------------------------------------------------------------------- */
@@ -131,16 +138,20 @@ static bool read_variable(void) {
 }
 
 bool ml_arena_open(void) {
-  if (!read_variable()) return false;
-  struct ml_count_header *header = map_file(NULL, 0, ML_COUNT_DIRECTORY_BYTE);
+  if (!read_variable()) {
+    /* A recorder that cannot be reached is no reason to write files where nobody expects them. */
+    if (getenv(ML_COUNT_VARIABLE) != NULL || !ml_standalone_make(arena.path, sizeof arena.path, arena.token)) return false;
+    arena.is_own = true;
+  }
+  struct ml_count_header *header = map_file(NULL, 0, ML_COUNT_DIRECTORY_BYTE, false);
   if (header == NULL) return false;
   if (header->magic != ML_COUNT_MAGIC || header->version != ML_COUNT_VERSION || header->token[0] != arena.token[0] ||
       header->token[1] != arena.token[1] || header->counters_max <= ML_COUNT_MAX_OF_FUNCTION) {
     syscall(SYS_munmap, header, ML_COUNT_DIRECTORY_BYTE);
     return false;
   }
-  if (!address_space_is_limited()) {
-    unsigned char *whole = map_file(NULL, 0, ML_COUNT_DIRECTORY_BYTE + DIRECTORY_BYTES);
+  if (!is_thrifty()) {
+    unsigned char *whole = map_file(NULL, 0, ML_COUNT_DIRECTORY_BYTE + DIRECTORY_BYTES, false);
     if (whole != NULL) arena.directory = (void *)(whole + ML_COUNT_DIRECTORY_BYTE);
   }
   arena.next_step = FIRST_STEP;
@@ -163,7 +174,7 @@ static bool claim_range(uint64_t bytes, uint64_t *offset) {
 static bool take_step(uint64_t bytes) {
   uint64_t offset;
   if (!claim_range(bytes, &offset)) return false;
-  unsigned char *memory = map_file(NULL, offset, bytes);
+  unsigned char *memory = map_file(NULL, offset, bytes, true);
   if (memory == NULL) return false; /* the range stays unused: it has no memory behind it */
   arena.step = memory;
   arena.step_offset = offset;
@@ -177,7 +188,7 @@ void *ml_arena_room(uint64_t bytes, uint64_t *file_offset) {
     /* Whole pieces of what is asked for, as it will be asked for again, and a rest for the small ones. */
     const uint64_t pieces = arena.next_step / bytes;
     const uint64_t wanted = (pieces > 1 ? pieces : 1) * bytes + MAP_UNIT;
-    const bool limited = address_space_is_limited();
+    const bool limited = is_thrifty();
     if ((limited || !take_step(wanted)) && !take_step(bytes)) {
       ml_add(&ml_arena_header->refused, 1);
       return NULL;
@@ -195,15 +206,16 @@ void *ml_arena_room(uint64_t bytes, uint64_t *file_offset) {
 
 struct ml_count_entry *ml_arena_claim(void) {
   uint64_t number = __atomic_load_n(&ml_arena_header->entries, __ATOMIC_RELAXED);
-  if (number < ML_COUNT_ENTRIES) number = __atomic_fetch_add(&ml_arena_header->entries, 1, __ATOMIC_RELAXED);
+  const uint64_t most = arena.is_own ? ML_STANDALONE_ENTRIES : ML_COUNT_ENTRIES;
+  if (number < most) number = __atomic_fetch_add(&ml_arena_header->entries, 1, __ATOMIC_RELAXED);
   struct ml_count_entry *entry = NULL;
-  if (number < ML_COUNT_ENTRIES) {
+  if (number < most) {
     if (arena.directory != NULL) {
       entry = &arena.directory[number];
     } else {
       const uint64_t at = ML_COUNT_DIRECTORY_BYTE + number * sizeof *entry, begin = at / MAP_UNIT * MAP_UNIT;
       if (arena.part == NULL || arena.part_offset != begin) {
-        arena.part = map_file(NULL, begin, MAP_UNIT); /* the one before stays: its entries are in use */
+        arena.part = map_file(NULL, begin, MAP_UNIT, false); /* the one before stays: its entries are in use */
         arena.part_offset = begin;
       }
       if (arena.part != NULL) entry = (void *)(arena.part + (at - begin));

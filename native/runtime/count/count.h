@@ -86,6 +86,11 @@ static inline uint64_t ml_ticks(void) {
   return ml_now_ns();
 }
 
+/* ---- standalone.c: without a recorder ---------------------------------------------------------------------- */
+#define ML_STANDALONE_ENTRIES 16384u
+bool ml_standalone_make(char *path, uint64_t path_bytes, uint64_t token[2]); /* where MEMLENS_OUTPUT says */
+bool ml_standalone_allocate(int fd, uint64_t offset, uint64_t bytes);        /* false: no room on the disk */
+
 /* ---- arena.c ------------------------------------------------------------------------------------------- */
 extern struct ml_count_header *ml_arena_header; /* NULL: nobody records */
 bool ml_arena_open(void);

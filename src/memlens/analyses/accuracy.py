@@ -65,7 +65,7 @@ class _Counts:
         """Counts of a program that counts for itself: one row a site, thread and region; sampled executions stand for all."""
         import numpy as np
 
-        from .bandwidth import place_factors
+        from ._region_sums import place_factors
 
         counts = capture.counts
         executed, places = counts.by_site(), counts.places()

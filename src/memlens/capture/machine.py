@@ -72,6 +72,30 @@ def caches() -> list[dict[str, Any]]:
     return found
 
 
+def microcode() -> str | None:
+    """The version that the kernel shows; one that a hypervisor makes up is as good: it tells machines apart."""
+    for line in (_text("/proc/cpuinfo") or "").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "microcode":
+            return value.strip()
+    return None
+
+
+def core_of(cpu: int) -> int:
+    """The first CPU of the core that a CPU belongs to: threads of one core share its caches."""
+    folder = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
+    siblings = _text(folder / "core_cpus_list") or _text(folder / "thread_siblings_list") or ""
+    return min(parse_cpu_list(siblings), default=cpu)
+
+
+def cpus_sharing(cpu: int, level: int) -> list[int]:
+    """The CPUs that share a CPU's cache of a level; itself alone where that is not known."""
+    for index in Path(f"/sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
+        if _text(index / "level") == str(level) and (_text(index / "type") or "").lower() != "instruction":
+            return parse_cpu_list(_text(index / "shared_cpu_list") or "") or [cpu]
+    return [cpu]
+
+
 def numa_nodes() -> list[dict[str, Any]]:
     """Every NUMA node: CPUs, memory, distances."""
     nodes = []
@@ -97,6 +121,25 @@ def memory_total_bytes() -> int:
         if line.startswith("MemTotal:"):
             return int(line.split()[1]) << 10
     return 0
+
+
+def memory_available_bytes() -> int:
+    """What can be used without swapping, and within the control group's limit."""
+    available = 0
+    for line in (_text("/proc/meminfo") or "").splitlines():
+        if line.startswith("MemAvailable:"):
+            available = int(line.split()[1]) << 10
+    limit, used = _text("/sys/fs/cgroup/memory.max"), _text("/sys/fs/cgroup/memory.current")
+    if limit and limit.isdigit() and used and used.isdigit():
+        available = min(available, max(0, int(limit) - int(used)))
+    return available
+
+
+def node_free_bytes(node: int) -> int:
+    for line in (_text(f"/sys/devices/system/node/node{node}/meminfo") or "").splitlines():
+        if "MemFree:" in line:
+            return int(line.split()[-2]) << 10
+    return memory_available_bytes()
 
 
 def describe() -> dict[str, Any]:

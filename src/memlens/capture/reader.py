@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +17,14 @@ from .. import _core
 from ..errors import CaptureError, CaptureVersionError, NoDataError, os_reason
 from ..results import Quality
 from .layouts import Layout, enum_names, layout_of_kind, layouts, records_with_tails
-from .standalone import RUNTIME_WRITER, LeftRings, OwnIds
+from .standalone import RUNTIME_WRITER, LeftCounts, LeftRings, OwnIds
 from .writer import META_FILE
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from .accesses import Windows
+    from .calibration import Peaks
     from .clocks import ClockMap
     from .counting import Counts
     from .objects import Objects
@@ -121,6 +123,7 @@ class Capture:
         self._chunks: list[_Chunk] = []
         self._own_ids: dict[str, OwnIds] = {}
         self._own_processes: dict[str, int] = {}
+        self._left_images = 0
         self._strings: dict[int, str] | None = None
         self._tables: dict[str, pa.Table] = {}
         self._replay: Replay | None = None
@@ -185,7 +188,7 @@ class Capture:
             if reader.refresh():
                 self._chunks.extend(_Chunk(reader, index, own_ids) for index in range(known, reader.count))
                 added += reader.count - known
-        added += self._add_left_rings()
+        added += self._add_left_rings() + self._add_left_counts()
         if added:
             self._strings = None
             self._tables.clear()
@@ -217,6 +220,36 @@ class Capture:
             added += left.count
         return added
 
+    def _add_left_counts(self) -> int:
+        """What counted programs have left in arenas of their own."""
+        if not self.standalone:
+            return 0
+        added = 0
+        for file in sorted(self.path.glob("counts-*.mla")):
+            if file.name in self._readers:
+                continue
+            # counts-HOST-PID-TIME, beside records-HOST-PID-TIME of the library that records allocations.
+            own_ids = self._own_ids.setdefault(file.stem, OwnIds(0, len(self._own_ids) + 1))
+            host = file.stem.removeprefix("counts-").rpartition("-")[0].rpartition("-")[0]
+
+            def process_of(pid: int, host: str = host) -> tuple[int, bool]:
+                name = f"records-{host}-{pid}"
+                number = self._own_processes.setdefault(name, len(self._own_processes) + 1)
+                return number, any(stem.startswith(f"{name}-") for stem in self._own_ids)
+
+            try:
+                left = LeftCounts(
+                    str(file), base=own_ids.base, first_image=self._left_images + 1, process_of=process_of
+                )
+            except (OSError, ValueError) as error:
+                raise CaptureError(f"{file} cannot be read: {error}", hint="remove it to read the rest") from error
+            self._left_images += left.images
+            self._readers[file.name] = left
+            self._chunks.extend(_Chunk(left, index) for index in range(left.count))
+            self.meta.setdefault("collectors", {}).setdefault("count", {"sampling": "all"})
+            added += left.count
+        return added
+
     # ---- facts -----------------------------------------------------------------------
     @property
     def standalone(self) -> bool:
@@ -238,6 +271,9 @@ class Capture:
                 damage[key] += value
         dropped = sum(chunk.header["dropped"] for chunk in self._chunks) + self.ring_losses()
         truncated = not (self.complete or self.standalone) or bool(self.meta.get("quality", {}).get("incomplete"))
+        for left in self._readers.values():
+            if isinstance(left, LeftCounts):
+                notes += left.notes
         if self.standalone:
             killed = sum(name.endswith(".mlr") for name in self._readers)
             if killed:
@@ -460,6 +496,25 @@ class Capture:
             self._counts = Counts(self)
         return self._counts
 
+    @cached_property
+    def peaks(self) -> Peaks | None:
+        """The machine's peaks: those known when it was recorded, else those that `memlens calibrate` has measured since
+        on the same machine."""
+        from . import calibration
+
+        content = self.meta.get("calibration")
+        if content is None:
+            name = (self.meta.get("machine") or {}).get("fingerprint")
+            content = calibration.load(name).content if name else None
+        if content is None:
+            return None
+        peaks = calibration.Peaks(content)
+        try:
+            peaks.check()
+        except (KeyError, TypeError, ValueError, IndexError, StopIteration):
+            return None
+        return peaks
+
     def accesses(
         self,
         *,
@@ -521,12 +576,15 @@ class Capture:
             return self.reader("accesses").read_all()
         if name == "windows":
             return self.windows.table()
-        if name == "block_counts":
-            return self.counts.block_table()
-        if name == "site_counts":
-            return self.counts.site_table()
-        if name == "region_times":
-            return self.counts.time_table()
+        if name in ("block_counts", "site_counts", "region_times"):
+            from . import count_views
+
+            views = {
+                "block_counts": count_views.block_counts,
+                "site_counts": count_views.site_counts,
+                "region_times": count_views.region_times,
+            }
+            return views[name](self.counts)
         if name in SIDE_TABLES:
             return self._side_table(name)
         kind = next((kind for kind, plural in PLURALS.items() if plural == name), None)

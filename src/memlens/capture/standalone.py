@@ -6,10 +6,14 @@ so that the files together look like one that a recorder wrote.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import Any
 
 from .. import _core
-from .layouts import Packer, layout_of_kind, records_with_tails
+from .count_arena import CountArena, ImageEntries
+from .count_records import CountRecords, notes
+from .layouts import Packer, enum_value, layout_of_kind, layouts, records_with_tails
 
 RUNTIME_WRITER = 2
 IDS_A_FILE = 1 << 20
@@ -89,3 +93,93 @@ class LeftRings:
 
     def payload(self, index: int) -> bytes:
         return self._kinds[index][2]
+
+
+class LeftCounts:
+    """An arena of counters that a program made itself (MEMLENS_OUTPUT), read as if it were chunks.
+
+    Parameters
+    ----------
+    base
+        Ids of strings begin behind it.
+    first_image
+        Number of its first program image.
+    process_of
+        pid → (process, whether other records tell of it).
+    """
+
+    damage: dict[str, int] = {}  # noqa: RUF012 - what is damaged in an arena is in `notes`
+    redact = False
+
+    def __init__(
+        self, path: str, *, base: int, first_image: int, process_of: Callable[[int], tuple[int, bool]]
+    ) -> None:
+        self._chunks: list[tuple[dict[str, int], bytes]] = []
+        self._strings: dict[str, int] = {}
+        self._base = base
+        self.images = 0
+        arena = CountArena.from_file(path)
+        try:
+            found = arena.images()
+            self.images = len(found)
+            for image in found.values():
+                self._tell_of_process(image, process_of(image.pid))
+
+            def ended(image: ImageEntries) -> tuple[int, int]:
+                return process_of(image.pid)[0], (image.process or {}).get("last_ns", 0)
+
+            records = CountRecords(arena, first_image=first_image)
+            totals = records.finish(self, self._string, ended)
+            self.notes = notes(totals, more_counters="MEMLENS_COUNTERS=N")
+        finally:
+            arena.close()
+        packer = Packer("string")
+        texts = [packer.pack(text.encode("utf-8", "replace"), id=number) for text, number in self._strings.items()]
+        self.records("string", texts)
+        self.count = len(self._chunks)
+
+    def _string(self, text: str) -> int:
+        return self._strings.setdefault(text, self._base + len(self._strings) + 1)
+
+    def _tell_of_process(self, image: ImageEntries, process: tuple[int, bool]) -> None:
+        """Begin and end, unless the library that records allocations has told of them."""
+        number, is_told = process
+        if is_told:
+            return
+        packer = Packer("process_event")
+        name = os.path.basename(image.modules[0].path) if image.modules else ""
+        common = {"pid": image.pid, "thread": image.pid, "status": -1, "name": self._string(name) if name else 0}
+        times = [(image.born_ns, "exec")]
+        ended_ns = (image.process or {}).get("last_ns", 0)
+        if ended_ns:
+            times.append((ended_ns, "exit"))
+        events = [
+            packer.pack(None, time_ns=at, operation=enum_value("process_operation", what), **common)
+            for at, what in times
+        ]
+        self.records("process_event", events, process=number, begin_ns=image.born_ns, end_ns=ended_ns or image.born_ns)
+
+    # ---- as a writer -----------------------------------------------------------------------------------------------
+    def append(
+        self, kind: int, payload: bytes, *, record_count: int, process: int = 0, begin_ns: int = 0, end_ns: int = 0
+    ) -> None:
+        layout = layout_of_kind(kind)
+        header = {
+            "kind": kind, "record_version": layout.version if layout else 0, "record_count": record_count, "process": process,
+            "thread": 0, "dropped": 0, "begin_ns": begin_ns, "end_ns": end_ns, "sequence": 0, "encoding": 0,
+        }  # fmt: skip
+        self._chunks.append((header, payload))
+
+    def records(self, name: str, records: list[bytes], **header: int) -> None:
+        if records:
+            self.append(layouts()[name].kind, b"".join(records), record_count=len(records), **header)
+
+    # ---- as a reader -----------------------------------------------------------------------------------------------
+    def refresh(self) -> int:
+        return 0
+
+    def header(self, index: int) -> dict[str, int]:
+        return dict(self._chunks[index][0])
+
+    def payload(self, index: int) -> bytes:
+        return self._chunks[index][1]

@@ -129,7 +129,7 @@ def table_schema(name: str) -> pa.Schema:
     from .variables import static_object_schema
 
     if name.startswith("count_"):
-        from .counting import static_schema
+        from .count_tables import static_schema
 
         return static_schema(name)
     if name == "sites":
@@ -313,7 +313,7 @@ def derive_table(capture: Capture, name: str, *, paths: dict[str, str] | None = 
     import pyarrow as pa
 
     if name.startswith("count_"):
-        from .counting import decode_modules, kept_sections, static_schema, static_tables
+        from .count_tables import decode_modules, kept_sections, static_schema, static_tables
 
         if name == "count_callees":  # the libraries were there when the program ran
             return static_schema(name).empty_table()

@@ -48,7 +48,26 @@ def gather() -> dict[str, Any]:
         "compilers": survey.survey(),
         "counted_machines": sorted(toolchain.installed().archives),
         "imports": survey_imports(),
+        "calibration": calibration_state(),
     }
+
+
+def calibration_state() -> dict[str, Any]:
+    """Whether this machine's peaks are known, and how old they are."""
+    from datetime import UTC, datetime
+
+    from ..capture import calibration
+
+    found = calibration.load(calibration.fingerprint(calibration.identity()))
+    state: dict[str, Any] = {"path": str(found.path), "exists": found.content is not None, "problem": found.problem}
+    if found.content is not None:
+        measured = datetime.fromisoformat(found.content["measured"])
+        state |= {
+            "measured": found.content["measured"],
+            "age_days": round(max(0.0, (datetime.now(UTC) - measured).total_seconds() / 86400), 2),
+            "warnings": found.content["warnings"],
+        }
+    return state
 
 
 def main(arguments: list[str]) -> int:
@@ -91,6 +110,7 @@ def _show(state: dict[str, Any]) -> None:
             console.print(f"    → {escape(missing['remedy'])}", style="cyan")
     _show_compilers(state, console)
     _show_imports(state, console)
+    _show_calibration(state["calibration"], console)
     facts = state["facts"]
     console.print(
         f"\nperf_event_paranoid {facts['perf_event_paranoid']}, mlock limit {_limit(facts['memlock_limit_bytes'])}, "
@@ -99,6 +119,20 @@ def _show(state: dict[str, Any]) -> None:
         style="dim",
     )
     console.print("next: memlens record -- ./program")
+
+
+def _show_calibration(state: dict[str, Any], console: Console) -> None:
+    from rich.markup import escape
+
+    if not state["exists"]:
+        console.print(f"\n[bold]peaks of this machine[/]  [yellow]not known[/]  {escape(state['problem'])}")
+        console.print("    → memlens calibrate", style="cyan")
+        return
+    days = state["age_days"]
+    age = f"{days:.0f} days old" if days >= 2 else f"{24 * days:.0f} hours old" if days >= 1 / 12 else "just measured"
+    console.print(f"\n[bold]peaks of this machine[/]  [green]known[/]  {age}  [dim]{escape(state['path'])}[/]")
+    for warning in state["warnings"]:
+        console.print(f"    • {escape(warning)}")
 
 
 def _show_compilers(state: dict[str, Any], console: Console) -> None:

@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "c++": "the same for C++",
     "suggest": "rank functions as candidates for regions",
     "verify": "judge claimed counts of accesses by the emulator's exact ones",
+    "calibrate": "measure this machine's peaks of bandwidth and latency, once",
     "doctor": "what this machine can measure, why not, and what to type",
     "config": "where memlens.h and the libraries for other programs are",
 }

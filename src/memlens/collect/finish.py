@@ -66,7 +66,7 @@ def _write_count_tables(
     capture: Capture, writer: CaptureWriter, sections: dict[str, tuple[bytes, int, bytes, int]]
 ) -> None:
     """What the counters of each counted module mean; what is wrong with a module's tables becomes a note."""
-    from ..capture.counting import decode_modules, problems, static_tables
+    from ..capture.count_tables import decode_modules, problems, static_tables
 
     decoded = decode_modules(sections)
     tables = static_tables(decoded, redact=writer.redact)
@@ -82,8 +82,8 @@ def _callees(capture: Capture, writer: CaptureWriter, tables: dict[str, Any]) ->
     """The library that defines each function which counted code calls and no counted module has, where one is found."""
     import pyarrow as pa
 
-    from ..capture.counting import static_schema
-    from .counted_modules import ElfHeaders, libraries
+    from ..capture.count_tables import static_schema
+    from ..capture.counted_modules import ElfHeaders, libraries
 
     called = set(tables["count_sites"].column("callee").to_pylist()) - {None, ""}
     wanted = called - set(tables["count_functions"].column("linkage_name").to_pylist())

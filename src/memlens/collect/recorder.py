@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import _sampling
-from ..capture import machine
+from ..capture import calibration, count_arena, count_records, machine
 from ..capture.layouts import Packer, enum_value, layouts
 from ..capture.writer import CaptureWriter
 from ..errors import CollectorError, ProgramNotExecutable, ProgramNotFound, os_reason
-from . import count_arena, counting, emulator, preload
+from . import counting, emulator, preload
 from . import facts as machine_facts
 from .slow_sampler import SlowSampler
 
@@ -260,8 +260,11 @@ class Recorder:
     def _open(self, command: list[str] | None, pid: int | None) -> None:
         now = time.time_ns()
         described = machine.describe()
+        described["fingerprint"] = calibration.fingerprint(calibration.identity())
+        peaks = calibration.load(described["fingerprint"]).content
         if self.options.redact:
             described["host"] = "redacted"
+            described["fingerprint"] = None  # it has the host's name in it
             command = None if command is None else [os.path.basename(command[0]), *["redacted"] * (len(command) - 1)]
         self.writer = CaptureWriter(
             self.options.output,
@@ -273,6 +276,7 @@ class Recorder:
                 "started_unix_ns": now,
                 "begin_ns": time.monotonic_ns(),
                 "machine": described,
+                "calibration": calibration.for_capture(peaks) if peaks else None,
                 "collectors": {name: self._settings(name) for name in self.collectors},
                 "unsupported": self.unsupported,
                 "redacted": self.options.redact,
@@ -602,7 +606,7 @@ class Recorder:
         if not totals["images"]:  # a script that started nothing counted
             self.writer.meta["collectors"].pop("count", None)
             return []
-        return counting.notes(totals)
+        return count_records.notes(totals)
 
     def _finish(self, status: int | None, wall_s: float) -> Outcome:
         counts = dict(self.session.counts())

@@ -27,6 +27,7 @@ from ._markup import (
     whole_number,
 )
 from ._object_sections import about
+from ._roofline import peak_cell, roofline_markup
 from ._terminal_bandwidth import _order
 from ._units import correction_in_words, human_duration, human_moved, human_rate
 
@@ -56,14 +57,17 @@ def bandwidth_section(result: Result) -> str:
         f"times in the region. Reading the clock costs {figures['read_cost_ns']:.1f} ns and is taken off; an empty region costs the "
         f"one around it {figures['switch_cost_ns']:.0f} ns."
     )
-    body = [definitions("tiles", tiles), f'<p class="muted">{esc(said)}</p>', _regions(result), _over_time(result)]
+    body = [definitions("tiles", tiles), f'<p class="muted">{esc(said)}</p>', _regions(result)]
+    if figures["peaks_missing"]:
+        body.append(f'<p class="muted">{esc(figures["peaks_missing"])}</p>')
+    body += [roofline_markup(result), _over_time(result)]
     body.append(_threads(result))
     body.append(_code(result, "by_function", "By function"))
     if any(row["inlined"] for row in result.tables["by_scope"].slice(0, 30).to_pylist()):
         body.append(_code(result, "by_scope", "By function, inlined ones apart"))
     if any(row["file"] for row in result.tables["by_line"].slice(0, 30).to_pylist()):
         body.append(_code(result, "by_line", "By line"))
-    body.append(_unseen(result))
+    body += [_unseen(result), _refused(result)]
     return f'<section id="bandwidth"><h2>Bandwidth</h2>{"".join(part for part in body if part)}</section>'
 
 
@@ -121,6 +125,7 @@ def _regions(result: Result) -> str:
     threads = any(row["threads"] > 1 for row in ordered)
     events = result.figures["events"] if any(row["event_share"] for row in ordered) else []
     mix = any(row["float_results_per_byte"] is not None for row in ordered)
+    peaks = any(row["level"] for row in ordered)
     cells = []
     for row in ordered[:50]:
         sampled = f"{row['counted']:,} counted" if row["untouched"] else ""
@@ -145,6 +150,7 @@ def _regions(result: Result) -> str:
                 share_cell(row["share"], 1),
                 _moved_cell(self_bytes),
                 _rate_cell(corrected or row["bytes_per_second"], correction_in_words(row) if corrected else ""),
+                *([peak_cell(row)] if peaks else []),
                 *([_rate_cell(row["bytes_per_thread_second"], counted(row["threads"], "thread")),
                    _percent_cell(row["byte_imbalance"], _time_imbalance(row))] if threads else []),
                 *([_count_number(row["float_results_per_byte"])] if mix else []),
@@ -153,7 +159,7 @@ def _regions(result: Result) -> str:
         )  # fmt: skip
     heads = [
         ("Region", ""), ("Executions", "number"), ("Time", "number"), ("Read", "number"), ("Written", "number"),
-        ("Share", "share"), ("Itself", "number"), ("GB/s", "number"),
+        ("Share", "share"), ("Itself", "number"), ("GB/s", "number"), *([("Of the peak", "number")] if peaks else []),
         *([("By thread time", "number"), ("Imbalance", "number")] if threads else []),
         *([("Flop/byte", "number")] if mix else []),
         *((name, "number") for name in events),
@@ -286,3 +292,21 @@ def _unseen(result: Result) -> str:
     heads = [("Function", ""), ("Library", ""), ("Calls", "number"), ("Share", "share"), ("Most from", "")]
     caption = f"Not seen: calls of {counted(total, 'function')} without counters"
     return table(caption, heads, cells, total_rows=total, export=json_command("bandwidth", "unseen"))
+
+
+def _refused(result: Result) -> str:
+    rows, total = top_rows(result, "refused")
+    if not rows:
+        return ""
+    cells = [
+        [
+            head_cell(function_markup(row["function"])),
+            cell(module_markup(row["module"]), "module wide"),
+            cell(path_markup(row["file"], row["line"]), "path"),
+            cell(esc(row["reason"])),
+        ]
+        for row in rows
+    ]
+    heads = [("Function", ""), ("Module", "wide"), ("Where", ""), ("Why", "")]
+    caption = f"Not counted: {counted(total, 'function')} that the compiler left without counters"
+    return table(caption, heads, cells, total_rows=total, export=json_command("bandwidth", "refused"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ._roofline import peak_in_words
 from ._terminal_traffic import _code, _grid, _percent, _print
 from ._units import correction_in_words, human_count, human_duration, human_moved, human_rate
 
@@ -42,11 +43,15 @@ def show_bandwidth(console: Console, result: Result, rows: int, *, brief: bool) 
             "(mark regions: memlens.h, #pragma memlens, or memlens cc --memlens-functions=REGEX)",
             style="dim",
         )
+    if figures["peaks_missing"] and not brief:
+        console.print(f"  {escape(figures['peaks_missing'])}", style="dim")
+    _roofline(console, result, rows)
     functions = result.tables["by_function"].slice(0, rows).to_pylist()
     if functions:
         with_mix = any(row["float_results"] is not None for row in functions)
+        with_calls = any(row["executions"] is not None for row in functions)
         heads = (
-            *(("calls",) if with_mix else ()),
+            *(("calls",) if with_calls else ()),
             "read",
             "written",
             "share",
@@ -59,7 +64,7 @@ def show_bandwidth(console: Console, result: Result, rows: int, *, brief: bool) 
             intensity = row["float_results_per_byte"]
             table.add_row(
                 escape(_code(row, line=True)),
-                *(("–" if row["executions"] is None else human_count(row["executions"]),) if with_mix else ()),
+                *(("–" if row["executions"] is None else human_count(row["executions"]),) if with_calls else ()),
                 human_moved(row["read_bytes"]),
                 human_moved(row["written_bytes"]),
                 f"{row['share']:.1%}",
@@ -104,7 +109,8 @@ def _regions(console: Console, shown: list[dict[str, Any]], events: list[str], *
         *(["±"] if estimated else []),
         "share",
     ]
-    heads += ["GB/s", *(["GB/s thread", "imbalance"] if threads else [])]
+    peaks = any(row["level"] for row in shown)
+    heads += ["GB/s", *(["of the peak"] if peaks else []), *(["GB/s thread", "imbalance"] if threads else [])]
     table = _grid(("region", "left"), *((name, "right") for name in (*heads, *events)))
     for row in shown:
         error = row["bytes_error"]
@@ -119,6 +125,7 @@ def _regions(console: Console, shown: list[dict[str, Any]], events: list[str], *
             *(["?" if error is None else _percent(error, row["bytes"])] if estimated else []),
             f"{row['share']:.1%}",
             _gigabytes(row["corrected_bytes_per_second"] or row["bytes_per_second"]),
+            *([peak_in_words(row)] if peaks else []),
             *([_gigabytes(row["bytes_per_thread_second"]), "–" if uneven is None else f"{uneven:.0%}"] if threads else []),
             *("–" if row[f"event_{n}"] is None else human_count(row[f"event_{n}"]) for n in range(len(events))),
         )  # fmt: skip
@@ -128,6 +135,27 @@ def _regions(console: Console, shown: list[dict[str, Any]], events: list[str], *
     if corrected:
         said += f"; without our own cost ({escape(corrected['name'])}: {correction_in_words(corrected)})"
     console.print(f"  {said}", style="dim")
+    for said in dict.fromkeys(f"{row['level']}: {row['level_evidence']}" for row in shown if row["level"]):
+        console.print(f"  evidence of {escape(said)}", style="dim")
+
+
+def _roofline(console: Console, result: Result, rows: int) -> None:
+    from rich.markup import escape
+
+    found = result.tables["roofline"].slice(0, rows).to_pylist()
+    if not found:
+        return
+    table = _grid(
+        ("roofline: region", "left"), ("level", "left"), ("flop/B", "right"), ("flop/s", "right"), ("attainable", "right"),
+        ("reached", "right"), ("limited by", "left"),
+    )  # fmt: skip
+    for row in found:
+        table.add_row(
+            escape(row["region"]), row["level"], f"{row['float_results_per_byte']:.3g}",
+            human_count(row["float_results_per_second"]), human_count(row["attainable_results_per_second"]),
+            f"{row['attainable_share']:.1%}", row["limit"],
+        )  # fmt: skip
+    _print(console, table)
 
 
 def _gigabytes(value: float | None) -> str:

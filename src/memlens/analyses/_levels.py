@@ -1,0 +1,199 @@
+"""Which level of memory a region used, and how its bandwidth stands beside that level's peak (`memlens calibrate`).
+
+Owns what counts as evidence. Access bandwidth is bytes at the core: without evidence of where they came from it is compared with
+nothing. Two things are evidence here, and `level_evidence` names the one:
+
+- events read at the region's ends. Lines that missed the last cache are a lower bound of what memory delivered: where they are half
+  of the bytes read, the level is memory. Where lines that missed the first cache are next to none of the bytes read, it is the first.
+  In between, the events do not say which cache it was.
+- all memory of the program. Every page that it ever touched raised a fault: where all of them together fit into a cache, whatever
+  the region touched came from there, or from closer. That makes the cache's peak one that could have been reached.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..capture.calibration import Peaks
+    from ..capture.reader import Capture
+    from ._region_sums import Time
+
+FROM_MEMORY = 0.5
+"""Share of the bytes read that missed the last cache, from which on a region is one of memory."""
+NOT_FROM_FIRST = 0.05
+"""Share of the bytes read that missed the first cache, up to which a region is one of that cache."""
+LEAST_RUNNING = 0.1
+"""Share of the time that an event was counted; below it scaling is a guess."""
+MOSTLY_READS = 0.5
+"""The events are those of loads: they say little about a region that mostly writes."""
+FILLED = 0.75
+"""Memory fits into a cache if it fills no more of it than this: others use it, too, and sets fill unevenly."""
+FAULT_AROUND_BYTES = 64 << 10
+"""A fault on a file maps what is around it, by default so much."""
+FAULTS_BEFORE_EXEC = 64
+"""The kernel counts those of the child before it became the program, too."""
+EXECUTABLE = 4
+ANONYMOUS = ("anonymous", "heap", "stack")
+LLC_MISSES, L1_MISSES = "LLC-load-misses", "L1-dcache-load-misses"
+LOSSES = ("ring_lost", "event_lost", "queue_dropped", "throttled")
+COLUMNS = ("level", "level_evidence", "peak_kind", "peak_bytes_per_second", "peak_share")
+
+
+def memory_bound_bytes(capture: Capture) -> int | None:
+    """An upper bound of all memory that the program's processes touched; None where faults do not give one.
+
+    Anonymous pages by their faults, and those found in page tables. Files that are mapped for their code count with all that a fault on them
+    may map, other files and shared memory with all that was mapped: they may have been populated without a fault. The kernel's own
+    count of faults and the readings of resident memory must agree with it.
+    """
+    import numpy as np
+
+    session = capture.meta.get("session") or {}
+    recorded = "faults" in (capture.meta.get("collectors") or {})
+    if not recorded or not session.get("include_kernel") or capture.meta.get("pid") is not None:
+        return None  # faults in system calls unseen, or memory from before the recording
+    if any(session.get(name) for name in LOSSES) or not capture.complete or not capture.meta.get("rusage"):
+        return None
+    faults = capture.table("faults")
+    new, span = (faults.column(name).to_numpy().astype(np.int64) for name in ("new_bytes", "span_bytes"))
+    anonymous = np.isin(faults.column("area").cast("string").to_numpy(zero_copy_only=False), ANONYMOUS)
+    bound = int(np.where(anonymous, new, np.maximum(span, FAULT_AROUND_BYTES)).sum()) + _data_file_bytes(capture)
+    placed = int(capture.table("placed").column("bytes").to_numpy().astype(np.int64).sum())
+    bound += placed
+    rusage = capture.meta["rusage"]
+    counted = rusage.get("minor_faults", 0) + rusage.get("major_faults", 0)
+    if counted - faults.num_rows - capture.replay.own_faults > FAULTS_BEFORE_EXEC + placed // 4096:
+        return None
+    from .capacity import metric_rows
+
+    readings = metric_rows(capture.table("timeline"), "rss_bytes")["value"]
+    return None if len(readings) and int(readings.max()) > bound else bound
+
+
+def _data_file_bytes(capture: Capture) -> int:
+    """Bytes of mappings of files that no code was mapped from, and of shared memory; not of our own."""
+    executable, mapped = set(), []
+    for row in capture.table("mappings").select(["path", "inode", "protection", "shared", "bytes"]).to_pylist():
+        if row["inode"] and row["protection"] & EXECUTABLE:
+            executable.add((row["path"], row["inode"]))
+        elif (row["inode"] or row["shared"]) and not (row["path"] or "").startswith("/memfd:memlens"):
+            mapped.append(((row["path"], row["inode"]), row["bytes"]))
+    return sum(n_bytes for file, n_bytes in mapped if file not in executable)
+
+
+class Levels:
+    """Evidence and peaks of one capture."""
+
+    def __init__(self, capture: Capture, events: list[str]) -> None:
+        self.peaks: Peaks | None = capture.peaks
+        self.events = events
+        caches = (capture.meta.get("machine") or {}).get("caches") or []
+        self.line_bytes = next((cache["line_bytes"] for cache in caches if cache.get("line_bytes")), 64)
+        self.memory_bytes = memory_bound_bytes(capture) if self.peaks is not None else None
+        self.standalone = capture.standalone
+
+    def add_to(self, row: dict[str, Any], times: list[Time]) -> None:
+        """Fills in the columns of a region's row."""
+        row |= dict.fromkeys(COLUMNS)
+        rate = row["corrected_bytes_per_second"] or row["bytes_per_second"]
+        if self.peaks is None or row["exclusive"] or not rate or not row["thread_ns"]:
+            return
+        found = self._by_events(row, times) or self._by_memory()
+        if found is None:
+            return
+        from ..capture.calibration import kind_of
+
+        level, evidence = found
+        kind = kind_of(row["read_bytes"], row["written_bytes"])
+        peak = self.peaks.bandwidth(level, kind, threads=self.threads(row))
+        row |= {"level": level, "level_evidence": evidence, "peak_kind": kind, "peak_bytes_per_second": peak,
+                "peak_share": rate / peak}  # fmt: skip
+
+    def threads(self, row: dict[str, Any]) -> int:
+        """How many worked at a time, on average; not those that waited for the others."""
+        together = math.ceil(row["thread_ns"] / row["wall_ns"] - 0.05) if row["wall_ns"] else 1
+        return max(1, min(int(row["working_threads"]), together))
+
+    def _by_events(self, row: dict[str, Any], times: list[Time]) -> tuple[str, str] | None:
+        assert self.peaks is not None
+        if not row["event_share"] or row["event_share"] < LEAST_RUNNING or not row["read_bytes"]:
+            return None
+        if row["read_bytes"] < MOSTLY_READS * row["bytes"]:
+            return None
+        missed = {
+            name: row[f"event_{number}"] * self.line_bytes / row["read_bytes"]
+            for number, name in enumerate(self.events)
+            if row[f"event_{number}"] is not None
+        }
+        from_memory = missed.get(LLC_MISSES)
+        if from_memory is not None and from_memory >= FROM_MEMORY:
+            return "DRAM", f"{LLC_MISSES}: lines of {from_memory:.0%} of the bytes read"
+        beyond_first = missed.get(L1_MISSES)
+        # Work that threads did for others has no events of its own: too few misses would be no evidence.
+        if beyond_first is not None and beyond_first <= NOT_FROM_FIRST and not any(time.joined for time in times):
+            return self.peaks.levels[0], f"{L1_MISSES}: lines of {beyond_first:.1%} of the bytes read"
+        return None
+
+    def _by_memory(self) -> tuple[str, str] | None:
+        assert self.peaks is not None
+        if self.memory_bytes is None:
+            return None
+        for level, (size, _) in self.peaks.cache_bytes.items():
+            if self.memory_bytes <= FILLED * size:
+                return level, f"all memory of the program: at most {self.memory_bytes / 2**20:.1f} MiB"
+        return None
+
+    def missing(self, rows: list[dict[str, Any]]) -> str | None:
+        """One sentence: why regions are compared with no peak, and what would change that; None where one is."""
+        regions = [row for row in rows if not row["exclusive"] and row["thread_ns"]]
+        if not regions or any(row["level"] for row in regions):
+            return None
+        if self.peaks is None and self.standalone:
+            return "Bandwidth is compared with no peak: a program that writes its counters itself does not tell which machine it ran on."
+        if self.peaks is None:
+            return "Peaks of this machine are not known, so bandwidth is compared with nothing: memlens calibrate measures them."
+        wanted = "+".join((LLC_MISSES, L1_MISSES))
+        why = (
+            f"the events {', '.join(self.events)} do not tell"
+            if self.events
+            else "no events of the processor were read"
+        )
+        memory = (
+            "and its memory may be larger than every cache"
+            if self.memory_bytes is not None
+            else "and how much memory it touched is not known"
+        )
+        return (
+            f"No region is compared with a peak: nothing says which level of memory it used ({why}, {memory}). "
+            f"Where there is a PMU, memlens record --count=events={wanted} tells."
+        )
+
+
+def roofline(rows: list[dict[str, Any]], levels: Levels) -> list[dict[str, Any]]:
+    """Regions whose level and arithmetic are known, beside what the machine could do at their intensity.
+
+    attainable = min(peak of arithmetic, results a byte × peak of the level)
+    """
+    found = []
+    for row in rows:
+        intensity = row["float_results_per_byte"]
+        if not row["level"] or not intensity or levels.peaks is None:
+            continue
+        ceiling = levels.peaks.results_per_second(threads=levels.threads(row))
+        if ceiling is None:
+            continue
+        by_memory = intensity * row["peak_bytes_per_second"]
+        reached = intensity * (row["corrected_bytes_per_second"] or row["bytes_per_second"])
+        attainable = min(ceiling, by_memory)
+        found.append(
+            {
+                "region": row["region"], "level": row["level"], "level_evidence": row["level_evidence"],
+                "threads": levels.threads(row), "float_results_per_byte": intensity,
+                "float_results_per_second": reached, "peak_bytes_per_second": row["peak_bytes_per_second"],
+                "peak_results_per_second": ceiling, "attainable_results_per_second": attainable,
+                "attainable_share": reached / attainable, "limit": "memory" if by_memory < ceiling else "arithmetic",
+            }
+        )  # fmt: skip
+    return sorted(found, key=lambda row: row["attainable_share"])

@@ -1,0 +1,272 @@
+"""Rows of `bandwidth` by region and by thread: times, bandwidth by both definitions, imbalance, and our own cost taken off."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from ._region_sums import MIX, QUANTITIES, Path, Regions, Thread, Time
+
+if TYPE_CHECKING:
+    from ..capture.reader import Capture
+
+IDLE_SHARE = 0.01
+"""The main thread with less than this of the busiest one's bytes only waits for the others: no part of the imbalance."""
+OUTSIDE = "(outside regions)"
+
+
+def wall_ns(threads: list[tuple[int, int, int]]) -> int:
+    """Wall-clock time of a region from (time, first begin, last end) of each thread.
+
+    Threads whose spans overlap are taken to run at the same time: the longest counts. Groups follow each other.
+
+    >>> wall_ns([(10, 0, 10), (8, 0, 10)]), wall_ns([(10, 0, 10), (8, 20, 28)])
+    (10, 18)
+    """
+    total = longest = end = 0
+    for time, first, last in sorted(threads, key=lambda entry: entry[1]):
+        if first > end:
+            total += longest
+            longest = 0
+        longest = max(longest, time)
+        end = max(end, last)
+    return total + longest
+
+
+def imbalance(values: list[float]) -> float | None:
+    """max / mean − 1 over threads.
+
+    >>> imbalance([3.0, 1.0]), imbalance([2.0, 2.0]), imbalance([5.0])
+    (0.5, 0.0, None)
+    """
+    if len(values) < 2 or not sum(values):
+        return None
+    return max(values) / (sum(values) / len(values)) - 1
+
+
+def per_second(n_bytes: float | None, ns: float | None) -> float | None:
+    return n_bytes / ns * 1e9 if n_bytes is not None and ns else None
+
+
+def _standard_error(cells: list[tuple[int, int]], total: int) -> float | None:
+    """Of a total estimated from counted executions: a ratio estimate over cells of (executions counted, bytes).
+
+    Cells are threads and epochs: executions of one cell are alike, so the error comes from how cells differ.
+    """
+    cells = [cell for cell in cells if cell[0] > 0]
+    counted = sum(n for n, _ in cells)
+    if len(cells) < 2 or not counted or total <= counted:
+        return None
+    ratio = sum(b for _, b in cells) / counted
+    spread = sum((b - ratio * n) ** 2 for n, b in cells) * len(cells) / (len(cells) - 1)
+    return float(total / counted * (1 - counted / total) ** 0.5 * spread**0.5)
+
+
+def shares(row: dict[str, Any], all_bytes: float) -> dict[str, Any]:
+    n_bytes = row["read_bytes"] + row["written_bytes"]
+    on_stack = row["stack_read_bytes"] + row["stack_written_bytes"]
+    return {
+        "bytes": n_bytes,
+        "share": n_bytes / all_bytes if all_bytes else 0.0,
+        "stack_share": on_stack / n_bytes if n_bytes else None,
+    }
+
+
+def intensity(row: dict[str, Any], has_mix: bool) -> dict[str, Any]:
+    if not has_mix:
+        return {**dict.fromkeys(MIX), "float_results_per_byte": None}
+    n_bytes = row["read_bytes"] + row["written_bytes"]
+    return {"float_results_per_byte": row["float_results"] / n_bytes if n_bytes else None}
+
+
+def rows_by_region(
+    capture: Capture, regions: Regions, add_ns: float, cells: dict[Path, list[tuple[int, int]]]
+) -> list[dict[str, Any]]:
+    """The whole program first, then regions by bytes; each with what is inside it, and without."""
+    whole = [*regions.paths, ()] if () not in regions.paths else list(regions.paths)
+    all_bytes = sum(regions.sum_of(whole, None, name, scaled=True) for name in ("read_bytes", "written_bytes"))
+    program = _region_row(regions, "(whole program)", whole, None, all_bytes, add_ns, cells)
+    program |= _program_time(capture, regions, program)
+    rows = [program]
+    for path in sorted(regions.paths - {()}):
+        rows.append(_region_row(regions, " / ".join(path), regions.below(path), path, all_bytes, add_ns, cells))
+        rows.append(_region_row(regions, " / ".join(path), [path], path, all_bytes, add_ns, cells, exclusive=True))
+    outside = any(key[0] == () for key in regions.bytes)
+    if outside and len(regions.paths) > 1:
+        row = _region_row(regions, OUTSIDE, [()], None, all_bytes, add_ns, cells, exclusive=True)
+        row["byte_imbalance"] = None  # serial work is to be expected there
+        rows.append(row)
+        rows.append({**row, "exclusive": False})
+    return [rows[0], *sorted(rows[1:], key=lambda row: (-row["bytes"], row["region"], row["exclusive"]))]
+
+
+def _region_row(
+    regions: Regions,
+    name: str,
+    paths: list[Path],
+    path: Path | None,
+    all_bytes: float,
+    add_ns: float,
+    cells: dict[Path, list[tuple[int, int]]],
+    *,
+    exclusive: bool = False,
+) -> dict[str, Any]:
+    counted, untouched = regions.executions(path) if path is not None else (0, 0)
+    own = regions.times_of(path) if path is not None else []
+    scaled = {quantity: round(regions.sum_of(paths, None, quantity, scaled=True)) for quantity in (*QUANTITIES, *MIX)}
+    plain = sum(regions.sum_of(paths, None, quantity) for quantity in ("read_bytes", "written_bytes"))
+    row: dict[str, Any] = {
+        "region": name, "name": path[-1] if path else name, "depth": len(path) - 1 if path else 0, "exclusive": exclusive,
+        "executions": counted + untouched, "counted": counted, "untouched": untouched,
+        "abandoned": sum(time.abandoned for time in own), "recursions": sum(time.recursions for time in own), **scaled,
+    }  # fmt: skip
+    row |= shares(row, all_bytes)
+    row |= intensity(row, regions.has_mix)
+    unknown = any(regions.factor(other) is None for other in paths)
+    row["estimated"] = any(regions.factor(other) != 1.0 for other in paths)
+    row["counted_share"] = plain / row["bytes"] if row["bytes"] and not unknown else None
+    accesses = regions.sum_of(paths, None, "loads") + regions.sum_of(paths, None, "stores")
+    estimated = regions.sum_of(paths, None, "estimated_accesses")
+    row["estimated_accesses_share"] = estimated / accesses if accesses else None
+    errors = [_standard_error(cells.get(other, []), sum(regions.executions(other))) for other in paths]
+    if row["estimated"]:
+        known = [error for error, other in zip(errors, paths, strict=True) if regions.factor(other) != 1.0]
+        row["bytes_error"] = None if any(error is None for error in known) else sum(e**2 for e in known if e) ** 0.5
+    else:
+        row["bytes_error"] = 0.0
+    _add_times(row, regions, paths, path, add_ns, exclusive=exclusive)
+    events = [sum(time.events[number] for time in own) for number in range(4)]
+    event_shares = [time.event_share_ppm for time in own if time.event_share_ppm]
+    row |= {f"event_{number}": events[number] if event_shares else None for number in range(4)}
+    row["event_share"] = min(event_shares) / 1e6 if event_shares else None
+    return row
+
+
+def _add_times(
+    row: dict[str, Any], regions: Regions, paths: list[Path], path: Path | None, add_ns: float, *, exclusive: bool
+) -> None:
+    threads = regions.threads(paths)
+    row["threads"] = len(threads)
+    row |= dict.fromkeys(
+        ("thread_ns", "wall_ns", "bytes_per_thread_second", "bytes_per_second", "corrected_bytes_per_second", "correction",
+         "counting_cost_share", "byte_imbalance", "time_imbalance", "least_ns", "most_ns")
+    )  # fmt: skip
+    moved = {
+        thread: sum(regions.sum_of(paths, thread, name, scaled=True) for name in ("read_bytes", "written_bytes"))
+        for thread in threads
+    }
+    working = _working(moved)
+    row["working_threads"] = max(1, len(working))
+    row["byte_imbalance"] = imbalance([moved[thread] for thread in working])
+    if path is None:
+        return
+    times = {
+        thread: regions.self_ns(path, thread) if exclusive else regions.inclusive_ns(path, thread) for thread in threads
+    }
+    own = regions.times_of(path)
+    row["least_ns"] = min((time.least_ns for time in own if time.least_ns), default=None)
+    row["most_ns"] = max((time.most_ns for time in own if time.most_ns), default=None)
+    row["time_imbalance"] = imbalance([float(times[thread]) for thread in working])
+    row["thread_ns"] = sum(times.values()) or None
+    row["wall_ns"] = (
+        wall_ns([(times[thread], *regions.span(path, thread)) for thread in threads if times[thread]]) or None
+    )
+    row["bytes_per_thread_second"] = per_second(row["bytes"], row["thread_ns"])
+    row["bytes_per_second"] = per_second(row["bytes"], row["wall_ns"])
+    counted, untouched = row["counted"], row["untouched"]
+    if not row["bytes_per_second"]:
+        return
+    cost_ns = regions.sum_of(paths, None, "adds") * add_ns
+    if counted and untouched and not exclusive:
+        counted_ns = sum(time.counted_ns for time in own)
+        untouched_ns = sum(time.untouched_ns for time in own)
+        if untouched_ns:
+            # The same executions without counting: all of them would have taken executions × an untouched one's time.
+            untouched_total = untouched_ns / untouched * (counted + untouched)
+            row["corrected_bytes_per_second"] = row["bytes_per_second"] * row["thread_ns"] / untouched_total
+            row["counting_cost_share"] = (counted_ns / counted) / (untouched_ns / untouched) - 1
+            row["correction"] = "untouched"
+    elif add_ns and not row["estimated"]:
+        cost_ns = min(cost_ns, 0.9 * row["thread_ns"])
+        row["corrected_bytes_per_second"] = row["bytes_per_second"] * row["thread_ns"] / (row["thread_ns"] - cost_ns)
+        row["counting_cost_share"] = cost_ns / (row["thread_ns"] - cost_ns)
+        row["correction"] = "calibrated"
+
+
+def _working(moved: dict[Thread, float]) -> list[Thread]:
+    """Threads that share the work: not those added up after their end, and not a main thread that only waits."""
+    single = {thread: value for thread, value in moved.items() if thread[1] != 0}
+    busiest = max(single.values(), default=0.0)
+    mains = {process: min(t for p, t in single if p == process) for process, _ in single}
+    return [
+        thread
+        for thread, value in single.items()
+        if not (thread[1] == mains[thread[0]] and value < IDLE_SHARE * busiest and len(single) > 2)
+    ]
+
+
+def _program_time(capture: Capture, regions: Regions, row: dict[str, Any]) -> dict[str, Any]:
+    """Of the whole program only wall-clock time is known: from the first image's birth to the last one's end."""
+    statuses = capture.table("count_status").to_pylist()
+    begin = min((status["born_ns"] for status in statuses), default=0)
+    end = max((status["ended_ns"] or capture.end_ns for status in statuses), default=0)
+    duration = end - begin if end > begin else None
+    return {"wall_ns": duration, "bytes_per_second": per_second(row["bytes"], duration), "executions": len(statuses)}
+
+
+def sampled_cells(capture: Capture, regions: Regions) -> dict[Path, list[tuple[int, int]]]:
+    """(executions counted, bytes) by thread and epoch of each region that was sampled."""
+    sampled = {path for (path, _), time in regions.times.items() if time.untouched}
+    if not sampled:
+        return {}
+    counts = capture.counts
+    epochs = bool(capture.kinds().get("count_epoch"))
+    places = counts.places(epochs=epochs)
+    sums = counts.place_sums(epochs=epochs)
+    moved = sums["read_bytes"] + sums["written_bytes"]
+    found: dict[tuple[Path, int, int, int], list[int]] = defaultdict(lambda: [0, 0])
+    for number in range(len(places)):
+        path = counts.path_of(int(places.image[number]), int(places.node[number]))
+        key = (path, int(places.process[number]), int(places.thread[number]), int(places.epoch[number]))
+        found[key][1] += int(moved[number])
+    for row in capture.table("region_time_records").to_pylist():
+        if (row["epoch"] > 0) == epochs:
+            path = counts.path_of(row["image"], row["node"])
+            found[path, row["process"], row["thread"], row["epoch"]][0] += row["counted"]
+    cells: dict[Path, list[tuple[int, int]]] = defaultdict(list)
+    for (path, *_), (counted, n_bytes) in found.items():
+        if path in sampled:
+            cells[path].append((counted, n_bytes))
+    return cells
+
+
+def rows_by_thread(capture: Capture, regions: Regions) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    names = {(row["process"], row["thread"]): row["name"] for row in capture.table("threads").to_pylist()}
+    everywhere = [*regions.paths, ()] if () not in regions.paths else list(regions.paths)
+    all_bytes = sum(regions.sum_of(everywhere, None, name, scaled=True) for name in ("read_bytes", "written_bytes"))
+    outermost = [path for path in regions.paths if len(path) == 1]
+    totals, crossed = [], []
+    for thread in regions.threads(everywhere):
+        head = {"process": thread[0], "thread": thread[1], "name": names.get(thread)}
+        row = {**head, **{n: round(regions.sum_of(everywhere, thread, n, scaled=True)) for n in QUANTITIES}}
+        row |= shares(row, all_bytes)
+        row["thread_ns"] = sum(regions.inclusive_ns(path, thread) for path in outermost) or None
+        in_regions = sum(
+            regions.sum_of([path for path in everywhere if path], thread, name, scaled=True)
+            for name in ("read_bytes", "written_bytes")
+        )
+        row["bytes_per_thread_second"] = per_second(in_regions, row["thread_ns"])
+        totals.append(row)
+    for path in sorted(regions.paths - {()}):
+        for thread in regions.threads(regions.below(path)):
+            time = regions.times.get((path, thread), Time())
+            row = {"region": " / ".join(path), "process": thread[0], "thread": thread[1], "name": names.get(thread)}
+            row |= {"executions": time.counted + time.untouched, "counted": time.counted, "untouched": time.untouched}
+            row |= {n: round(regions.sum_of(regions.below(path), thread, n, scaled=True)) for n in QUANTITIES}
+            row |= shares(row, all_bytes)
+            row["thread_ns"] = regions.inclusive_ns(path, thread) or None
+            row["bytes_per_thread_second"] = per_second(row["bytes"], row["thread_ns"])
+            crossed.append(row)
+    return sorted(totals, key=lambda row: -row["bytes"]), sorted(
+        crossed, key=lambda row: (row["region"], -row["bytes"])
+    )

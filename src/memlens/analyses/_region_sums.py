@@ -1,0 +1,238 @@
+"""What a counted program did, by path of regions and thread: the sums that `bandwidth` is made of.
+
+Owns what belongs to a region, how times of nested and joined work are put together, and how sampled executions become totals.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..capture.counting import Counts
+    from ..capture.reader import Capture
+
+QUANTITIES = (
+    "loads", "stores", "read_bytes", "written_bytes", "stack_loads", "stack_stores", "stack_read_bytes", "stack_written_bytes",
+)  # fmt: skip
+MIX = (
+    "integer_operations",
+    "float_operations",
+    "vector_operations",
+    "branches",
+    "calls",
+    "prefetches",
+    "float_results",
+)
+Path = tuple[str, ...]
+
+
+@dataclass
+class Time:
+    """Executions and times of one region in one thread."""
+
+    entered: int = 0
+    counted: int = 0
+    untouched: int = 0
+    counted_ns: int = 0
+    untouched_ns: int = 0
+    self_ns: int = 0
+    open_ns: int = 0
+    least_ns: int = 0
+    most_ns: int = 0
+    abandoned: int = 0
+    recursions: int = 0
+    joined: int = 0
+    joined_ns: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+    events: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+    event_share_ppm: int = 0
+
+    def add(self, row: dict[str, Any]) -> None:
+        for name in (
+            "entered",
+            "counted",
+            "untouched",
+            "counted_ns",
+            "untouched_ns",
+            "abandoned",
+            "recursions",
+            "joined",
+            "joined_ns",
+        ):
+            setattr(self, name, getattr(self, name) + row[name])
+        self.self_ns += row["counted_self_ns"] + row["untouched_self_ns"]
+        self.open_ns += max(0, row["open_ns"])
+        self.least_ns = min(filter(None, (self.least_ns, row["least_ns"])), default=0)
+        self.most_ns = max(self.most_ns, row["most_ns"])
+        self.first_ns = min(filter(None, (self.first_ns, row["first_ns"])), default=0)
+        self.last_ns = max(self.last_ns, row["last_ns"], row["time_ns"] if row["open_ns"] > 0 else 0)
+        for number in range(4):
+            self.events[number] += row[f"counted_event_{number}"] + row[f"untouched_event_{number}"]
+        share = row["event_share_ppm"]
+        self.event_share_ppm = min(filter(None, (self.event_share_ppm, share)), default=0)
+
+
+Thread = tuple[int, int]
+"""(process, thread)"""
+
+
+class Regions:
+    """Everything by path of regions and thread."""
+
+    def __init__(self, capture: Capture) -> None:
+        self.counts: Counts = capture.counts
+        places = self.counts.places()
+        names = (*QUANTITIES, "estimated_accesses")
+        sums = self.counts.place_sums()
+        adds = self.counts.adds()
+        self.bytes: dict[tuple[Path, Thread], dict[str, int]] = {}
+        self.path_of_place: list[Path] = []
+        for number in range(len(places)):
+            path = self.counts.path_of(int(places.image[number]), int(places.node[number]))
+            self.path_of_place.append(path)
+            key = (path, (int(places.process[number]), int(places.thread[number])))
+            row = self.bytes.setdefault(key, dict.fromkeys((*names, *MIX, "adds"), 0))
+            for name in names:
+                row[name] += int(sums[name][number])
+            for name in MIX:
+                row[name] += int(sums[name][number])
+            row["adds"] += int(adds[number])
+        self.times: dict[tuple[Path, Thread], Time] = {}
+        for row in _totals(capture.table("region_time_records").to_pylist()):
+            path = self.counts.path_of(row["image"], row["node"])
+            self.times.setdefault((path, (row["process"], row["thread"])), Time()).add(row)
+        self.paths = {path for path, _ in (*self.bytes, *self.times)}
+        for path in list(self.paths):  # a region that only holds others
+            self.paths |= {path[:depth] for depth in range(1, len(path))}
+        self._below: dict[Path, list[Path]] = defaultdict(list)
+        for path in self.paths:
+            for depth in range(len(path) + 1):
+                if path:
+                    self._below[path[:depth]].append(path)
+        self._children: dict[Path, list[Path]] = defaultdict(list)
+        for path in self.paths:
+            if path:
+                self._children[path[:-1]].append(path)
+        self._times: dict[Path, list[Time]] = defaultdict(list)
+        self._threads: dict[Path, set[Thread]] = defaultdict(set)
+        self._sums: dict[Path, dict[str, int]] = {}
+        self._factors: dict[Path, float | None] = {}
+        for (path, thread), time in self.times.items():
+            self._times[path].append(time)
+            self._threads[path].add(thread)
+        for (path, thread), row in self.bytes.items():
+            self._threads[path].add(thread)
+            total = self._sums.setdefault(path, dict.fromkeys(row, 0))
+            for name, value in row.items():
+                total[name] += value
+        self.has_mix = bool(self.counts.blocks["has_mix"].any())
+
+    def below(self, path: Path) -> list[Path]:
+        """A region and all inside it."""
+        return self._below[path] if path else [()]
+
+    def children(self, path: Path) -> list[Path]:
+        return self._children.get(path, [])
+
+    def threads(self, paths: Iterable[Path]) -> list[Thread]:
+        return sorted({thread for path in paths for thread in self._threads.get(path, ())})
+
+    def sum_of(self, paths: Iterable[Path], thread: Thread | None, name: str, *, scaled: bool = False) -> float:
+        """A quantity; `scaled`: counted executions made to stand for all."""
+        total: float = 0
+        for path in paths:
+            factor = self.factor(path) if scaled else 1.0
+            if thread is None:
+                own = self._sums.get(path, {}).get(name, 0)
+            else:
+                own = self.bytes.get((path, thread), {}).get(name, 0)
+            total += own if factor == 1.0 else own * (factor or 0.0)
+        return total
+
+    def times_of(self, path: Path) -> list[Time]:
+        return self._times.get(path, [])
+
+    def executions(self, path: Path) -> tuple[int, int]:
+        """(counted, untouched) executions that ended."""
+        mine = self.times_of(path)
+        return sum(time.counted for time in mine), sum(time.untouched for time in mine)
+
+    def factor(self, path: Path) -> float | None:
+        """What a counted execution stands for; None: none was counted."""
+        if path not in self._factors:
+            counted, untouched = self.executions(path)
+            none = None if untouched else 1.0
+            self._factors[path] = (counted + untouched) / counted if counted else none
+        return self._factors[path]
+
+    def place_factors(self) -> Any:
+        """What a counted execution stands for, of each place of the counts."""
+        import numpy as np
+
+        return np.array([self.factor(path) or 0.0 for path in self.path_of_place], dtype=np.float64)
+
+    def self_ns(self, path: Path, thread: Thread) -> int:
+        """Time of a thread in a region without those inside it."""
+        own = self.times.get((path, thread))
+        if own is None:
+            return 0
+        # Work for another thread is known with what is nested in it; what is nested in own executions is not part of that.
+        nested = sum(
+            time.counted_ns + time.untouched_ns + time.joined_ns
+            for other in self.children(path)
+            if (time := self.times.get((other, thread))) is not None
+        )
+        of_own = own.counted_ns + own.untouched_ns - own.self_ns
+        joined = min(max(0, own.joined_ns - max(0, nested - of_own)), own.joined_ns)
+        # What an open execution spent in nested regions is not known; one without any has all of it.
+        return own.self_ns + joined + (own.open_ns if not self.children(path) else 0)
+
+    def inclusive_ns(self, path: Path, thread: Thread) -> int:
+        """Time of a thread in a region and those inside it.
+
+        The times without nested regions add up to it, also where a thread does only the inner part of another's
+        region. An execution that is still open has only its whole time.
+        """
+        own = self.times.get((path, thread))
+        if own is not None and own.open_ns:
+            return own.counted_ns + own.untouched_ns + own.joined_ns + own.open_ns
+        return sum(self.self_ns(other, thread) for other in self.below(path))
+
+    def span(self, path: Path, thread: Thread) -> tuple[int, int]:
+        times = [self.times[other, thread] for other in self.below(path) if (other, thread) in self.times]
+        begins = [time.first_ns for time in times if time.first_ns]
+        return min(begins, default=0), max((time.last_ns for time in times), default=0)
+
+
+def place_factors(capture: Capture) -> Any:
+    """What a counted execution stands for, of each row of `capture.counts.places()`; 0 where none was counted."""
+    return Regions(capture).place_factors()
+
+
+def _totals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of the whole run; of an image that has none (a recorder that was killed) its epochs."""
+    with_totals = {row["image"] for row in rows if row["epoch"] == 0}
+    return [row for row in rows if row["epoch"] == 0 or row["image"] not in with_totals]
+
+
+def sums_of(codes: Any, values: Any, count: int) -> Any:
+    import numpy as np
+
+    sums = np.zeros(count, dtype=np.int64)
+    np.add.at(sums, codes, values.astype(np.int64))
+    return sums
+
+
+def scaled_sums(codes: Any, values: Any, place: Any, factors: Any, count: int) -> Any:
+    """Like `sums_of`, each row times the factor of its place; whole numbers as long as every factor is 1."""
+    import numpy as np
+
+    if (factors == 1.0).all():
+        return sums_of(codes, values, count)
+    sums = np.zeros(count)
+    np.add.at(sums, codes, values * factors[place])
+    return np.rint(sums).astype(np.int64)

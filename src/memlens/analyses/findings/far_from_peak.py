@@ -1,0 +1,94 @@
+"""Finding: a region is far from the peak of the level of memory that it uses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...registry import FindingDescriptor
+
+if TYPE_CHECKING:
+    from ...capture.reader import Capture
+    from ...results import Finding, Result
+
+MOST_SHARE = 0.05
+"""Of the peak. Plain scalar code that waits for nothing is above it at every level."""
+MIN_SHARE = 0.1
+"""Of the bytes of the program."""
+MIN_BYTES = 10_000_000
+EVIDENCE = """
+SELECT region, sum(counted + untouched) AS executions, sum(counted_ns + untouched_ns) AS thread_ns, min(least_ns) AS least_ns
+FROM region_times WHERE region IS NOT NULL AND epoch = 0 GROUP BY ALL ORDER BY thread_ns DESC LIMIT 20
+""".strip()
+
+
+def best_share(row: dict[str, Any]) -> float:
+    """Of the peak that the fastest execution reached, where executions can be told apart: a busy machine slows down the others."""
+    share: float = row["peak_share"]
+    if row["threads"] == 1 and row["executions"] > 1 and row["least_ns"]:
+        best = row["bytes"] / row["executions"] / row["least_ns"] * 1e9
+        share = max(share, best / row["peak_bytes_per_second"])
+    return share
+
+
+def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
+    from ...results import Finding
+
+    result = results["bandwidth"]
+    by_arithmetic = {row["region"] for row in result.tables["roofline"].to_pylist() if row["limit"] == "arithmetic"}
+    found = []
+    told: list[str] = []
+    rows = [row for row in result.tables["by_region"].to_pylist()[1:] if row["level"]]
+    for row in sorted(rows, key=lambda row: -row["depth"]):
+        if row["share"] < MIN_SHARE or row["bytes"] < MIN_BYTES or row["region"] in by_arithmetic:
+            continue
+        if any(name.startswith(f"{row['region']} / ") for name in told):
+            continue
+        share = best_share(row)
+        if share > MOST_SHARE:
+            continue
+        told.append(row["region"])
+        rate, peak = share * row["peak_bytes_per_second"], row["peak_bytes_per_second"]
+        found.append(
+            Finding(
+                name=DESCRIPTOR.name,
+                severity="medium" if row["share"] >= 0.3 else "low",
+                claim=(
+                    f"Region {row['region']} moves {rate / 1e9:.2g} GB/s at best, {share:.1%} of what "
+                    f"{_threads(row)} here can {_verb(row['peak_kind'])} {_where(row['level'])} ({peak / 1e9:.3g} GB/s; "
+                    f"{row['level_evidence']})."
+                ),
+                evidence={"region": row["region"], "level": row["level"], "level_evidence": row["level_evidence"],
+                          "bytes_per_second": rate, "peak_bytes_per_second": peak, "peak_kind": row["peak_kind"],
+                          "peak_share": row["peak_share"], "best_share": share, "share": row["share"], "sql": EVIDENCE},
+                remedy=(
+                    "Look for loads whose address comes from the load before (lists, trees, tables of pointers) and for data used in no order: "
+                    "arrays in the order of use, indices known early, or several independent walks at a time keep memory busy. If the region "
+                    "computes for long with few bytes, this is as it should be; memlens cc --memlens-mix tells."
+                ),
+                quality=result.quality,
+            )
+        )  # fmt: skip
+    return found[:5]
+
+
+def _threads(row: dict[str, Any]) -> str:
+    return "one core" if row["working_threads"] == 1 else f"{row['working_threads']} threads"
+
+
+def _verb(kind: str) -> str:
+    return {"read": "read from", "write": "write to"}.get(kind, "read from and write to")
+
+
+def _where(level: str) -> str:
+    return "memory" if level == "DRAM" else f"the {level} cache"
+
+
+DESCRIPTOR = FindingDescriptor(
+    name="far_from_peak",
+    question="Is a region far from the peak of the level of memory that it uses?",
+    analyses=("bandwidth",),
+    evidence_sql=EVIDENCE,
+    check=check,
+    bad_workload="linked_sum",
+    good_workload="linked_sum --in-order",
+)

@@ -1,0 +1,445 @@
+"""Records of a capture from the counters that programs left in an arena (`count_arena.py`).
+
+Owns what of an arena becomes which record: nodes and modules once, counters and times of each place. Whoever has the arena
+gives it here: the recorder, which keeps it in memory, or a reader of what a program wrote without one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from . import count_arena, counted_modules
+from .count_arena import CountArena, Image, ImageEntries, Place
+from .layouts import Packer, enum_value, layouts
+
+PART_BYTES = 8 << 20
+"""Of static tables in one record: a chunk has at most 64 MiB."""
+MOST_RECORDS = 1 << 20
+"""In one chunk."""
+
+
+class Writer(Protocol):
+    """Where records go: a capture that is being written, or a list."""
+
+    redact: bool
+
+    def append(
+        self, kind: int, payload: bytes, *, record_count: int, process: int = 0, begin_ns: int = 0, end_ns: int = 0
+    ) -> None: ...
+
+    def records(self, name: str, records: list[bytes], **header: int) -> None: ...
+
+
+@dataclass
+class _Known:
+    """What was read of a place before."""
+
+    head: dict[str, int] = field(default_factory=dict)
+    open_ns: int = 0
+    joined_ns: int = 0
+    numbers: Any = None
+    values: Any = None
+    done: bool = False
+    """Its thread had ended when it was read: it will not change any more."""
+
+
+@dataclass
+class _KnownImage:
+    number: int
+    process: int = 0
+    nodes: set[int] = field(default_factory=set)
+    modules: int = 0
+    places: dict[int, _Known] = field(default_factory=dict)
+
+
+class CountRecords:
+    """The counters of one arena, and what of them has been written.
+
+    Parameters
+    ----------
+    first_image
+        Number of the first program image.
+    """
+
+    def __init__(self, arena: CountArena, *, first_image: int = 1) -> None:
+        self.arena = arena
+        self._first_image = first_image
+        self._images: dict[Image, _KnownImage] = {}
+        self._tables: dict[str, str] = {}
+        """module → enum module_status, of those whose tables were looked for"""
+        self.sections: dict[str, tuple[bytes, int, bytes, int]] = {}
+        """module → functions, their address, tables, their address"""
+        self.stray_adds = 0
+        self._epoch = 0
+
+    def _keep_tables(
+        self, writer: Writer, string_id: Callable[[str], int], module: count_arena.CountedModule, pid: int
+    ) -> None:
+        key = module.build_id or module.path
+        if key in self._tables:
+            return
+        path, same = counted_modules.find_module(module.path, pid, module.build_id)
+        status = "read" if same else "replaced" if path else "missing"
+        sections = None
+        if same:
+            try:
+                sections = counted_modules.read_sections(path)
+                status = "read" if sections is not None else "no_tables"
+            except (OSError, ValueError):
+                status = "no_tables"
+        self._tables[key] = status
+        if sections is None:
+            return
+        self.sections[key] = (
+            sections.functions, sections.functions_address, sections.tables, sections.tables_address,
+        )  # fmt: skip
+        if writer.redact:
+            return  # they hold paths of sources; the side tables keep last components
+        packer = Packer("count_tables")
+        whole = sections.functions + sections.tables
+        for at in range(0, max(len(whole), 1), PART_BYTES):
+            writer.records(
+                "count_tables",
+                [
+                    packer.pack(
+                        whole[at : at + PART_BYTES],
+                        functions_address=sections.functions_address,
+                        functions_bytes=len(sections.functions),
+                        tables_address=sections.tables_address,
+                        tables_bytes=len(sections.tables),
+                        offset=at,
+                        module=string_id(key),
+                    )
+                ],
+            )
+
+    def finish(
+        self,
+        writer: Writer,
+        string_id: Callable[[str], int],
+        process_of: Callable[[ImageEntries], tuple[int, int]],
+    ) -> dict[str, int]:
+        """Writes what is left of the last epoch, and the totals; returns counts. `process_of`: (process, when it ended)."""
+        images = self.arena.images()
+        ends = {key: process_of(image) for key, image in images.items()}
+        for image in images.values():
+            for module in image.modules:
+                self._keep_tables(writer, string_id, module, image.pid)
+        self._last_epoch(writer, string_id, images, lambda image: ends[image.pid, image.born_ns][0])
+        now = time.monotonic_ns()
+        totals = {
+            "images": len(images),
+            "places": 0,
+            "modules": len(self._tables),
+            "counters": 0,
+            "unattributed_threads": 0,
+        }
+        for key, image in images.items():
+            process, ended_ns = ends[key]
+            known = self._known(key)
+            known.process = known.process or process
+            self._write_image(
+                writer,
+                string_id,
+                key,
+                image,
+                lambda image: ends[image.pid, image.born_ns][0],
+                epoch=0,
+                now=ended_ns or now,
+            )
+            self._write_status(writer, known, image, ended_ns, now)
+            totals["places"] += len(image.places)
+        totals["refused"] = self.arena.refused
+        totals["damaged_entries"] = self.arena.damaged_entries
+        totals["stray_counters"] = self.stray_adds
+        totals["epochs"] = self._epoch
+        for name in ("functions_refused", "regions_refused", "threads_merged", "switches_ignored", "regions_too_deep"):
+            totals[name] = sum(image.process[name] for image in images.values() if image.process)
+        totals["unattributed_threads"] = sum(_unattributed(image) for image in images.values())
+        totals["modules_without_tables"] = sum(status != "read" for status in self._tables.values())
+        return totals
+
+    def _last_epoch(
+        self,
+        writer: Writer,
+        string_id: Callable[[str], int],
+        images: dict[Image, ImageEntries],
+        process_of: Callable[[ImageEntries], int],
+    ) -> None:
+        """What is left to be written before the totals."""
+
+    def _known(self, key: Image) -> _KnownImage:
+        return self._images.setdefault(key, _KnownImage(len(self._images) + self._first_image))
+
+    def _write_image(
+        self,
+        writer: Writer,
+        string_id: Callable[[str], int],
+        key: Image,
+        image: ImageEntries,
+        process_of: Callable[[ImageEntries], int],
+        *,
+        epoch: int,
+        now: int,
+    ) -> None:
+        import numpy as np
+
+        known = self._known(key)
+        known.process = known.process or process_of(image)
+        self._describe(writer, string_id, known, image)
+        clock = _Clock(image)
+        used = image.process["counters_used"] if image.process else self.arena.counters_max
+        # Whatever the process said, its modules' counters are there.
+        used = max([used, *(module.first_counter + module.counters for module in image.modules)])
+        modules = sorted(image.modules, key=lambda module: module.first_counter)
+        firsts = np.array([module.first_counter for module in modules], dtype=np.int64)
+        ends = np.array([module.first_counter + module.counters for module in modules], dtype=np.int64)
+        ids = np.array([string_id(module.build_id or module.path) for module in modules], dtype=np.uint32)
+        times: list[bytes] = []
+        waiting: list[Any] = []
+        packer = Packer("region_time")
+        dtype = layouts()["block_count"].dtype()
+        for place in image.places:
+            before = known.places.setdefault(place.index, _Known()) if epoch else _Known()
+            if epoch and before.done:
+                continue
+            head = self.arena.head_of(place)
+            numbers, values = self.arena.counters_of(place, used)
+            open_ns = clock.since(head["open_ticks"], now) if head["open_ticks"] else 0
+            joined_open = clock.since(head["joined_open_ticks"], now) if head["joined_open_ticks"] else 0
+            joined_ns = clock.ns(head["joined_ticks"]) + joined_open
+            if any(head.values()) or len(numbers) or place.flags:
+                packed = _region_time(
+                    packer, head, before, clock, (open_ns, joined_ns), place, epoch=epoch, image=known.number, now=now
+                )
+                if packed is not None:
+                    times.append(packed)
+            changed, deltas = _difference(numbers, values, before)
+            if epoch:
+                before.head, before.open_ns, before.joined_ns = head, open_ns, joined_ns
+                before.numbers, before.values = numbers, values
+                before.done = bool(place.flags & count_arena.ENDED) and place.thread != 0
+            if not len(changed):
+                continue
+            owner = np.searchsorted(firsts, changed, side="right") - 1
+            inside = owner >= 0
+            inside[inside] = changed[inside] < ends[owner[inside]]
+            if not epoch:
+                self.stray_adds += int((~inside).sum())
+            changed, deltas, owner = changed[inside], deltas[inside], owner[inside]
+            rows = np.zeros(len(changed), dtype=dtype)
+            rows["value"], rows["epoch"], rows["counter"] = deltas, epoch, changed - firsts[owner] if len(owner) else 0
+            rows["module"] = ids[owner] if len(owner) else 0
+            rows["image"], rows["node"], rows["thread"] = known.number, place.node, place.thread
+            waiting.append(rows)
+            if sum(map(len, waiting)) >= MOST_RECORDS:
+                _append(writer, waiting, known.process, now)
+        _append(writer, waiting, known.process, now)
+        for at in range(0, len(times), 65536):
+            writer.records("region_time", times[at : at + 65536], process=known.process, begin_ns=now, end_ns=now)
+
+    def _describe(
+        self, writer: Writer, string_id: Callable[[str], int], known: _KnownImage, image: ImageEntries
+    ) -> None:
+        """Nodes and modules of an image that are new since the last look."""
+        nodes = Packer("region_node")
+        fresh = [
+            nodes.pack(image=known.number, node=number, parent=parent, name=string_id(name) if name else 0)
+            for number, (parent, name) in sorted(image.nodes.items())
+            if number not in known.nodes
+        ]
+        known.nodes |= set(image.nodes)
+        writer.records("region_node", fresh, process=known.process)
+        modules = Packer("counted_module")
+        packed = []
+        for module in image.modules[known.modules :]:
+            status = self._tables.get(module.build_id or module.path, "missing")
+            packed.append(
+                modules.pack(
+                    load_bias=module.load_bias,
+                    counters=module.counters,
+                    functions=module.functions,
+                    image=known.number,
+                    module=string_id(module.build_id or module.path),
+                    path=string_id(module.path),
+                    status=enum_value("module_status", status),
+                )
+            )
+        known.modules = len(image.modules)
+        writer.records("counted_module", packed, process=known.process)
+
+    def _write_status(self, writer: Writer, known: _KnownImage, image: ImageEntries, ended_ns: int, now: int) -> None:
+        process = image.process or dict.fromkeys(count_arena.PROCESS_FIELDS, 0)
+        clock = _Clock(image)
+        packed = Packer("count_status").pack(
+            time_ns=now,
+            born_ns=image.born_ns,
+            ended_ns=process["last_ns"] or ended_ns,
+            ticks_per_second=round(clock.ticks_per_ns * 1e9),
+            read_cost_ps=round(process["read_cost_ticks"] / clock.ticks_per_ns * 1e3) if clock.ticks_per_ns else 0,
+            switch_cost_ps=round(process["switch_cost_ticks"] / clock.ticks_per_ns * 1e3) if clock.ticks_per_ns else 0,
+            counters_used=process["counters_used"],
+            functions_refused=process["functions_refused"],
+            threads_started=process["threads_started"],
+            threads_merged=process["threads_merged"],
+            threads_unattributed=_unattributed(image),
+            regions_refused=process["regions_refused"],
+            switches_ignored=process["switches_ignored"],
+            regions_too_deep=process["regions_too_deep"],
+            refused=self.arena.refused,
+            image=known.number,
+            pid=image.pid,
+            parent_pid=process["parent_pid"] & 0xFFFFFFFF,
+            events_open=process["events_mask"] & 15,
+            event_error=process["event_error"] & 0xFFFFFFFF,
+            clock=process["clock"] & 0xFFFF,
+            flags=enum_value("count_flags", "ended_in_order") if process["last_ns"] else 0,
+        )
+        writer.records("count_status", [packed], process=known.process, begin_ns=now, end_ns=now)
+
+    def close(self) -> None:
+        self.arena.close()
+
+
+class _Clock:
+    """Readings of a process's cycle counter as CLOCK_MONOTONIC."""
+
+    def __init__(self, image: ImageEntries) -> None:
+        process = image.process or {}
+        ticks, nanoseconds = process.get("start_ticks", 0), process.get("start_ns", 0)
+        self.start_ticks, self.start_ns = ticks, nanoseconds
+        self.ticks_per_ns = process.get("ticks_per_second", 0) / 1e9
+        run_ns = process.get("last_ns", 0) - nanoseconds
+        run_ticks = process.get("last_ticks", 0) - ticks
+        # Two pairs far apart are better than the frequency that was measured in a moment at the start.
+        if process.get("last_ns") and run_ns > 50_000_000 and run_ticks > 0:
+            self.ticks_per_ns = run_ticks / run_ns
+
+    def ns(self, ticks: int) -> int:
+        return _word(round(ticks / self.ticks_per_ns)) if self.ticks_per_ns else 0
+
+    def moment(self, ticks: int) -> int:
+        """CLOCK_MONOTONIC of a reading, 0 of none."""
+        if not ticks or not self.ticks_per_ns:
+            return 0
+        return _word(self.start_ns + round((ticks - self.start_ticks) / self.ticks_per_ns))
+
+    def since(self, ticks: int, now: int) -> int:
+        return max(0, now - self.moment(ticks)) if self.ticks_per_ns else 0
+
+
+def _word(value: int) -> int:
+    """What a record's field can hold: a damaged arena may claim anything."""
+    return min(max(value, 0), 2**64 - 1)
+
+
+def _unattributed(image: ImageEntries) -> int:
+    return len({place.thread for place in image.places if place.flags & count_arena.UNATTRIBUTED})
+
+
+def _difference(numbers: Any, values: Any, before: _Known) -> tuple[Any, Any]:
+    """What was added since the last look, modulo 2^64."""
+    import numpy as np
+
+    if before.numbers is None or not len(before.numbers):
+        return numbers, values
+    every = np.union1d(numbers, before.numbers)
+    deltas = np.zeros(len(every), dtype=np.uint64)
+    deltas[np.searchsorted(every, numbers)] += values
+    deltas[np.searchsorted(every, before.numbers)] -= before.values
+    changed = np.flatnonzero(deltas)
+    return every[changed], deltas[changed]
+
+
+def _region_time(
+    packer: Packer, head: dict[str, int], before: _Known, clock: _Clock, running: tuple[int, int], place: Place, *, epoch: int, image: int, now: int
+) -> bytes | None:  # fmt: skip
+    def added(name: str) -> int:
+        return (head[name] - before.head.get(name, 0)) % 2**64
+
+    fields = {name: added(name) for name in ("entered", "counted", "untouched", "abandoned", "recursions", "joined")}
+    for name in ("counted", "untouched", "counted_self", "untouched_self"):
+        fields[f"{name}_ns"] = clock.ns(added(f"{name}_ticks"))
+    for number in range(count_arena.EVENTS):
+        for kind in ("counted", "untouched"):
+            fields[f"{kind}_event_{number}"] = added(f"{kind}_event_{number}")
+    open_ns, joined_ns = running
+    fields["open_ns"] = min(max(open_ns - before.open_ns, -(2**63)), 2**63 - 1)
+    fields["joined_ns"] = _word(joined_ns - before.joined_ns)
+    if epoch and not any(fields.values()) and before.head:
+        return None
+    enabled, ran = head["event_enabled_ns"], head["event_running_ns"]
+    return packer.pack(
+        None,
+        time_ns=now,
+        **fields,
+        least_ns=clock.ns(head["least_ticks"]),
+        most_ns=clock.ns(head["most_ticks"]),
+        first_ns=clock.moment(head["first_ticks"]),
+        last_ns=clock.moment(head["last_ticks"]),
+        epoch=epoch,
+        image=image,
+        node=place.node,
+        thread=place.thread,
+        flags=place.flags & 0xFFFFFFFF,
+        event_share_ppm=min(round(ran * 1e6 / enabled), 1_000_000) if enabled else 0,
+    )
+
+
+def _append(writer: Writer, waiting: list[Any], process: int, now: int) -> None:
+    import numpy as np
+
+    if waiting:
+        rows = np.concatenate(waiting)
+        waiting.clear()
+        for at in range(0, len(rows), MOST_RECORDS):
+            part = rows[at : at + MOST_RECORDS]
+            writer.append(
+                layouts()["block_count"].kind, part.tobytes(), record_count=len(part), process=process, begin_ns=now,
+                end_ns=now,
+            )  # fmt: skip
+
+
+def notes(totals: dict[str, int], *, more_counters: str = "--count=counters=N") -> list[str]:
+    """What was not counted, a sentence each. `more_counters`: how to have more of them."""
+    found = []
+    if totals.get("refused"):
+        found.append(f"{totals['refused']} places for counters found no room: what they would have counted is missing.")
+    if totals.get("functions_refused"):
+        found.append(
+            f"{totals['functions_refused']} functions found no room among the counters and were not counted "
+            f"(more room: {more_counters})."
+        )
+    if totals.get("regions_refused"):
+        found.append(
+            f"{totals['regions_refused']} paths of regions found no room: their work counts for the region around them."
+        )
+    if totals.get("regions_too_deep"):
+        found.append(
+            f"{totals['regions_too_deep']} executions of regions were nested too deep: they count for the region at the limit."
+        )
+    if totals.get("switches_ignored"):
+        found.append(
+            f"{totals['switches_ignored']} ends of regions had no begin, or came from a signal handler that interrupted one: ignored."
+        )
+    if totals.get("unattributed_threads"):
+        found.append(
+            f"{totals['unattributed_threads']} threads were started in a way that does not tell which region they work for: "
+            "their work counts as outside any region."
+        )
+    if totals.get("modules_without_tables"):
+        found.append(
+            f"The static tables of {totals['modules_without_tables']} counted modules could not be read (file gone, replaced or "
+            "stripped of them): their counts have no meaning and are left out."
+        )
+    if totals.get("stray_counters"):
+        found.append(
+            f"{totals['stray_counters']} counters were used by code that ran before its module was registered: "
+            "what it did is not known."
+        )
+    if totals.get("damaged_entries"):
+        found.append(f"{totals['damaged_entries']} entries of the counters' directory are damaged and were left out.")
+    return found

@@ -1,0 +1,84 @@
+"""`memlens calibrate`: measures this machine's peaks once, for all later reports."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from ..errors import NoDataError, UsageError
+from .main import new_parser
+
+EXAMPLES = """\
+  memlens calibrate                 about 20 seconds; do nothing else on the machine meanwhile
+  memlens calibrate --seconds 5     shorter, less sure
+  memlens calibrate --show          what was measured
+  memlens calibrate --show --json   the same for a machine
+
+Bytes a second of reading, writing and copying, and the time of one load that depends on the last, for each cache level and for
+memory: one core, all cores, and the cores of each NUMA node with the memory of each. A copy counts what is read and
+what is written. The best half millisecond of many is the peak; the spread says how far a usual one was from it. Latency is a walk through a
+random cycle of lines, with huge pages where the system gives them, and for memory with small pages, too: the difference is what misses
+of the TLB cost.
+
+The file is $XDG_STATE_HOME/memlens/calibration-FINGERPRINT.json (XDG_STATE_HOME is ~/.local/state unless set). The fingerprint is one of processor,
+microcode, caches, nodes and host name: a home directory that was copied gives another machine no peaks. Recordings keep
+the peaks that were known when they began; a report of an older recording of this machine takes them from the file.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    parser = new_parser(
+        "calibrate", description="Measures this machine's peaks of bandwidth and latency.", examples=EXAMPLES
+    )
+    parser.add_argument("--seconds", type=float, metavar="S", help="how long to measure, about (20)")
+    parser.add_argument("--show", action="store_true", help="show what was measured, measure nothing")
+    parser.add_argument("--json", action="store_true", help="machine-readable")
+    options = parser.parse_intermixed_args(arguments)
+    from ..capture import calibration
+
+    if options.show:
+        if options.seconds is not None:
+            raise UsageError(
+                "--show measures nothing: --seconds makes no sense with it", hint="memlens calibrate --help"
+            )
+        found = calibration.load(calibration.fingerprint(calibration.identity()))
+        if found.content is None:
+            raise NoDataError(f"there is no calibration of this machine: {found.problem}", hint="memlens calibrate")
+        content, path = found.content, str(found.path)
+    else:
+        content, path = _measure(options.seconds)
+    if options.json:
+        json.dump(content, sys.stdout, indent=1)
+        sys.stdout.write("\n")
+        return 0
+    from ..present import calibration as shown
+
+    shown.show(content, file=sys.stdout)
+    sys.stdout.write(f"{'kept in' if options.show else 'wrote'} {path}\n")
+    if not options.show:
+        sys.stdout.write("next: memlens record -- ./program (built with memlens cc)\n")
+    return 0
+
+
+def _measure(seconds: float | None) -> tuple[dict[str, object], str]:
+    from ..collect import calibration
+
+    seconds = calibration.DEFAULT_SECONDS if seconds is None else seconds
+    if not calibration.LEAST_SECONDS <= seconds <= 3600:
+        raise UsageError(
+            f"--seconds {seconds:g} makes no sense", hint=f"give {calibration.LEAST_SECONDS:g} to 3600; 20 is usual"
+        )
+    calibration.check_place()
+    on_terminal = sys.stderr.isatty()
+
+    def say(what: str) -> None:
+        if on_terminal:
+            sys.stderr.write(f"\r\x1b[K{what}")
+            sys.stderr.flush()
+
+    try:
+        content = calibration.Measurement(seconds=seconds, say=say).run()
+    finally:
+        if on_terminal:
+            sys.stderr.write("\r\x1b[K")
+    return content, calibration.write(content)
