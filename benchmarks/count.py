@@ -51,7 +51,17 @@ LAYOUTS = (
     ["-falign-functions=32", "-Wl,--shuffle-sections=.text*=37"],
     ["-falign-loops=64", "-Wl,--shuffle-sections=.text*=41"],
 )
-ABLATIONS = ("no-sets", "no-constants", "no-trips", "no-exits", "no-keep", "no-publish")
+ABLATIONS = (
+    "no-sets",
+    "no-constants",
+    "no-trips",
+    "no-exits",
+    "no-keep",
+    "no-publish",
+    "no-callees",
+    "no-tallies",
+    "no-flow",
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -74,7 +74,9 @@ struct ml_count_region {
  *   file, line         string, number: where it is defined, 0 = not known
  *   counters           n, then n × { enum ml_counter_kind }: n is that of ml_count_function
  *   groups             n, then n × { number of terms, that many × { counter, s scale } }
- *                      a group is a set of code that always runs equally often: Σ counter × scale times
+ *                      a group is a set of code that always runs equally often: Σ counter × scale times. A scale may be
+ *                      negative: what enters a block leaves it, so a group may be what two counters leave between them.
+ *                      Such a sum is right when the function is not running; while it is, it may be below zero
  *   scopes             n, then n × { string: linkage name, string: file, line, scope of the caller + 1 (0 = the
  *                      function itself), line of the call, column of the call }: inlined functions
  *   blocks             n, then n × { group, loop depth, line of its first instruction, and only with ML_TABLE_MIX the
@@ -97,9 +99,9 @@ enum ml_count_table_flags {
   ML_TABLE_TOO_LARGE = 64, /* needs more counters than ML_COUNT_MAX_OF_FUNCTION */
 };
 enum ml_counter_kind {
-  ML_COUNTER_BLOCK = 0,   /* one add where the code runs */
+  ML_COUNTER_BLOCK = 0,   /* one add where the code runs, or on an edge between blocks */
   ML_COUNTER_ENTRY = 1,   /* a loop's trip count, added before the loop */
-  ML_COUNTER_EXIT = 2,    /* a loop's trip count, taken from a variable when the loop is left */
+  ML_COUNTER_EXIT = 2,    /* steps of a variable of the program, taken when a loop is left: its trip count, or how often an edge in it was passed */
   ML_COUNTER_BYTES = 3,   /* sizes */
   ML_COUNTER_KEPT = 4,    /* kept in a register inside a loop */
 };

@@ -504,7 +504,9 @@ TABLES |= {
         },
     ),
     "count_terms": (
-        "What groups are: a group ran Σ counter × scale times, modulo 2^64.",
+        "What groups are: a group ran Σ counter × scale times, modulo 2^64. Scales may be negative: a group may be what two "
+        "counters leave between them. While a program runs, and of one that was killed, such a sum may be below zero for a "
+        "moment; it is read as none.",
         {"module": MODULE, "group": "number in its module", "counter": "number in its module", "scale": "factor"},
     ),
     "count_blocks": (

@@ -119,7 +119,9 @@ Value *AddWriter::readAddress(Instruction *Before) {
   LoadInst *Offset = B.CreateAlignedLoad(I64, Descriptor, Align(8), "memlens.offset");
   Address->setMetadata(LLVMContext::MD_nosanitize, empty(C));
   Offset->setMetadata(LLVMContext::MD_nosanitize, empty(C));
-  return B.CreateGEP(B.getInt8Ty(), Address, Offset, "memlens.counters");
+  // Frozen, so that it is one value and one register: instruction selection would hold the base and the offset, and add
+  // them at each use.
+  return B.CreateFreeze(B.CreateGEP(B.getInt8Ty(), Address, Offset), "memlens.counters");
 }
 
 void AddWriter::write(const std::vector<Add> &Adds) {

@@ -1,31 +1,19 @@
 #include "counting.h"
 
-#include "code.h"
-#include "equivalence.h"
+#include "function_counter.h"
 #include "llvm_versions.h"
 #include "memlens_count.h"
-#include "sites.h"
-#include "table.h"
 
 #include "llvm/ADT/PostOrderIterator.h"
-#include "llvm/Analysis/LoopInfo.h"
-#include "llvm/Analysis/ScalarEvolution.h"
-#include "llvm/Analysis/ScalarEvolutionExpressions.h"
+#include "llvm/Analysis/BranchProbabilityInfo.h"
 #include "llvm/Analysis/TargetLibraryInfo.h"
-#include "llvm/Analysis/TargetTransformInfo.h"
-#include "llvm/Analysis/DomTreeUpdater.h"
-#include "llvm/IR/Dominators.h"
 #include "llvm/IR/Instructions.h"
-#include "llvm/IR/MDBuilder.h"
 #include "llvm/IR/Module.h"
 #include "llvm/Transforms/Utils/BasicBlockUtils.h"
 #include "llvm/Transforms/Utils/LoopSimplify.h"
 #include "llvm/Transforms/Utils/LoopUtils.h"
 #include "llvm/Transforms/Utils/ModuleUtils.h"
 #include "llvm/Transforms/Utils/PromoteMemToReg.h"
-#include "llvm/Transforms/Utils/ScalarEvolutionExpander.h"
-
-#include <map>
 
 using namespace llvm;
 
@@ -33,86 +21,11 @@ namespace memlens {
 
 namespace {
 
-constexpr unsigned ExpansionBudget = 6;            // in the units of LLVM's cost model
-constexpr int64_t LargestScale = int64_t(1) << 40; // products of these do not overflow in any real nest
-constexpr uint64_t LargestStep = 1024;             // 2^54 iterations of it do not happen
-constexpr unsigned MostExits = 4;
-constexpr unsigned MostKept = 8; // registers are few
-constexpr uint64_t PublishedCount = 1 << 18;      // of what a long loop counts, before it writes
+// Of what follows from other counts: sums of more terms cost more to read than they save, and huge functions time to compile.
+constexpr unsigned MostNew = 2, MostParts = 12;
+constexpr uint64_t MostWork = 4000000; // edges of the graph for each class
 
-class FunctionCounter {
-public:
-  FunctionCounter(Function &F, FunctionAnalysisManager &FAM, const Options &O, const Versions &V)
-      : F(F), FAM(FAM), O(O), V(V), I64(Type::getInt64Ty(F.getContext())) {}
-
-  bool run(std::string &Problem);
-
-private:
-  Function &F;
-  FunctionAnalysisManager &FAM;
-  const Options &O;
-  const Versions &V;
-  Type *I64;
-
-  std::vector<Site> Sites;
-  SmallPtrSet<BasicBlock *, 16> MayLeave, MayEnter;
-  DominatorTree *DT = nullptr;
-  LoopInfo *LI = nullptr;
-  ScalarEvolution *SE = nullptr;
-  Table Result;
-  std::vector<Add> Adds;
-
-  // ---- preparation
-  void splitAtOpaqueCalls();
-  void prepareLoops();
-  void takeAnalyses(bool Again);
-
-  // ---- one counter for each site
-  void placeNaively();
-
-  // ---- few counters
-  struct ClassState {
-    bool Needed = false, Resolved = false;
-    BasicBlock *Where = nullptr;  // of its own counter: the first of its blocks
-    std::vector<Term> Terms;      // once resolved
-    int ScaledFrom = -1;          // or: another class, `Scale` times
-    int64_t Scale = 1;
-  };
-  std::vector<ClassState> Classes;
-  std::unique_ptr<Equivalence> Equal;
-
-  void place();
-  void placeLoop(Loop *L);
-  bool isClosed(const Loop *L) const;
-  int classOf(const Loop *L, bool Backedge) const;
-  const SCEV *executions(Loop *L, bool Backedge);
-  bool countOnEntry(Loop *L, int Class, bool Backedge);
-  bool canKeep(const Loop *L) const;
-  void keepInRegisters(Loop *L);
-  std::vector<AllocaInst *> Kept; // variables that become registers
-
-  // What a loop has counted and not yet written.
-  struct Unwritten {
-    std::vector<std::pair<unsigned, AllocaInst *>> Sums; // counter, sum
-    unsigned Watched = 0;                                // the sum that tells when it is time
-    PHINode *Now = nullptr;                              // of counters that the exit tells
-    AllocaInst *From = nullptr;                          // up to where they are written
-    APInt Step;
-    std::vector<unsigned> Told;
-  };
-  std::map<Loop *, Unwritten> Pending;
-  void publish(Loop *L, Unwritten &U);
-  Value *iterations(IRBuilder<> &B, Value *Now, Value *From, const APInt &Step);
-  bool countOnExit(Loop *L, const std::vector<std::pair<int, bool>> &Needed);
-  const std::vector<Term> &termsOf(int Class);
-  unsigned newCounter(unsigned Kind) {
-    Result.Counters.push_back(Kind);
-    return Result.Counters.size() - 1;
-  }
-  int placeBytes(const Site &S);
-  unsigned groupOf(const std::vector<Term> &Terms);
-  std::map<std::vector<std::pair<unsigned, int64_t>>, unsigned> Groups;
-};
+} // namespace
 
 // ---- preparation -----------------------------------------------------------------------------------------------
 
@@ -176,23 +89,6 @@ void FunctionCounter::prepareLoops() {
   }
 }
 
-/// No call ends the loop, and nobody jumps into it.
-bool FunctionCounter::isClosed(const Loop *L) const {
-  for (BasicBlock *BB : L->blocks()) {
-    if (MayLeave.contains(BB) || MayEnter.contains(BB))
-      return false;
-    const Instruction *End = BB->getTerminator();
-    if (!isa<BranchInst>(End) && !isa<SwitchInst>(End) && !isa<UnreachableInst>(End))
-      return false;
-  }
-  for (BasicBlock *Before : predecessors(L->getHeader())) {
-    const Instruction *End = Before->getTerminator();
-    if (!isa<BranchInst>(End) && !isa<SwitchInst>(End))
-      return false;
-  }
-  return true;
-}
-
 // ---- counters -----------------------------------------------------------------------------------------------------
 
 /// The bytes of a site, where they are known only when it runs. -1 = they are constant.
@@ -244,7 +140,7 @@ void FunctionCounter::placeNaively() {
         Adds.push_back({startOf(*BB), Counter, ConstantInt::get(I64, 1)});
         Group = groupOf({{Counter, 1}});
       }
-      Result.Blocks.push_back({Group, LI->getLoopDepth(BB), BB, operations(*BB)});
+      Result.Blocks.push_back({Group, LI->getLoopDepth(BB), lineOf(*BB), Operations.lookup(BB)});
     }
     return At->second;
   };
@@ -260,303 +156,125 @@ void FunctionCounter::placeNaively() {
         BlockOf(&BB);
 }
 
-/// How often a part of the loop runs each time the loop is entered, in 64 bits; null = not known before.
-const SCEV *FunctionCounter::executions(Loop *L, bool Backedge) {
-  const SCEV *Taken = SE->getBackedgeTakenCount(L);
-  if (isa<SCEVCouldNotCompute>(Taken) || SE->getTypeSizeInBits(Taken->getType()) > 64 ||
-      !Taken->getType()->isIntegerTy())
-    return nullptr;
-  Taken = SE->getNoopOrZeroExtend(Taken, I64);
-  return Backedge ? Taken : SE->getAddExpr(Taken, SE->getOne(I64));
+void FunctionCounter::resolve(int Class, std::vector<Term> Terms, std::vector<std::pair<int, int64_t>> Parts) {
+  ClassState &C = Classes[Class];
+  C.Terms = std::move(Terms);
+  C.Parts = std::move(Parts);
+  C.Resolved = true;
+  for (auto [Other, Scale] : C.Parts)
+    Classes[Other].Needed = true;
 }
 
-/// The class of what runs once for each iteration begun (the header), or for each one that another follows.
-int FunctionCounter::classOf(const Loop *L, bool Backedge) const {
-  if (!Backedge)
-    return Equal->of(L->getHeader());
-  BasicBlock *Latch = L->getLoopLatch();
-  return Latch ? Equal->of(Latch, L->getHeader()) : -1;
+/// Where the counter of a class adds.
+Instruction *FunctionCounter::placeOf(const ClassState &C) {
+  if (C.Where)
+    return startOf(*C.Where);
+  BasicBlock *From = C.Edge.first;
+  const uint64_t Often = edgeFrequency(From, C.Edge.second);
+  BasicBlock *Between = SplitEdge(From, From->getTerminator()->getSuccessor(C.Edge.second), DT, LI);
+  OnEdges[Between] = Often;
+  return Between->getTerminator();
 }
 
-bool FunctionCounter::countOnEntry(Loop *L, int Class, bool Backedge) {
-  const SCEV *Times = executions(L, Backedge);
-  BasicBlock *Before = L->getLoopPreheader();
-  if (!Times || !Before)
-    return false;
-  if (const auto *Constant = dyn_cast<SCEVConstant>(Times)) {
-    const APInt &N = Constant->getAPInt();
-    if (!O.Constants || N.ugt(LargestScale))
-      return false;
-    Classes[Class].ScaledFrom = Equal->of(Before);
-    Classes[Class].Scale = N.getZExtValue();
-    Classes[Class].Resolved = true;
-    Classes[Classes[Class].ScaledFrom].Needed = true;
-    return true;
+/// The counters that tell how often a class ran. One that nothing else tells gets its own.
+std::vector<Term> FunctionCounter::termsOf(int Class) {
+  ClassState &C = Classes[Class];
+  if (!C.Resolved) {
+    unsigned Counter = newCounter(ML_COUNTER_BLOCK);
+    Adds.push_back({placeOf(C), Counter, ConstantInt::get(I64, 1)});
+    resolve(Class, {{Counter, 1}});
   }
-  if (!O.Trips)
-    return false;
-  SCEVExpander Expander(*SE, F.getParent()->getDataLayout(), "memlens.trips");
-  auto &TTI = FAM.getResult<TargetIRAnalysis>(F);
-  auto Fits = [&](const SCEV *S, Loop *Around, BasicBlock *At) {
-    return Expander.isSafeToExpandAt(S, At->getTerminator()) &&
-           !Expander.isHighCostExpansion({S}, Around, ExpansionBudget, &TTI, At->getTerminator());
-  };
-  if (!Fits(Times, L, Before))
-    return false;
-  // Outwards as long as the outer loop's own count is known and ours does not change in it.
-  for (Loop *Outer = LI->getLoopFor(Before); Outer; Outer = Outer->getParentLoop()) {
-    BasicBlock *Further = Outer->getLoopPreheader();
-    if (!Further || !isClosed(Outer) || !SE->isLoopInvariant(Times, Outer))
-      break;
-    const int Here = Equal->of(Before);
-    const SCEV *Around = nullptr;
-    if (Here == classOf(Outer, false))
-      Around = executions(Outer, false);
-    else if (Here == classOf(Outer, true))
-      Around = executions(Outer, true);
-    if (!Around)
-      break;
-    const SCEV *Product = SE->getMulExpr(Times, Around);
-    if (!Fits(Product, Outer, Further))
-      break;
-    Times = Product;
-    Before = Further;
-  }
-  Value *Amount = Expander.expandCodeFor(Times, I64, Before->getTerminator());
-  unsigned Counter = newCounter(ML_COUNTER_ENTRY);
-  Adds.push_back({Before->getTerminator(), Counter, Amount});
-  Classes[Class].Terms = {{Counter, 1}};
-  Classes[Class].Resolved = true;
-  return true;
+  std::map<unsigned, int64_t> Sums;
+  for (Term T : C.Terms)
+    Sums[T.Counter] += T.Scale;
+  for (auto [Other, Scale] : std::vector<std::pair<int, int64_t>>(C.Parts))
+    for (Term T : termsOf(Other))
+      Sums[T.Counter] += T.Scale * Scale;
+  std::vector<Term> All;
+  for (auto [Counter, Scale] : Sums)
+    if (Scale)
+      All.push_back({Counter, Scale});
+  return All;
 }
 
-/// A variable of the loop whose value tells the number of the iteration: its value at the header, the value it began
-/// with, and its step.
-struct Clock {
-  PHINode *Now = nullptr;
-  Value *Begin = nullptr;
-  APInt Step;
-};
-
-static Clock findClock(Loop *L, ScalarEvolution &SE) {
-  Clock Best;
-  for (PHINode &Phi : L->getHeader()->phis()) {
-    Type *T = Phi.getType();
-    if (!SE.isSCEVable(T))
-      continue;
-    const auto *Recurrence = dyn_cast<SCEVAddRecExpr>(SE.getSCEV(&Phi));
-    if (!Recurrence || Recurrence->getLoop() != L || !Recurrence->isAffine())
-      continue;
-    const auto *Step = dyn_cast<SCEVConstant>(Recurrence->getStepRecurrence(SE));
-    if (!Step || Step->getAPInt().isZero() || Step->getAPInt().abs().ugt(LargestStep))
-      continue;
-    // In 64 bits it cannot come round; in fewer it must be known not to.
-    if (SE.getTypeSizeInBits(T) != 64 &&
-        !(SE.getTypeSizeInBits(T) < 64 && (Recurrence->hasNoUnsignedWrap() || Recurrence->hasNoSignedWrap())))
-      continue;
-    if (T->isPointerTy() && T->getPointerAddressSpace() != 0)
-      continue;
-    auto Cost = [](const Clock &C) {
-      return C.Step.abs().isOne() ? 0 : C.Step.abs().isPowerOf2() ? 1 : 2;
-    };
-    Clock Found{&Phi, Phi.getIncomingValueForBlock(L->getLoopPreheader()), Step->getAPInt()};
-    if (!Best.Now || Cost(Found) < Cost(Best))
-      Best = Found;
-  }
-  return Best;
+uint64_t FunctionCounter::frequency(const BasicBlock *BB) const {
+  auto OnEdge = OnEdges.find(BB);
+  return std::max<uint64_t>(OnEdge != OnEdges.end() ? OnEdge->second : Frequencies->getBlockFreq(BB).getFrequency(), 1);
 }
 
-/// What a loop counts may be added up when it is left.
-bool FunctionCounter::canKeep(const Loop *L) const {
-  for (const Loop *Inner : *L)
-    if (!Inner->isInnermost())
-      return false; // further out adds are seldom, and every register that is held makes the inner loops spill
-  SmallVector<BasicBlock *, 4> Exits;
-  L->getUniqueExitBlocks(Exits);
-  return isClosed(L) && L->getLoopPreheader() && !Exits.empty() && Exits.size() <= MostExits && L->hasDedicatedExits() &&
-         none_of(Exits, [](const BasicBlock *Exit) { return Exit->isEHPad(); });
+uint64_t FunctionCounter::edgeFrequency(const BasicBlock *From, unsigned Successor) const {
+  const BranchProbability Share = FAM.getResult<BranchProbabilityAnalysis>(F).getEdgeProbability(From, Successor);
+  return std::max<uint64_t>(Share.scale(frequency(From)), 1);
 }
 
-/// Has registers add up what a loop counts, and one add for each counter write it when the loop is left.
-void FunctionCounter::keepInRegisters(Loop *L) {
-  if (!canKeep(L))
-    return;
-  std::map<unsigned, std::vector<unsigned>> ByCounter; // counter → its adds in the loop
-  for (unsigned I = 0; I < Adds.size(); ++I)
-    if (L->contains(Adds[I].Before->getParent()))
-      ByCounter[Adds[I].Counter].push_back(I);
-  if (ByCounter.empty() || ByCounter.size() > MostKept)
-    return;
-  SmallVector<BasicBlock *, 4> Exits;
-  L->getUniqueExitBlocks(Exits);
-  IRBuilder<> B(F.getContext());
-  std::vector<bool> Replaced(Adds.size(), false);
-  std::vector<Add> New;
-  Unwritten &U = Pending[L];
-  unsigned Deepest = 0;
-  for (auto &[Counter, Indices] : ByCounter) {
-    B.SetInsertPoint(&*F.getEntryBlock().getFirstInsertionPt());
-    B.SetCurrentDebugLocation(DebugLoc());
-    AllocaInst *Sum = B.CreateAlloca(I64, nullptr, "memlens.kept");
-    Kept.push_back(Sum);
-    B.SetInsertPoint(L->getLoopPreheader()->getTerminator());
-    B.SetCurrentDebugLocation(DebugLoc());
-    B.CreateStore(ConstantInt::get(I64, 0), Sum);
-    for (unsigned I : Indices) {
-      B.SetInsertPoint(Adds[I].Before);
-      B.SetCurrentDebugLocation(DebugLoc());
-      B.CreateStore(B.CreateAdd(B.CreateLoad(I64, Sum), Adds[I].Amount), Sum);
-      Replaced[I] = true;
-      // The most frequent tells when to write: the deepest, of these the first, which every iteration passes.
-      if (unsigned Depth = LI->getLoopDepth(Adds[I].Before->getParent()); Depth > Deepest) {
-        Deepest = Depth;
-        U.Watched = U.Sums.size();
+/// How often LLVM expects each class to run.
+std::vector<uint64_t> FunctionCounter::costs() {
+  std::vector<uint64_t> Costs(Classes.size(), Flow::Never);
+  for (BasicBlock &From : F) {
+    const Instruction *End = From.getTerminator();
+    for (unsigned I = 0; I < End->getNumSuccessors(); ++I) {
+      const BasicBlock *To = End->getSuccessor(I);
+      const int Class = Equal->of(&From, To);
+      // Nothing is added where an untouched copy runs, nor where code cannot be put.
+      if (Class < 0 || Classes[Class].Where || V.isUntouched(&From) || V.isUntouched(To) || To->isEHPad() ||
+          (!isa<BranchInst>(End) && !isa<SwitchInst>(End)))
+        continue;
+      if (const uint64_t Often = edgeFrequency(&From, I); Often < Costs[Class]) {
+        Costs[Class] = Often;
+        Classes[Class].Edge = {&From, I};
       }
     }
-    U.Sums.push_back({Counter, Sum});
-    for (BasicBlock *Exit : Exits) {
-      Instruction *At = startOf(*Exit);
-      B.SetInsertPoint(At);
-      B.SetCurrentDebugLocation(DebugLoc());
-      New.push_back({At, Counter, B.CreateLoad(I64, Sum)});
+  }
+  for (unsigned Class = 0; Class < Classes.size(); ++Class)
+    if (const BasicBlock *Where = Classes[Class].Where; Where && !V.isUntouched(Where))
+      Costs[Class] = frequency(Where);
+  for (unsigned Class = 0; Class < Classes.size(); ++Class)
+    if (Classes[Class].Resolved) // one that others tell cannot tell these
+      Costs[Class] = Classes[Class].Parts.empty() ? 0 : Flow::Never;
+  return Costs;
+}
+
+/// Has no counter where others tell: of two branches and what is before them, the cheapest two are counted; where a loop has
+/// many ways out, those and not its iterations.
+void FunctionCounter::deriveFromFlow() {
+  std::vector<int> Wanted;
+  for (unsigned Class = 0; Class < Classes.size(); ++Class)
+    if (isWanted(Class))
+      Wanted.push_back(Class);
+  if (Wanted.empty() || Wanted.size() * Equal->flow().size() > MostWork)
+    return;
+  Flow Graph(Equal->nodes(), Equal->flow(), costs());
+  stable_sort(Wanted, [&](int A, int B) { return Graph.cost(A) > Graph.cost(B); });
+  for (int Class : Wanted) {
+    const uint64_t Own = Graph.cost(Class);
+    if (Own == 0)
+      continue; // counted for another
+    std::vector<std::pair<int, int64_t>> Parts = Graph.express(Class);
+    uint64_t Cost = 0;
+    unsigned New = 0;
+    for (auto [Other, Sign] : Parts) {
+      const uint64_t More = Graph.cost(Other);
+      const bool Counted = isWanted(Other); // it would cost something in any case
+      Cost = More == Flow::Never || Cost == Flow::Never ? Flow::Never : Cost + (Counted ? More / 2 : More);
+      New += More > 0 && !Counted;
     }
-    if (Result.Counters[Counter] == ML_COUNTER_BLOCK)
-      Result.Counters[Counter] = ML_COUNTER_KEPT;
-  }
-  std::vector<Add> Rest;
-  for (unsigned I = 0; I < Adds.size(); ++I)
-    if (!Replaced[I])
-      Rest.push_back(Adds[I]);
-  Rest.insert(Rest.end(), New.begin(), New.end());
-  Adds = std::move(Rest);
-}
-
-/// How many steps lie between two values of a loop's variable.
-Value *FunctionCounter::iterations(IRBuilder<> &B, Value *Now, Value *From, const APInt &Step) {
-  // Frozen, so that loop strength reduction does not see the difference and rewrite the loop around it.
-  Now = B.CreateFreeze(Now);
-  if (Now->getType()->isPointerTy()) {
-    Now = B.CreatePtrToInt(Now, I64);
-    From = B.CreatePtrToInt(From, I64);
-  }
-  Value *Distance = B.CreateZExt(Step.isNegative() ? B.CreateSub(From, Now) : B.CreateSub(Now, From), I64);
-  const APInt Size = Step.abs();
-  if (Size.isPowerOf2())
-    return B.CreateLShr(Distance, Size.logBase2());
-  return B.CreateUDiv(Distance, ConstantInt::get(I64, Size.getZExtValue()));
-}
-
-/// Has a loop write what it has counted now and then, so that somebody who watches sees it move.
-void FunctionCounter::publish(Loop *L, Unwritten &U) {
-  BasicBlock *Latch = L->getLoopLatch();
-  if (!Latch)
-    return;
-  // At its start: the comparison that ends the loop stays beside its branch.
-  Instruction *Before = startOf(*Latch);
-  IRBuilder<> B(Before);
-  B.SetCurrentDebugLocation(DebugLoc());
-  Value *IsTime;
-  if (!U.Sums.empty()) {
-    Value *Sum = B.CreateLoad(I64, U.Sums[U.Watched].second);
-    IsTime = B.CreateICmpUGT(Sum, ConstantInt::get(I64, PublishedCount));
-  } else if (U.Step.abs().isPowerOf2() && U.Step.getBitWidth() > 30) {
-    Value *Now = U.Now->getType()->isPointerTy() ? B.CreatePtrToInt(U.Now, I64) : static_cast<Value *>(U.Now);
-    APInt Mask = APInt(U.Step.getBitWidth(), PublishedCount - 1) << U.Step.abs().logBase2();
-    Value *Low = B.CreateAnd(Now, ConstantInt::get(Now->getType(), Mask));
-    IsTime = B.CreateICmpEQ(Low, ConstantInt::get(Now->getType(), 0));
-  } else {
-    return;
-  }
-  DomTreeUpdater Updater(*DT, DomTreeUpdater::UpdateStrategy::Eager);
-  MDNode *Seldom = MDBuilder(F.getContext()).createBranchWeights(1, 1 << 20);
-  Instruction *End = SplitBlockAndInsertIfThen(IsTime, Before, false, Seldom, &Updater, LI);
-  B.SetInsertPoint(End);
-  B.SetCurrentDebugLocation(DebugLoc());
-  for (auto [Counter, Sum] : U.Sums) {
-    Value *Amount = B.CreateLoad(I64, Sum);
-    B.CreateStore(ConstantInt::get(I64, 0), Sum);
-    Adds.push_back({End, Counter, Amount});
-  }
-  if (U.Now) {
-    Value *Amount = iterations(B, U.Now, B.CreateLoad(U.From->getAllocatedType(), U.From), U.Step);
-    B.CreateStore(U.Now, U.From);
-    for (unsigned Counter : U.Told)
-      Adds.push_back({End, Counter, Amount});
-  }
-}
-
-/// The count of a loop that only its end tells: from a variable that steps evenly.
-bool FunctionCounter::countOnExit(Loop *L, const std::vector<std::pair<int, bool>> &Needed) {
-  if (!canKeep(L))
-    return false;
-  SmallVector<BasicBlock *, 4> Exits;
-  L->getUniqueExitBlocks(Exits);
-  Clock C = O.Exits ? findClock(L, *SE) : Clock();
-  if (!C.Now)
-    return false;
-  std::vector<unsigned> Counters;
-  for (auto [Class, Backedge] : Needed) {
-    Counters.push_back(newCounter(ML_COUNTER_EXIT));
-    Classes[Class].Terms = {{Counters.back(), 1}};
-    Classes[Class].Resolved = true;
-  }
-  IRBuilder<> B(&*F.getEntryBlock().getFirstInsertionPt());
-  B.SetCurrentDebugLocation(DebugLoc());
-  AllocaInst *From = B.CreateAlloca(C.Now->getType(), nullptr, "memlens.from");
-  Kept.push_back(From);
-  B.SetInsertPoint(L->getLoopPreheader()->getTerminator());
-  B.SetCurrentDebugLocation(DebugLoc());
-  B.CreateStore(C.Begin, From);
-  Unwritten &U = Pending[L];
-  U.Now = C.Now;
-  U.From = From;
-  U.Step = C.Step;
-  U.Told = Counters;
-  for (BasicBlock *Exit : Exits) {
-    Instruction *At = startOf(*Exit);
-    B.SetInsertPoint(At);
-    B.SetCurrentDebugLocation(DebugLoc());
-    Value *Iteration = iterations(B, C.Now, B.CreateLoad(From->getAllocatedType(), From), C.Step);
-    for (unsigned I = 0; I < Needed.size(); ++I) {
-      Value *Amount = Needed[I].second ? Iteration : B.CreateAdd(Iteration, ConstantInt::get(I64, 1));
-      Adds.push_back({At, Counters[I], Amount});
-    }
-  }
-  return true;
-}
-
-void FunctionCounter::placeLoop(Loop *L) {
-  if (!isClosed(L))
-    return;
-  std::vector<std::pair<int, bool>> Needed;
-  for (bool Backedge : {false, true}) {
-    int Class = classOf(L, Backedge);
-    if (Class < 0 || !Classes[Class].Needed || Classes[Class].Resolved)
+    // Two counters for one have to be worth it.
+    const uint64_t Worth = New > 1 ? Own / 4 * 3 : Own - Own / 128;
+    if (Parts.empty() || Cost >= Worth || New > MostNew || Parts.size() > MostParts) {
+      Graph.know(Class);
       continue;
-    if (!countOnEntry(L, Class, Backedge))
-      Needed.push_back({Class, Backedge});
+    }
+    for (auto [Other, Sign] : Parts)
+      if (Graph.cost(Other))
+        Graph.know(Other);
+    resolve(Class, {}, Parts);
   }
-  if (!Needed.empty())
-    countOnExit(L, Needed);
-}
-
-const std::vector<Term> &FunctionCounter::termsOf(int Class) {
-  ClassState &C = Classes[Class];
-  if (C.ScaledFrom >= 0 && C.Terms.empty()) {
-    for (Term T : termsOf(C.ScaledFrom))
-      C.Terms.push_back({T.Counter, T.Scale * C.Scale});
-  } else if (!C.Resolved) {
-    unsigned Counter = newCounter(ML_COUNTER_BLOCK);
-    Adds.push_back({startOf(*C.Where), Counter, ConstantInt::get(I64, 1)});
-    C.Terms = {{Counter, 1}};
-    C.Resolved = true;
-  }
-  return C.Terms;
 }
 
 void FunctionCounter::place() {
   prepareLoops();
   takeAnalyses(true);
+  Frequencies = &FAM.getResult<BlockFrequencyAnalysis>(F);
   SE = &FAM.getResult<ScalarEvolutionAnalysis>(F);
   Equal = std::make_unique<Equivalence>(F, MayLeave, MayEnter, O.Sets);
   Classes.resize(Equal->count());
@@ -570,10 +288,9 @@ void FunctionCounter::place() {
     if (int Class = Equal->of(S.At->getParent()); Class >= 0)
       Classes[Class].Needed = true;
 
-  // Inner loops first: they may ask for the count of what is around them.
-  SmallVector<Loop *, 8> Loops = LI->getLoopsInPreorder();
-  for (auto L = Loops.rbegin(); L != Loops.rend(); ++L)
-    placeLoop(*L);
+  placeLoops();
+  if (O.Flow && O.Sets)
+    deriveFromFlow();
 
   DenseMap<BasicBlock *, unsigned> Blocks;
   auto BlockOf = [&](BasicBlock *BB) {
@@ -581,7 +298,7 @@ void FunctionCounter::place() {
     if (New) {
       int Class = Equal->of(BB);
       unsigned Group = Class >= 0 && Classes[Class].Needed ? groupOf(termsOf(Class)) : 0;
-      Result.Blocks.push_back({Group, LI->getLoopDepth(BB), BB, operations(*BB)});
+      Result.Blocks.push_back({Group, LI->getLoopDepth(BB), lineOf(*BB), Operations.lookup(BB)});
     }
     return At->second;
   };
@@ -591,28 +308,18 @@ void FunctionCounter::place() {
     BlockOf(&Entry);
     Result.Flags |= ML_TABLE_ENTRY;
   }
-  if (O.Mix)
-    for (BasicBlock &BB : F)
-      if (DT->isReachableFromEntry(&BB) && !V.isUntouched(&BB))
-        BlockOf(&BB);
+  std::vector<BasicBlock *> All; // before edges get blocks
+  for (BasicBlock &BB : F)
+    if (O.Mix && DT->isReachableFromEntry(&BB) && !V.isUntouched(&BB))
+      All.push_back(&BB);
+  for (BasicBlock *BB : All)
+    BlockOf(BB);
   for (const Site &S : Sites) {
     unsigned Block = BlockOf(S.At->getParent());
     Result.Sites.push_back({&S, Block, Result.Blocks[Block].Group, placeBytes(S)});
   }
-  if (O.Keep)
-    for (auto L = Loops.rbegin(); L != Loops.rend(); ++L)
-      keepInRegisters(*L);
-  if (O.Publish)
-    for (Loop *L : Loops) {
-      auto Found = Pending.find(L);
-      bool IsOutermost = Found != Pending.end();
-      for (Loop *Outer = L->getParentLoop(); Outer && IsOutermost; Outer = Outer->getParentLoop())
-        IsOutermost = !Pending.count(Outer);
-      if (IsOutermost)
-        publish(L, Found->second);
-    }
+  keepLoops();
 }
-
 
 bool FunctionCounter::run(std::string &Problem) {
   Sites = findSites(F, FAM.getResult<TargetLibraryAnalysis>(F), FAM.getResult<ScalarEvolutionAnalysis>(F));
@@ -620,6 +327,8 @@ bool FunctionCounter::run(std::string &Problem) {
   if (Sites.empty() && !O.Mix)
     return false;
   splitAtOpaqueCalls();
+  for (BasicBlock &BB : F) // before there are ours
+    Operations[&BB] = operations(BB);
   takeAnalyses(true);
   Result.Flags = (O.Mix ? ML_TABLE_MIX : 0) | (O.Naive ? ML_TABLE_NAIVE : 0);
   if (O.Naive)
@@ -640,8 +349,6 @@ bool FunctionCounter::run(std::string &Problem) {
   fillDescriptor(Descriptor, F, Result.Counters.size(), encode(Result, F));
   return true;
 }
-
-} // namespace
 
 void tellRefused(Function &F, unsigned Reason) {
   GlobalVariable *Descriptor = newDescriptor(F);

@@ -108,12 +108,12 @@ Equivalence::Equivalence(Function &F, const SmallPtrSetImpl<BasicBlock *> &MayLe
   auto Out = [&](const BasicBlock *BB) { return 2 * Number[BB] + 1; };
 
   std::vector<unsigned> BlockEdge(Order.size());
-  DenseMap<std::pair<const BasicBlock *, const BasicBlock *>, int> FlowEdge;
+  DenseMap<std::pair<const BasicBlock *, const BasicBlock *>, int> Between;
   for (BasicBlock *BB : Order) {
     BlockEdge[Number[BB]] = G.add(In(BB), Out(BB));
     for (BasicBlock *Next : successors(BB)) {
       int E = G.add(Out(BB), In(Next));
-      auto [At, New] = FlowEdge.try_emplace({BB, Next}, E);
+      auto [At, New] = Between.try_emplace({BB, Next}, E);
       if (!New)
         At->second = -1;
     }
@@ -154,9 +154,13 @@ Equivalence::Equivalence(Function &F, const SmallPtrSetImpl<BasicBlock *> &MayLe
   };
   for (BasicBlock *BB : Order)
     Blocks[BB] = Merge ? ClassOf(BlockEdge[Number[BB]]) : static_cast<int>(Classes++);
-  if (Merge)
-    for (auto &[Ends, E] : FlowEdge)
-      Edges[Ends] = E < 0 ? -1 : ClassOf(E);
+  if (!Merge)
+    return;
+  Nodes = End + 1;
+  for (unsigned E = 0; E < G.Edges.size(); ++E)
+    Closed.push_back({G.Edges[E].From, G.Edges[E].To, ClassOf(E)});
+  for (auto &[Ends, E] : Between)
+    Edges[Ends] = E < 0 ? -1 : ClassOf(E);
 }
 
 int Equivalence::of(const BasicBlock *BB) const {

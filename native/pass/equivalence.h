@@ -2,6 +2,8 @@
 #ifndef MEMLENS_PASS_EQUIVALENCE_H
 #define MEMLENS_PASS_EQUIVALENCE_H
 
+#include "flow.h"
+
 #include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/SmallPtrSet.h"
 #include "llvm/IR/Function.h"
@@ -31,10 +33,15 @@ public:
   int of(const llvm::BasicBlock *From, const llvm::BasicBlock *To) const;
   unsigned count() const { return Classes; }
 
+  /// The graph that tells them; empty if nothing was merged.
+  const std::vector<FlowEdge> &flow() const { return Closed; }
+  unsigned nodes() const { return Nodes; }
+
 private:
   llvm::DenseMap<const llvm::BasicBlock *, int> Blocks;
   llvm::DenseMap<std::pair<const llvm::BasicBlock *, const llvm::BasicBlock *>, int> Edges;
-  unsigned Classes = 0;
+  std::vector<FlowEdge> Closed;
+  unsigned Classes = 0, Nodes = 0;
 };
 
 } // namespace memlens

@@ -20,6 +20,9 @@ static void turnOff(Options &O, StringRef Steps) {
     else if (Name == "exits") O.Exits = false;
     else if (Name == "keep") O.Keep = false;
     else if (Name == "publish") O.Publish = false;
+    else if (Name == "callees") O.Callees = false;
+    else if (Name == "tallies") O.Tallies = false;
+    else if (Name == "flow") O.Flow = false;
     else O.Error = (Twine("unknown placement step '") + Name + "'").str();
   }
 }

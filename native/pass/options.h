@@ -21,6 +21,9 @@ struct Options {
   bool Exits = true;    ///< loops whose trip count a variable tells on leaving
   bool Keep = true;     ///< a register counts in other loops
   bool Publish = true;  ///< long loops write their count now and then
+  bool Callees = true;  ///< functions of the module that are seen to return do not end sets
+  bool Flow = true;     ///< no counter where others tell
+  bool Tallies = true;  ///< variables of the program tell how often an edge was passed
   std::optional<llvm::Regex> Functions; ///< functions that are regions
   std::string Error;                    ///< what could not be read, "" = nothing
 

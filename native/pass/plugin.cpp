@@ -1,4 +1,5 @@
 /// The pass that compiles counting into a program: at the end of optimisation, so that what is counted is what runs.
+#include "callees.h"
 #include "code.h"
 #include "counting.h"
 #include "llvm_versions.h"
@@ -13,6 +14,8 @@
 #include "llvm/IR/Module.h"
 #include "llvm/IR/Verifier.h"
 #include "llvm/Passes/PassPlugin.h"
+
+#include <optional>
 
 using namespace llvm;
 
@@ -104,6 +107,7 @@ PreservedAnalyses CountPass::run(Module &M, ModuleAnalysisManager &MAM) {
     for (Function *F : Functions)
       V.dispatch(*F);
   V.finish();
+  std::optional<ReturningCallees> Returning(std::in_place, M, O.Callees);
   for (Function *F : Functions) {
     FAM.invalidate(*F, PreservedAnalyses::none());
     std::string Problem;
@@ -115,6 +119,7 @@ PreservedAnalyses CountPass::run(Module &M, ModuleAnalysisManager &MAM) {
   for (Function *F : Refused)
     if (!F->isDiscardableIfUnused() || !F->use_empty()) // one that nobody uses goes away, and what we said about it must not stay
       tellRefused(*F, reasonToRefuse(*F, Early));
+  Returning.reset();
   forgetWhatIsWritten(M, FAM);
   if (O.Verify && verifyModule(M, &errs()))
     report_fatal_error("memlens: the code is not valid");

@@ -1,5 +1,6 @@
 #include "sites.h"
 
+#include "callees.h"
 #include "memlens_count.h"
 
 #include "llvm/Analysis/ValueTracking.h"
@@ -299,7 +300,9 @@ bool isOpaque(const Instruction &I) {
       return false;
     }
   }
-  return returnsTwice(I) || !Call->doesNotThrow() || !Call->hasFnAttr(Attribute::WillReturn);
+  if (returnsTwice(I) || !Call->doesNotThrow())
+    return true;
+  return !Call->hasFnAttr(Attribute::WillReturn) && !isReturning(*Call);
 }
 
 Mix operations(const BasicBlock &BB) {

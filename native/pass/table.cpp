@@ -129,13 +129,7 @@ private:
         Number(OS, Value);
     Number(OS, T.Blocks.size());
     for (const TableBlock &B : T.Blocks) {
-      unsigned Line = 0;
-      for (const Instruction &I : *B.BB)
-        if (const DILocation *L = I.getDebugLoc().get(); L && L->getLine()) {
-          Line = L->getLine();
-          break;
-        }
-      for (unsigned Value : {B.Group, B.LoopDepth, Line})
+      for (unsigned Value : {B.Group, B.LoopDepth, B.Line})
         Number(OS, Value);
       if (T.Flags & ML_TABLE_MIX)
         for (unsigned Value : {B.Operations.Integer, B.Operations.Float, B.Operations.Vector, B.Operations.Branches,
@@ -149,6 +143,13 @@ private:
 };
 
 } // namespace
+
+unsigned lineOf(const BasicBlock &BB) {
+  for (const Instruction &I : BB)
+    if (const DILocation *L = I.getDebugLoc().get(); L && L->getLine())
+      return L->getLine();
+  return 0;
+}
 
 std::string encode(const Table &T, const Function &F) { return Encoder(T, F).encode(); }
 

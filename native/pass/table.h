@@ -19,8 +19,7 @@ struct Term {
 };
 
 struct TableBlock {
-  unsigned Group = 0, LoopDepth = 0;
-  const llvm::BasicBlock *BB = nullptr;
+  unsigned Group = 0, LoopDepth = 0, Line = 0;
   Mix Operations;
 };
 
@@ -38,6 +37,9 @@ struct Table {
   std::vector<TableBlock> Blocks;
   std::vector<TableSite> Sites;
 };
+
+/// The line of a block's first instruction that has one; 0 = none has. Asked before counting splits the block.
+unsigned lineOf(const llvm::BasicBlock &BB);
 
 /// The bytes of section memlens_tables.
 std::string encode(const Table &T, const llvm::Function &F);

@@ -1,12 +1,13 @@
 ; The trip count is not known, but a variable tells it when the loop is left: nothing in the loop but the look whether it
-; is time to write (every 2^18 iterations).
+; is time to write (every 2^18 iterations). After the variable has stepped, its value is the number of iterations.
 ; CHECK-LABEL: define i64 @search
 ; CHECK: loop:
-; CHECK: and i64 %i, 262143
+; CHECK: %[[FROM:memlens.from.*]] = phi i64 [ 0, %entry ]
+; CHECK: and i64 %{{.*}}, 262143
 ; CHECK: found:
-; CHECK: %[[NOW:.*]] = freeze i64 %i
-; CHECK: sub i64 %[[NOW]], %{{.*}}
-; CHECK: add i64 %{{.*}}, 1
+; CHECK: %[[VALUE:.*]] = add i64 %next, 0
+; CHECK: %[[NOW:.*]] = freeze i64 %[[VALUE]]
+; CHECK: sub i64 %[[NOW]], %
 ; CHECK: ret i64
 define i64 @search(ptr %p, i32 %x) {
 entry:

@@ -1,10 +1,12 @@
+; MEMLENS_PASS: off=flow
 ; Blocks that always run equally often share a counter: %entry and %join one, %then one, %else one.
 ; CHECK: @memlens.function.diamond = private global { i64, i64, i32, i32 } { {{.*}}, i32 3, i32 {{[0-9]+}} }, section "memlens_functions"{{.*}}, align 8, !associated
 ; CHECK-LABEL: define i32 @diamond
 ; CHECK: entry:
 ; CHECK-NEXT: %memlens.base = load ptr, ptr @__memlens_count_base, align 8, !nosanitize
 ; CHECK-NEXT: %memlens.offset = load i64, ptr @memlens.function.diamond, align 8, !nosanitize
-; CHECK-NEXT: %memlens.counters = getelementptr i8, ptr %memlens.base, i64 %memlens.offset
+; CHECK-NEXT: %[[SUM:.*]] = getelementptr i8, ptr %memlens.base, i64 %memlens.offset
+; CHECK-NEXT: %memlens.counters = freeze ptr %[[SUM]]
 ; CHECK: add i64 %{{.*}}, 1
 ; CHECK: then:
 ; CHECK: add i64 %{{.*}}, 1

@@ -1,7 +1,8 @@
 """Compiled-in counting, read back: what counters times static tables (`count_tables.py`) give.
 
-Owns the meaning of counters: a group ran Σ counter × scale times, modulo 2^64 and then read as signed; a site runs as
-often as its group and moves its bytes each time, or what its own counter of bytes says. Everything is joined sparsely: the
+Owns the meaning of counters: a group ran Σ counter × scale times, modulo 2^64 and then read as signed, where the program
+has ended (`settled` has what to do while it runs); a site runs as often as its group and moves its bytes each time, or what its own
+counter of bytes says. Everything is joined sparsely: the
 cost follows what was executed, not threads × sites.
 """
 
@@ -248,6 +249,7 @@ class Counts:
         counter_module = _index(counters.column("module"), self.modules)
         counter_kind = _index(counters.column("kind"), [*COUNTER_KINDS, "unknown"])
         runs = []
+        series = factorized(places.image, places.node, places.thread)[0]
         adds = np.zeros(len(places), dtype=np.uint64)
         for module in range(len(self.modules)):
             pick = rows["module"] == module
@@ -262,6 +264,7 @@ class Counts:
             where, group, executions = _group_runs(
                 its_place, counter, value, {name: values[mine] for name, values in term_columns.items()}
             )
+            executions = settled(executions, series[where], group, places.epoch[where])
             base = self._group_base[module]
             runs.append(Executed(where, base + group, executions, np.zeros(len(group), dtype=np.int64)))
         counted = {
@@ -422,6 +425,30 @@ def _group_runs(place: Any, counter: Any, value: Any, terms: dict[str, Any]) -> 
     executions = summed(codes.reshape(-1), added, len(keys)).astype(np.int64)
     ran = executions != 0
     return keys[ran] // n_groups, keys[ran] % n_groups, executions[ran]
+
+
+def settled(executions: Any, series: Any, group: Any, epoch: Any) -> Any:
+    """Executions of each epoch such that none is negative, and that a group's epochs add up to what they did.
+
+    Some groups are a difference of counters, and loops write theirs only now and then: what is read while the program runs,
+    or of one that was killed, may have the one and not yet the other. What a later reading takes back did not run.
+
+    >>> settled([5, 4, -3, 2], [0, 0, 0, 0], [7, 7, 7, 7], [1, 2, 3, 4]).tolist()
+    [5, 1, 0, 2]
+    """
+    import numpy as np
+
+    executions, series, group, epoch = (np.asarray(values) for values in (executions, series, group, epoch))
+    if not (executions < 0).any():
+        return executions
+    key = factorized(series, group)[0]
+    rows = np.flatnonzero(np.isin(key, key[executions < 0]))
+    rows = rows[np.lexsort((epoch[rows], key[rows]))]
+    executions = executions.copy()
+    for part in np.split(rows, np.flatnonzero(np.diff(key[rows])) + 1):
+        reached = np.minimum.accumulate(np.cumsum(executions[part])[::-1])[::-1]
+        executions[part] = np.diff(np.maximum(reached, 0), prepend=0)
+    return executions
 
 
 def _concatenated(parts: list[Executed]) -> Executed:
