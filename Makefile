@@ -107,6 +107,11 @@ bench-count: $(VENV)/.stamp-build ## measure compile-time counting, beside clang
 	@tools/ensure-packages clang-19 llvm-19-dev lld-19 binutils
 	@$(BIN)/python benchmarks/count.py --memlens $(BIN)/memlens --output docs/overhead-count.md --check $(BENCH_FLAGS)
 
+.PHONY: bench-trace
+bench-trace: $(VENV)/.stamp-build ## measure compile-time tracing, beside valgrind's lackey; writes docs/overhead-trace.md
+	@tools/ensure-packages clang-19 llvm-19-dev lld-19 binutils
+	@$(BIN)/python benchmarks/trace.py --memlens $(BIN)/memlens --output docs/overhead-trace.md --check $(BENCH_FLAGS)
+
 .PHONY: bench-accuracy
 bench-accuracy: $(VENV)/.stamp-test ## compare the emulator's counts with lackey's, also of a suite: BENCH_FLAGS="--gapbs DIR"; writes docs/accuracy.md
 	@tools/ensure-packages gcc musl-tools qemu-user valgrind binutils

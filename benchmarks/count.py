@@ -293,7 +293,7 @@ def counters_of(bench: Bench, executable: Path) -> int:
     if found is None:
         return 0
     data = executable.read_bytes()[int(found[1], 16) : int(found[1], 16) + int(found[2], 16)]
-    return sum(int.from_bytes(data[at + 16 : at + 20], "little") for at in range(0, len(data), 24))
+    return sum(int.from_bytes(data[at + 16 : at + 20], "little") for at in range(0, len(data), 40))
 
 
 def ablation(bench: Bench, programs: list[Program]) -> list[str]:

@@ -26,8 +26,8 @@
 /* ---- compiled code and runtime --------------------------------------------------------------------------- */
 /* Changes when anything below or a symbol's meaning does. Objects name the symbol of their version: a program
  * whose objects or runtime differ does not link, and the linker prints this name. */
-#define ML_COUNT_ABI 1
-#define ML_COUNT_ABI_SYMBOL memlens_count_abi_1__all_objects_must_be_built_by_one_memlens_version
+#define ML_COUNT_ABI 2
+#define ML_COUNT_ABI_SYMBOL memlens_count_abi_2__all_objects_must_be_built_by_one_memlens_version
 
 #define ML_COUNT_MAX_OF_FUNCTION 32768 /* counters; a function that needs more is not counted, and told */
 
@@ -41,6 +41,9 @@ struct ml_count_function {
   int64_t table;         /* address of its table minus address of this member */
   uint32_t counters;
   uint32_t table_bytes;
+  uint64_t first_site;   /* of a trace (memlens_trace.h), in the numbering of the process; 0 until registered */
+  uint32_t trace_sites;
+  uint32_t reserved;
 };
 
 /* A region that is marked at compile time: one variable for each name and translation unit. */
@@ -84,6 +87,9 @@ struct ml_count_region {
  *                      floating-point results (each lane one) }
  *   sites              n, then n × { enum ml_site_kind, enum ml_site_flags, block, group, bytes, counter of its bytes + 1,
  *                      scope + 1 (0 = not inlined), string: file, line, column, string: callee }
+ *   traced             only with ML_TABLE_TRACE: n, then n × { site, enum ml_trace_class, enum ml_trace_kind, s step in bytes, 1 = what
+ *                      the site writes (of a copy) else 0, and only with ML_TABLE_TRACE_BYTES bytes of one recorded access
+ *                      (of one lane; 0 = the stream tells) }: the first `trace_sites` are those that a trace records, in the order of their numbers; the rest are constants, which are implied
  * A site's executions are those of its group. `bytes` is what one execution moves; of a site whose size is known only at
  * run time it is 0, and the counter named sums the bytes. A block without anything countable has group 0, which
  * has no terms, when the mix was not asked for. */
@@ -97,6 +103,9 @@ enum ml_count_table_flags {
   ML_TABLE_RESOLVER = 16,  /* chooses an implementation for the loader (ifunc), or is called by one that does: runs before threads' variables are there */
   ML_TABLE_EXCLUDED = 32,  /* its source says so: __attribute__((no_profile_instrument_function)) */
   ML_TABLE_TOO_LARGE = 64, /* needs more counters than ML_COUNT_MAX_OF_FUNCTION */
+  ML_TABLE_TRACE = 128, /* the part `traced` is there */
+  ML_TABLE_UNCOUNTED = 256, /* traced only: no group has terms */
+  ML_TABLE_TRACE_BYTES = 512,
 };
 enum ml_counter_kind {
   ML_COUNTER_BLOCK = 0,   /* one add where the code runs, or on an edge between blocks */
@@ -134,7 +143,7 @@ enum ml_site_flags {
  * was never written reads as zero and has no memory behind it. Nothing is ever given back to the file. */
 #define ML_COUNT_VARIABLE "MEMLENS_COUNT" /* TOKEN0:TOKEN1:PATH, the tokens in hexadecimal, as ML_CHANNEL_VARIABLE */
 #define ML_COUNT_MAGIC UINT64_C(0x544e554f434c454d) /* "MELCOUNT" in memory order */
-#define ML_COUNT_VERSION 1
+#define ML_COUNT_VERSION 2
 #define ML_COUNT_ENTRIES (1u << 20)
 #define ML_COUNT_DIRECTORY_BYTE 4096
 #define ML_COUNT_EVENTS 4
@@ -197,11 +206,27 @@ struct ml_count_process {
   uint64_t events_mask;       /* a bit for each of the header's events that was opened */
   uint64_t switches_ignored;  /* atomic: ends without a begin, and switches in a signal handler that interrupted one */
   uint64_t regions_too_deep;  /* atomic: executions beyond the depth that is kept, counted for the region at the limit */
+  uint64_t trace_state;       /* enum ml_trace_state */
+  /* All atomic, and behind by what threads have not told yet: at most about a window or a gap each. */
+  uint64_t trace_executed;    /* accesses, constants included; with `regions` only those inside */
+  uint64_t trace_windows, trace_recorded, trace_implied; /* written; accesses in them; accesses that they leave out */
+  uint64_t trace_dropped_windows, trace_dropped;         /* records of windows that found no room; recorded accesses in them */
+  uint64_t trace_late;        /* windows that began at the end of the one before, which their start fell into */
+  uint64_t trace_torn;        /* segments that a signal handler interrupted while they were written: left out */
+  uint64_t trace_interrupted; /* windows that ended early because a signal handler came between */
+  uint64_t trace_unregistered; /* accesses recorded in functions that were not registered: site 0 */
+};
+enum ml_trace_state {
+  ML_TRACE_NOT_ASKED = 0,
+  ML_TRACE_ON = 1,
+  ML_TRACE_NO_LIBRARY = 2, /* the library that records is not in the process (a static program, or nobody preloaded it) */
+  ML_TRACE_BAD_SETTINGS = 3,
 };
 enum ml_count_clock { ML_CLOCK_TSC = 1, ML_CLOCK_CNTVCT = 2, ML_CLOCK_TIME = 3, ML_CLOCK_TIMEBASE = 4, ML_CLOCK_SYSTEM = 5 };
 
 struct ml_count_module {
   uint64_t first_counter, counters, functions; /* words; numbers */
+  uint64_t first_site, sites;                  /* of traces; sites are numbered from ML_TRACE_FIRST_SITE on */
   uint64_t load_bias;
   uint32_t build_id_bytes, path_bytes;
   uint8_t build_id[64];
@@ -230,9 +255,9 @@ struct ml_count_place { /* one page, then counters_max words */
 #define ML_COUNT_PLACE_COUNTERS 4096 /* bytes before the first counter */
 
 #ifdef __cplusplus
-static_assert(sizeof(ml_count_function) == 24 && sizeof(ml_count_region) == 16 && sizeof(ml_count_entry) == 64, "layout");
+static_assert(sizeof(ml_count_function) == 40 && sizeof(ml_count_region) == 16 && sizeof(ml_count_entry) == 64, "layout");
 #else
-_Static_assert(sizeof(struct ml_count_function) == 24 && sizeof(struct ml_count_region) == 16, "compiled code");
+_Static_assert(sizeof(struct ml_count_function) == 40 && sizeof(struct ml_count_region) == 16, "compiled code");
 _Static_assert(sizeof(struct ml_count_entry) == 64 && sizeof(struct ml_count_place) <= ML_COUNT_PLACE_COUNTERS, "arena");
 #endif
 

@@ -181,7 +181,7 @@ def test_version_scripts_keep_the_runtime_visible(tmp_path: Path) -> None:
         )
         (script,) = (tmp_path / "memlens" / "version-scripts").iterdir()
         assert str(bare) not in " ".join(command) and str(script) in " ".join(command)
-        assert script.read_text() == "/* { */ {\n  global: __memlens_count_*; f;\n  local: *;\n};\n"
+        assert script.read_text() == "/* { */ {\n  global: __memlens_count_*; __memlens_trace*; f;\n  local: *;\n};\n"
     for other in (broken, tmp_path / "absent"):
         assert f"-Wl,--version-script={other}" in planned("-shared", "a.o", f"-Wl,--version-script={other}")
 
@@ -261,7 +261,7 @@ def test_options_reach_the_pass_with_the_expression_last(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
-        ("--memlens=trace", "not in this version"), ("--memlens=all", "count or none"), ("--memlens", "count or none"),
+        ("--memlens=trace,all", "count, trace"), ("--memlens=all", "count, trace"), ("--memlens", "count, trace"),
         ("--memlens-speed", "there is no option"), ("--memlens-mix=1", "there is no option"),
         ("--memlens-placement=no-luck", "no step 'luck'"), ("--memlens-functions=@/nowhere", "cannot read /nowhere"),
         ("--memlens-functions=", "has no value"), ("--memlens-clang", "there is no option"),
@@ -433,8 +433,8 @@ def test_help_names_every_option_and_needs_no_clang() -> None:
 
 
 def test_errors_are_one_sentence_a_remedy_and_a_status() -> None:
-    done = compile_with("--memlens=trace", "a.c")
-    assert done.returncode == UsageError.exit_status and done.stderr.startswith("memlens cc: --memlens=trace")
+    done = compile_with("--memlens=traces", "a.c")
+    assert done.returncode == UsageError.exit_status and done.stderr.startswith("memlens cc: --memlens is count, trace")
     done = compile_with("-c", "a.c", clang="/nonexistent/clang")
     assert done.returncode == ToolchainError.exit_status and "there is no compiler" in done.stderr
 

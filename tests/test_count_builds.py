@@ -442,4 +442,4 @@ def test_cross_compiled_programs_run_under_qemu(sources: Path, clang: str, machi
 @needs_any_clang
 def test_the_contract_names_what_the_driver_exports() -> None:
     text = (ROOT / "format" / "memlens_count.h").read_text()
-    assert "__memlens_count_base" in text and "memlens_count_abi_1__all_objects" in text
+    assert "__memlens_count_base" in text and "memlens_count_abi_2__all_objects" in text

@@ -726,7 +726,7 @@ def test_annotated_programs_tell_the_same_when_they_are_counted(
         ["gcc", "-O2", "-shared", "-fPIC", *INCLUDES, NATIVE / "annotations_fake_runtime.c", "-o", fake], check=True
     )
     sources = [NATIVE / f"annotated.{kind}", NATIVE / f"annotated_second.{kind}"]
-    abi = "-Wl,-u,memlens_count_abi_1__all_objects_must_be_built_by_one_memlens_version"
+    abi = "-Wl,-u,memlens_count_abi_2__all_objects_must_be_built_by_one_memlens_version"
     program = builder.build(f"annotated-{compiler}", "-D__MEMLENS_COUNT__", abi, *sources, compiler=compiler)
     plain = tmp_path / "plain"
     subprocess.run([compiler, "-O2", *INCLUDES, *sources, "-o", plain, "-pthread"], check=True)

@@ -17,7 +17,7 @@ STUB = r"""
 struct ml_count_region { const char *name; uint64_t number; };
 static uint64_t words[1 << 15];
 __thread uint64_t *__memlens_count_base = words, *__memlens_count_dump;
-const char memlens_count_abi_1__all_objects_must_be_built_by_one_memlens_version = 1;
+const char memlens_count_abi_2__all_objects_must_be_built_by_one_memlens_version = 1;
 int __memlens_count_enter(struct ml_count_region *r) { printf("%s{ ", r->name); return 1; }
 int __memlens_count_enter_sampled(struct ml_count_region *r) { return __memlens_count_enter(r); }
 void __memlens_count_leave(struct ml_count_region *r) { printf("}%s ", r->name); }

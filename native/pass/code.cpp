@@ -1,5 +1,6 @@
 #include "code.h"
 
+#include "llvm_versions.h"
 #include "memlens_count.h"
 #include "sites.h"
 
@@ -27,7 +28,7 @@ Instruction *startOf(BasicBlock &BB) {
 
 static StructType *descriptorType(LLVMContext &C) {
   Type *I64 = Type::getInt64Ty(C), *I32 = Type::getInt32Ty(C);
-  return StructType::get(C, {I64, I64, I32, I32});
+  return StructType::get(C, {I64, I64, I32, I32, I64, I32, I32}); // ml_count_function
 }
 
 /// Kept and dropped with the function, by the linker too.
@@ -51,7 +52,8 @@ static Constant *distance(Constant *To, Constant *From) {
   return ConstantExpr::getSub(ConstantExpr::getPtrToInt(To, I64), ConstantExpr::getPtrToInt(From, I64));
 }
 
-void fillDescriptor(GlobalVariable *Descriptor, Function &F, unsigned Counters, const std::string &Table) {
+void fillDescriptor(GlobalVariable *Descriptor, Function &F, unsigned Counters, unsigned TraceSites,
+                    const std::string &Table) {
   LLVMContext &C = F.getContext();
   Type *I64 = Type::getInt64Ty(C), *I32 = Type::getInt32Ty(C);
   Constant *Bytes = ConstantDataArray::getString(C, Table, false);
@@ -64,7 +66,15 @@ void fillDescriptor(GlobalVariable *Descriptor, Function &F, unsigned Counters, 
       descriptorType(C), Descriptor, ArrayRef<Constant *>{ConstantInt::get(I32, 0), ConstantInt::get(I32, 1)});
   Descriptor->setInitializer(ConstantStruct::get(
       descriptorType(C), {ConstantInt::get(I64, 0), distance(GV, Here), ConstantInt::get(I32, Counters),
-                          ConstantInt::get(I32, Table.size())}));
+                          ConstantInt::get(I32, Table.size()), ConstantInt::get(I64, 0), ConstantInt::get(I32, TraceSites),
+                          ConstantInt::get(I32, 0)}));
+}
+
+Value *firstSite(IRBuilder<> &B, GlobalVariable *Descriptor) {
+  Value *Member = B.CreateConstInBoundsGEP2_32(descriptorType(B.getContext()), Descriptor, 0, 4);
+  LoadInst *First = B.CreateAlignedLoad(B.getInt64Ty(), Member, Align(8), "memlens.site");
+  markOurs(*First);
+  return First;
 }
 
 void nameVersion(Module &M) {
@@ -77,10 +87,10 @@ void nameVersion(Module &M) {
   appendToUsed(M, {GV});
 }
 
-GlobalVariable *threadVariable(Module &M, StringRef Name) {
+GlobalVariable *threadVariable(Module &M, StringRef Name, Type *T) {
   if (GlobalVariable *Known = M.getNamedGlobal(Name))
     return Known;
-  return new GlobalVariable(M, PointerType::get(M.getContext(), 0), false, GlobalValue::ExternalLinkage, nullptr, Name, nullptr,
+  return new GlobalVariable(M, T ? T : PointerType::get(M.getContext(), 0), false, GlobalValue::ExternalLinkage, nullptr, Name, nullptr,
                             GlobalValue::InitialExecTLSModel);
 }
 
@@ -106,7 +116,26 @@ BasicBlock *callCopy(Function &F, Function &Copy, BasicBlock *Before) {
   return BB;
 }
 
-static MDNode *empty(LLVMContext &C) { return MDNode::get(C, {}); }
+void markOurs(Instruction &I) { I.setMetadata(LLVMContext::MD_nosanitize, MDNode::get(I.getContext(), {})); }
+
+Value *bytesOf(IRBuilder<> &B, const Site &S) {
+  Type *I64 = B.getInt64Ty();
+  if (S.Size)
+    return B.CreateZExtOrTrunc(S.Size, I64);
+  if (S.Mask) {
+    auto *Lanes = cast<FixedVectorType>(S.Mask->getType());
+    Type *Bits = B.getIntNTy(Lanes->getNumElements());
+    Value *Mask = S.Mask;
+    if (const unsigned Width = Lanes->getScalarSizeInBits(); Width > 1) { // the sign says it
+      Mask = B.CreateBitCast(Mask, FixedVectorType::get(B.getIntNTy(Width), Lanes->getNumElements()));
+      Mask = B.CreateICmpSLT(Mask, Constant::getNullValue(Mask->getType()));
+    }
+    Value *Count = B.CreateUnaryIntrinsic(Intrinsic::ctpop, B.CreateBitCast(Mask, Bits));
+    return B.CreateMul(B.CreateZExtOrTrunc(Count, I64), ConstantInt::get(I64, S.LaneBytes));
+  }
+  Function *Scale = intrinsicDeclaration(B.GetInsertBlock()->getModule(), Intrinsic::vscale, {I64});
+  return B.CreateMul(B.CreateCall(Scale), ConstantInt::get(I64, S.Bytes));
+}
 
 Value *AddWriter::readAddress(Instruction *Before) {
   Module &M = *F.getParent();
@@ -117,8 +146,8 @@ Value *AddWriter::readAddress(Instruction *Before) {
   B.SetCurrentDebugLocation(DebugLoc());
   LoadInst *Address = B.CreateAlignedLoad(Pointer, Base, Align(8), "memlens.base");
   LoadInst *Offset = B.CreateAlignedLoad(I64, Descriptor, Align(8), "memlens.offset");
-  Address->setMetadata(LLVMContext::MD_nosanitize, empty(C));
-  Offset->setMetadata(LLVMContext::MD_nosanitize, empty(C));
+  markOurs(*Address);
+  markOurs(*Offset);
   // Frozen, so that it is one value and one register: instruction selection would hold the base and the offset, and add
   // them at each use.
   return B.CreateFreeze(B.CreateGEP(B.getInt8Ty(), Address, Offset), "memlens.counters");
@@ -196,8 +225,8 @@ void AddWriter::write(const std::vector<Add> &Adds) {
     Value *Counter = B.CreateConstGEP1_64(B.getInt8Ty(), Address, 8 * uint64_t(A.Counter));
     LoadInst *Old = B.CreateAlignedLoad(I64, Counter, Align(8));
     StoreInst *New = B.CreateAlignedStore(B.CreateAdd(Old, A.Amount), Counter, Align(8));
-    Old->setMetadata(LLVMContext::MD_nosanitize, empty(F.getContext()));
-    New->setMetadata(LLVMContext::MD_nosanitize, empty(F.getContext()));
+    markOurs(*Old);
+    markOurs(*New);
   }
 }
 

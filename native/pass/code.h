@@ -10,15 +10,24 @@
 
 namespace memlens {
 
+struct Site;
+
 /// The descriptor of a function (ml_count_function), empty until the counters are known.
 llvm::GlobalVariable *newDescriptor(llvm::Function &F);
 /// Fills it in; `Table` are the bytes of its table.
-void fillDescriptor(llvm::GlobalVariable *Descriptor, llvm::Function &F, unsigned Counters, const std::string &Table);
+void fillDescriptor(llvm::GlobalVariable *Descriptor, llvm::Function &F, unsigned Counters, unsigned TraceSites,
+                    const std::string &Table);
+/// The member `first_site` of it.
+llvm::Value *firstSite(llvm::IRBuilder<> &B, llvm::GlobalVariable *Descriptor);
 /// Makes the module refer to the symbol of our version.
 void nameVersion(llvm::Module &M);
 
-/// A variable of the runtime that each thread has.
-llvm::GlobalVariable *threadVariable(llvm::Module &M, llvm::StringRef Name);
+/// A variable of the runtime that each thread has, a pointer unless `T` says otherwise.
+llvm::GlobalVariable *threadVariable(llvm::Module &M, llvm::StringRef Name, llvm::Type *T = nullptr);
+/// Marks an access of ours: sanitizers leave it alone.
+void markOurs(llvm::Instruction &I);
+/// The bytes that an execution of a site moves, where they are known only when it runs; i64.
+llvm::Value *bytesOf(llvm::IRBuilder<> &B, const Site &S);
 /// A new block that calls `Copy`, a copy of `F`, with the arguments of `F` and returns what it returns.
 llvm::BasicBlock *callCopy(llvm::Function &F, llvm::Function &Copy, llvm::BasicBlock *Before);
 

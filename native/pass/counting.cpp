@@ -3,6 +3,7 @@
 #include "function_counter.h"
 #include "llvm_versions.h"
 #include "memlens_count.h"
+#include "tracing.h"
 
 #include "llvm/ADT/PostOrderIterator.h"
 #include "llvm/Analysis/BranchProbabilityInfo.h"
@@ -97,23 +98,7 @@ int FunctionCounter::placeBytes(const Site &S) {
     return -1;
   IRBuilder<> B(S.At);
   B.SetCurrentDebugLocation(DebugLoc());
-  Value *Amount;
-  if (S.Size) {
-    Amount = B.CreateZExtOrTrunc(S.Size, I64);
-  } else if (S.Mask) {
-    auto *Lanes = cast<FixedVectorType>(S.Mask->getType());
-    Type *Bits = B.getIntNTy(Lanes->getNumElements());
-    Value *Mask = S.Mask;
-    if (const unsigned Width = Lanes->getScalarSizeInBits(); Width > 1) { // the sign says it
-      Mask = B.CreateBitCast(Mask, FixedVectorType::get(B.getIntNTy(Width), Lanes->getNumElements()));
-      Mask = B.CreateICmpSLT(Mask, Constant::getNullValue(Mask->getType()));
-    }
-    Value *Count = B.CreateUnaryIntrinsic(Intrinsic::ctpop, B.CreateBitCast(Mask, Bits));
-    Amount = B.CreateMul(B.CreateZExtOrTrunc(Count, I64), ConstantInt::get(I64, S.LaneBytes));
-  } else {
-    Function *Scale = intrinsicDeclaration(F.getParent(), Intrinsic::vscale, {I64});
-    Amount = B.CreateMul(B.CreateCall(Scale), ConstantInt::get(I64, S.Bytes));
-  }
+  Value *Amount = bytesOf(B, S);
   unsigned Counter = newCounter(ML_COUNTER_BYTES);
   Adds.push_back({S.At, Counter, Amount});
   return Counter;
@@ -321,17 +306,36 @@ void FunctionCounter::place() {
   keepLoops();
 }
 
+/// A trace needs the sites, but no counters.
+void FunctionCounter::listOnly() {
+  DenseMap<BasicBlock *, unsigned> Blocks;
+  for (const Site &S : Sites) {
+    BasicBlock *BB = S.At->getParent();
+    auto [At, New] = Blocks.try_emplace(BB, Result.Blocks.size());
+    if (New)
+      Result.Blocks.push_back({0, LI->getLoopDepth(BB), lineOf(*BB), Mix()});
+    Result.Sites.push_back({&S, At->second, 0, -1});
+  }
+}
+
 bool FunctionCounter::run(std::string &Problem) {
   Sites = findSites(F, FAM.getResult<TargetLibraryAnalysis>(F), FAM.getResult<ScalarEvolutionAnalysis>(F));
   erase_if(Sites, [&](const Site &S) { return V.isUntouched(S.At->getParent()) || V.isOurs(S.At); });
   if (Sites.empty() && !O.Mix)
     return false;
-  splitAtOpaqueCalls();
+  std::unique_ptr<FunctionTracer> Tracer;
+  if (O.Trace)
+    Tracer = std::make_unique<FunctionTracer>(F, FAM, O, V, Sites);
+  if (O.Count)
+    splitAtOpaqueCalls();
   for (BasicBlock &BB : F) // before there are ours
     Operations[&BB] = operations(BB);
   takeAnalyses(true);
-  Result.Flags = (O.Mix ? ML_TABLE_MIX : 0) | (O.Naive ? ML_TABLE_NAIVE : 0);
-  if (O.Naive)
+  Result.Flags = (O.Mix ? ML_TABLE_MIX : 0) | (O.Naive ? ML_TABLE_NAIVE : 0) | (O.Trace ? ML_TABLE_TRACE | ML_TABLE_TRACE_BYTES : 0) |
+                 (O.Count ? 0 : ML_TABLE_UNCOUNTED);
+  if (!O.Count)
+    listOnly();
+  else if (O.Naive)
     placeNaively();
   else
     place();
@@ -346,13 +350,15 @@ bool FunctionCounter::run(std::string &Problem) {
   AddWriter(F, Descriptor).write(Adds);
   if (!Kept.empty())
     PromoteMemToReg(Kept, *DT);
-  fillDescriptor(Descriptor, F, Result.Counters.size(), encode(Result, F));
+  if (Tracer)
+    Tracer->write(Descriptor, Result);
+  fillDescriptor(Descriptor, F, Result.Counters.size(), Tracer ? Tracer->recordedSites() : 0, encode(Result, F));
   return true;
 }
 
 void tellRefused(Function &F, unsigned Reason) {
   GlobalVariable *Descriptor = newDescriptor(F);
-  fillDescriptor(Descriptor, F, 0, encodeRefused(Reason, F));
+  fillDescriptor(Descriptor, F, 0, 0, encodeRefused(Reason, F));
   appendToCompilerUsed(*F.getParent(), {Descriptor}); // no code names it
 }
 

@@ -58,6 +58,7 @@ private:
 
   // ---- one counter for each site
   void placeNaively();
+  void listOnly();
 
   // ---- few counters
   struct ClassState {

@@ -44,13 +44,18 @@ Options Options::fromEnvironment() {
     }
     StringRef Field;
     std::tie(Field, Rest) = Rest.split(';');
-    if (Field == "mix") O.Mix = true;
+    if (Field == "trace") O.Trace = true;
+    else if (Field == "ptwrite") O.Trace = O.Ptwrite = true;
+    else if (Field == "no-count") O.Count = false;
+    else if (Field == "mix") O.Mix = true;
     else if (Field == "naive") O.Naive = true;
     else if (Field == "versions") O.Versions = true;
     else if (Field == "verify") O.Verify = true;
     else if (Field.starts_with("off=")) turnOff(O, Field.drop_front(4));
     else if (!Field.empty()) O.Error = (Twine("unknown field '") + Field + "' in MEMLENS_PASS").str();
   }
+  if (O.Trace)
+    O.Versions = false; // what runs untouched is not traced either
   return O;
 }
 

@@ -10,6 +10,9 @@
 namespace memlens {
 
 struct Options {
+  bool Count = true;     ///< counters
+  bool Trace = false;    ///< addresses
+  bool Ptwrite = false;  ///< addresses, by an instruction of the processor
   bool Mix = false;      ///< operation counts of every block
   bool Naive = false;    ///< one counter for each site
   bool Versions = false; ///< untouched copies of region bodies

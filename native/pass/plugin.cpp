@@ -12,6 +12,7 @@
 #include "llvm/IR/GlobalIFunc.h"
 #include "llvm/IR/InstrTypes.h"
 #include "llvm/IR/Module.h"
+#include "llvm/TargetParser/Triple.h"
 #include "llvm/IR/Verifier.h"
 #include "llvm/Passes/PassPlugin.h"
 
@@ -91,6 +92,8 @@ PreservedAnalyses CountPass::run(Module &M, ModuleAnalysisManager &MAM) {
   Options O = Options::fromEnvironment();
   if (!O.Error.empty())
     M.getContext().emitError("memlens: " + O.Error);
+  if (O.Ptwrite && Triple(M.getTargetTriple()).getArch() != Triple::x86_64)
+    M.getContext().emitError("memlens: only x86-64 has ptwrite");
 
   const SmallPtrSet<const Function *, 4> Early = calledByResolvers(M);
 

@@ -79,7 +79,9 @@ private:
     return Sites.back();
   }
 
-  void typed(Site &S, Type *T, const Value *Pointer, bool Reads, bool Writes) {
+  void typed(Site &S, Type *T, const Value *Pointer, bool Reads, bool Writes, int Operand) {
+    S.ReadOperand = Reads ? Operand : -1;
+    S.WrittenOperand = Writes ? Operand : -1;
     TypeSize Size = DL.getTypeStoreSize(T);
     S.Bytes = Size.getKnownMinValue();
     S.Scalable = Size.isScalable();
@@ -97,6 +99,13 @@ private:
       S.Flags |= ML_SITE_STACK_WRITTEN;
   }
 
+  /// A copy or fill: the operands of a call are its arguments.
+  static void placed(Site &S, const CallBase &Call, int Read, int Written) {
+    S.ReadOperand = Read;
+    S.WrittenOperand = Written;
+    placed(S, Read >= 0 ? Call.getArgOperand(Read) : nullptr, Written >= 0 ? Call.getArgOperand(Written) : nullptr);
+  }
+
   static void sized(Site &S, Value *Size) {
     if (auto *Constant = dyn_cast<ConstantInt>(Size))
       S.Bytes = Constant->getZExtValue();
@@ -107,18 +116,18 @@ private:
   void visit(Instruction &I) {
     if (auto *L = dyn_cast<LoadInst>(&I)) {
       Site &S = add(I, ML_SITE_LOAD);
-      typed(S, L->getType(), L->getPointerOperand(), true, false);
+      typed(S, L->getType(), L->getPointerOperand(), true, false, 0);
       if (L->isAtomic())
         S.Flags |= ML_SITE_ATOMIC_ORDER;
     } else if (auto *W = dyn_cast<StoreInst>(&I)) {
       Site &S = add(I, ML_SITE_STORE);
-      typed(S, W->getValueOperand()->getType(), W->getPointerOperand(), false, true);
+      typed(S, W->getValueOperand()->getType(), W->getPointerOperand(), false, true, 1);
       if (W->isAtomic())
         S.Flags |= ML_SITE_ATOMIC_ORDER;
     } else if (auto *RMW = dyn_cast<AtomicRMWInst>(&I)) {
-      typed(add(I, ML_SITE_ATOMIC), RMW->getValOperand()->getType(), RMW->getPointerOperand(), true, true);
+      typed(add(I, ML_SITE_ATOMIC), RMW->getValOperand()->getType(), RMW->getPointerOperand(), true, true, 0);
     } else if (auto *X = dyn_cast<AtomicCmpXchgInst>(&I)) {
-      typed(add(I, ML_SITE_ATOMIC), X->getNewValOperand()->getType(), X->getPointerOperand(), true, true);
+      typed(add(I, ML_SITE_ATOMIC), X->getNewValOperand()->getType(), X->getPointerOperand(), true, true, 0);
     } else if (auto *Call = dyn_cast<CallBase>(&I)) {
       visitCall(*Call);
     }
@@ -128,13 +137,13 @@ private:
     if (auto *M = dyn_cast<AnyMemTransferInst>(&Call)) {
       Site &S = add(Call, ML_SITE_COPY);
       sized(S, M->getLength());
-      placed(S, M->getRawSource(), M->getRawDest());
+      placed(S, Call, 1, 0);
       return;
     }
     if (auto *M = dyn_cast<AnyMemSetInst>(&Call)) {
       Site &S = add(Call, ML_SITE_FILL);
       sized(S, M->getLength());
-      placed(S, nullptr, M->getRawDest());
+      placed(S, Call, -1, 0);
       return;
     }
     if (auto *II = dyn_cast<IntrinsicInst>(&Call)) {
@@ -150,19 +159,19 @@ private:
       case LibFunc_memcpy: case LibFunc_memmove: case LibFunc_mempcpy: case LibFunc_memcpy_chk: case LibFunc_memmove_chk: {
         Site &S = add(Call, ML_SITE_COPY);
         sized(S, Call.getArgOperand(2));
-        placed(S, Call.getArgOperand(1), Call.getArgOperand(0));
+        placed(S, Call, 1, 0);
         return;
       }
       case LibFunc_memset: case LibFunc_memset_chk: {
         Site &S = add(Call, ML_SITE_FILL);
         sized(S, Call.getArgOperand(2));
-        placed(S, nullptr, Call.getArgOperand(0));
+        placed(S, Call, -1, 0);
         return;
       }
       case LibFunc_bzero: {
         Site &S = add(Call, ML_SITE_FILL);
         sized(S, Call.getArgOperand(1));
-        placed(S, nullptr, Call.getArgOperand(0));
+        placed(S, Call, -1, 0);
         return;
       }
       default:
@@ -174,10 +183,10 @@ private:
     add(Call, ML_SITE_CALL).Callee = Callee->getName();
   }
 
-  void masked(IntrinsicInst &II, unsigned Kind, Type *T, const Value *Pointer, Value *Mask, bool Gather) {
+  void masked(IntrinsicInst &II, unsigned Kind, Type *T, unsigned Operand, Value *Mask, bool Gather) {
     auto *V = cast<VectorType>(T);
     Site &S = add(II, Kind);
-    typed(S, T, Gather ? nullptr : Pointer, Kind == ML_SITE_LOAD, Kind == ML_SITE_STORE);
+    typed(S, T, Gather ? nullptr : II.getArgOperand(Operand), Kind == ML_SITE_LOAD, Kind == ML_SITE_STORE, Operand);
     S.Flags |= Gather ? ML_SITE_GATHER : 0;
     if (auto *C = dyn_cast<Constant>(Mask); C && C->isAllOnesValue())
       return;
@@ -191,17 +200,17 @@ private:
   void visitIntrinsic(IntrinsicInst &II) {
     switch (II.getIntrinsicID()) {
     case Intrinsic::masked_load:
-      return masked(II, ML_SITE_LOAD, II.getType(), II.getArgOperand(0), II.getArgOperand(2), false);
+      return masked(II, ML_SITE_LOAD, II.getType(), 0, II.getArgOperand(2), false);
     case Intrinsic::masked_store:
-      return masked(II, ML_SITE_STORE, II.getArgOperand(0)->getType(), II.getArgOperand(1), II.getArgOperand(3), false);
+      return masked(II, ML_SITE_STORE, II.getArgOperand(0)->getType(), 1, II.getArgOperand(3), false);
     case Intrinsic::masked_gather:
-      return masked(II, ML_SITE_LOAD, II.getType(), nullptr, II.getArgOperand(2), true);
+      return masked(II, ML_SITE_LOAD, II.getType(), 0, II.getArgOperand(2), true);
     case Intrinsic::masked_scatter:
-      return masked(II, ML_SITE_STORE, II.getArgOperand(0)->getType(), nullptr, II.getArgOperand(3), true);
+      return masked(II, ML_SITE_STORE, II.getArgOperand(0)->getType(), 1, II.getArgOperand(3), true);
     case Intrinsic::masked_expandload:
-      return masked(II, ML_SITE_LOAD, II.getType(), II.getArgOperand(0), II.getArgOperand(1), false);
+      return masked(II, ML_SITE_LOAD, II.getType(), 0, II.getArgOperand(1), false);
     case Intrinsic::masked_compressstore:
-      return masked(II, ML_SITE_STORE, II.getArgOperand(0)->getType(), II.getArgOperand(1), II.getArgOperand(2), false);
+      return masked(II, ML_SITE_STORE, II.getArgOperand(0)->getType(), 1, II.getArgOperand(2), false);
     case Intrinsic::prefetch:
       add(II, ML_SITE_PREFETCH);
       return;
@@ -223,9 +232,12 @@ private:
     if (!Known && (!II.mayReadOrWriteMemory() || !II.onlyAccessesArgMemory()))
       return;
     const Value *Pointer = nullptr;
-    for (const Value *A : II.args())
-      if (A->getType()->isPointerTy())
-        Pointer = A;
+    int Operand = -1;
+    for (unsigned I = 0; I < II.arg_size(); ++I)
+      if (II.getArgOperand(I)->getType()->isPointerTy()) {
+        Pointer = II.getArgOperand(I);
+        Operand = I;
+      }
     if (!Pointer)
       return;
     auto IsVector = [](Type *T) { return isa<FixedVectorType>(T); };
@@ -233,7 +245,7 @@ private:
     const bool Loads = IsVector(II.getType()) || (Several && Several->getNumElements() && all_of(Several->elements(), IsVector));
     if (Loads && (Known || II.onlyReadsMemory())) {
       Site &S = add(II, ML_SITE_LOAD);
-      typed(S, II.getType(), Gather ? nullptr : Pointer, true, false);
+      typed(S, II.getType(), Gather ? nullptr : Pointer, true, false, Operand);
       S.Flags |= ML_SITE_VECTOR | (Gather ? ML_SITE_GATHER : 0);
       if (MaskedLoad)
         lanes(S, II.getArgOperand(1), II.getType());
@@ -250,7 +262,7 @@ private:
       if (!Last)
         return;
       Site &S = add(II, ML_SITE_STORE);
-      typed(S, Last->getType(), Scatter ? nullptr : Pointer, false, true);
+      typed(S, Last->getType(), Scatter ? nullptr : Pointer, false, true, Operand);
       if (Scatter && II.arg_size() == 5)
         lanes(S, II.getArgOperand(1), Last->getType());
       else if (MaskedStore)

@@ -22,6 +22,7 @@ struct Site {
   uint64_t LaneBytes = 0;
   bool Scalable = false;   ///< or: `Bytes` times the vector scale of the machine
   llvm::StringRef Callee;
+  int ReadOperand = -1, WrittenOperand = -1; ///< operands of `At` that are the addresses, or the vector of addresses; -1 = none is told
 
   bool hasOwnBytes() const { return Size || Mask || Scalable; }
 };

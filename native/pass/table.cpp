@@ -137,6 +137,16 @@ private:
           Number(OS, Value);
     }
     OS << SitesText;
+    if (T.Flags & ML_TABLE_TRACE) {
+      Number(OS, T.Traced.size());
+      for (const TableTraced &One : T.Traced) {
+        for (unsigned Value : {One.Site, One.Class, One.Kind})
+          Number(OS, Value);
+        encodeSLEB128(One.Step, OS);
+        Number(OS, One.IsWritten);
+        Number(OS, One.Bytes);
+      }
+    }
     OS.flush();
     return Out;
   }

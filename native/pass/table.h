@@ -29,6 +29,15 @@ struct TableSite {
   int BytesCounter; ///< -1 = none
 };
 
+/// An address that a trace records, or a constant one that it does not.
+struct TableTraced {
+  unsigned Site; ///< number in `Sites`
+  unsigned Class, Kind;
+  int64_t Step;
+  bool IsWritten; ///< of a copy: the side that it writes
+  uint64_t Bytes; ///< of one recorded access; 0 = the trace tells
+};
+
 /// Everything that a table tells.
 struct Table {
   unsigned Flags = 0;
@@ -36,6 +45,7 @@ struct Table {
   std::vector<std::vector<Term>> Groups{{}};
   std::vector<TableBlock> Blocks;
   std::vector<TableSite> Sites;
+  std::vector<TableTraced> Traced; ///< the recorded ones first
 };
 
 /// The line of a block's first instruction that has one; 0 = none has. Asked before counting splits the block.

@@ -3,7 +3,7 @@
 ; CHECK: $linked = comdat any
 ; CHECK: @memlens.function.linked = private global {{.*}}, section "memlens_functions", comdat($linked), align 8, !associated ![[MD:[0-9]+]]
 ; CHECK: @memlens.table.linked = private constant {{.*}}, section "memlens_tables", comdat($linked), align 1, !associated
-; CHECK: @memlens_count_abi_1__all_objects_must_be_built_by_one_memlens_version = external hidden global i8
+; CHECK: @memlens_count_abi_2__all_objects_must_be_built_by_one_memlens_version = external hidden global i8
 ; CHECK: @memlens.version = private constant i64 {{.*}}, section "memlens_version"
 ; CHECK-LABEL: define linkonce_odr void @linked
 ; CHECK: add i64 %{{.*}}, 1

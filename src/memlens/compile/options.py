@@ -10,10 +10,12 @@ STEPS = ("sets", "constants", "trips", "exits", "keep", "publish", "callees", "t
 HELP = """\
 usage: memlens {name} [--memlens-OPTION...] clang's own options and files
 
-Compiles and links as {clang} does, and adds counting: every run of the program under `memlens record`
-counts loads, stores and bytes of each region exactly. All options but these are clang's.
+Compiles and links as {clang} does, and adds counting or tracing: every run of the program under `memlens record`
+counts loads, stores and bytes of each region exactly, or samples sequences of addresses. All options but these are clang's.
 
-  --memlens=count|none          count (the default), or leave the command to clang as it is
+  --memlens=LIST                what to compile in: count (the default), trace (addresses of accesses, for
+                                memlens record --trace), ptwrite (the same by an instruction of some
+                                Intel processors), count,trace (both), or none (clang as it is)
   --memlens-functions=REGEX     functions whose demangled or linkage name matches are regions;
                                 @FILE reads expressions from a file, one a line; may be repeated
   --memlens-mix                 count operations too: integer, floating-point, vector, branches, calls
@@ -40,10 +42,15 @@ examples:
 class Options:
     """What the user asked of memlens on a compiler's command line."""
 
-    __slots__ = ("clang", "functions", "help", "mix", "mode", "naive", "off", "verbose", "verify", "versions")
+    __slots__ = (
+        "clang", "count", "functions", "help", "mix", "mode", "naive", "off", "ptwrite", "trace", "verbose", "verify",
+        "versions",
+    )  # fmt: skip
 
     def __init__(self) -> None:
-        self.mode = ""  # "" = not said: count, but not a freestanding program
+        self.mode = ""  # "" = not said: count, but not a freestanding program; else as given
+        self.trace = self.ptwrite = False
+        self.count = True
         self.clang = ""
         self.functions: list[str] = []
         self.off: list[str] = []
@@ -52,7 +59,9 @@ class Options:
 
     def for_pass(self) -> str:
         """The value of MEMLENS_PASS; the expression is last because it may hold any character."""
-        fields = [name for name in ("mix", "naive", "versions", "verify") if getattr(self, name)]
+        fields = [name for name in ("trace", "ptwrite", "mix", "naive", "versions", "verify") if getattr(self, name)]
+        if not self.count:
+            fields.append("no-count")
         if self.off:
             fields.append("off=" + ",".join(self.off))
         if self.functions:
@@ -96,12 +105,8 @@ def _take_one(options: Options, argument: str) -> None:
         setattr(options, switch, True)
     elif switch == "no-versions" and not equals:
         options.versions = False
-    elif name == "--memlens" and value in ("count", "none"):
-        options.mode = value
-    elif argument == "--memlens=trace":
-        raise UsageError("--memlens=trace is not in this version", hint="it counts: --memlens=count")
     elif name == "--memlens":
-        raise UsageError(f"--memlens is count or none, not {value!r}", hint="memlens cc --memlens-help")
+        _take_mode(options, value)
     elif name == "--memlens-clang" and equals:
         options.clang = value
     elif name == "--memlens-functions" and equals:
@@ -116,6 +121,18 @@ def _take_one(options: Options, argument: str) -> None:
             options.off.append(step)
     else:
         raise UsageError(f"there is no option {argument!r}", hint="memlens cc --memlens-help")
+
+
+def _take_mode(options: Options, value: str) -> None:
+    parts = value.split(",")
+    if value != "none" and (not set(parts) <= {"count", "trace", "ptwrite"} or {"trace", "ptwrite"} <= set(parts)):
+        raise UsageError(
+            f"--memlens is count, trace, ptwrite, two of them with count, or none, not {value!r}",
+            hint="memlens cc --memlens-help",
+        )
+    options.mode = value
+    if value != "none":
+        options.count, options.trace, options.ptwrite = "count" in parts, "trace" in parts, "ptwrite" in parts
 
 
 def _expressions(value: str) -> list[str]:

@@ -20,7 +20,7 @@ from .commandline import Job, understand
 from .options import Options
 from .toolchain import Clang, Installed, machine_of, packages
 
-EXPORTED = ("__memlens_count_*", "pthread_create", "thrd_create", "ompt_start_tool")
+EXPORTED = ("__memlens_count_*", "__memlens_trace*", "pthread_create", "thrd_create", "ompt_start_tool")
 """What other modules of the process must find in the program: one definition for all of them."""
 
 

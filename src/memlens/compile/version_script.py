@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 
-NAMES = "__memlens_count_*;"
+NAMES = "__memlens_count_*; __memlens_trace*;"
 
 
 def with_our_names(text: str) -> str:
     """A version script without names that keeps our symbols visible; "" when it names versions.
 
     >>> with_our_names("{ local: *; };")
-    '{ global: __memlens_count_*; local: *; };'
+    '{ global: __memlens_count_*; __memlens_trace*; local: *; };'
     >>> with_our_names("{ global: f; local: *; };")
-    '{ global: __memlens_count_*; f; local: *; };'
+    '{ global: __memlens_count_*; __memlens_trace*; f; local: *; };'
     >>> with_our_names("V1 { local: *; };")
     ''
     """

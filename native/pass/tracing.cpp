@@ -1,0 +1,618 @@
+#include "tracing.h"
+
+#include "classes.h"
+#include "code.h"
+#include "llvm_versions.h"
+#include "memlens_count.h"
+#include "memlens_trace.h"
+
+#include "llvm/ADT/DenseMap.h"
+#include "llvm/Analysis/LoopInfo.h"
+#include "llvm/Analysis/ScalarEvolution.h"
+#include "llvm/Analysis/ScalarEvolutionExpressions.h"
+#include "llvm/Analysis/TargetTransformInfo.h"
+#include "llvm/IR/DiagnosticInfo.h"
+#include "llvm/IR/Dominators.h"
+#include "llvm/IR/InlineAsm.h"
+#include "llvm/IR/Instructions.h"
+#include "llvm/IR/IntrinsicInst.h"
+#include "llvm/IR/MDBuilder.h"
+#include "llvm/IR/Module.h"
+#include "llvm/TargetParser/Triple.h"
+#include "llvm/Transforms/Utils/BasicBlockUtils.h"
+#include "llvm/Transforms/Utils/Cloning.h"
+#include "llvm/Transforms/Utils/LoopSimplify.h"
+#include "llvm/Transforms/Utils/LoopUtils.h"
+#include "llvm/Transforms/Utils/PromoteMemToReg.h"
+#include "llvm/Transforms/Utils/ScalarEvolutionExpander.h"
+
+using namespace llvm;
+
+namespace memlens {
+
+namespace {
+
+constexpr unsigned ExpansionBudget = 6; // in the units of LLVM's cost model
+constexpr unsigned MostCopied = 200;    // instructions of a loop that gets a second copy
+constexpr unsigned DeepestAddress = 4;  // steps of an address that are computed again out of line
+
+/// One access as a trace has it: a copy is two.
+struct Access {
+  unsigned Site;    ///< number among the sites
+  unsigned Operand; ///< of the instruction: its address
+  AddressClass Is;
+  bool IsStore, IsWritten;
+};
+
+/// Accesses that are told together.
+struct Segment {
+  unsigned Form = ML_TRACE_WORDS;
+  std::vector<unsigned> Recorded; ///< numbers of accesses
+  unsigned Implied = 0;
+  unsigned First = 0; ///< number of its first site in the function
+  Instruction *Before = nullptr; ///< where the code goes; null until the segment has ended
+  Instruction *After = nullptr;  ///< or: behind this one
+
+  unsigned executed() const { return Recorded.size() + Implied; }
+  BasicBlock *block() const { return (Before ? Before : After)->getParent(); }
+};
+
+unsigned formOf(const Site &S) {
+  if (S.Flags & ML_SITE_GATHER)
+    return ML_TRACE_LANES;
+  return S.hasOwnBytes() ? ML_TRACE_SIZED : ML_TRACE_WORDS;
+}
+
+} // namespace
+
+class FunctionTracer::Implementation {
+public:
+  Implementation(Function &F, FunctionAnalysisManager &FAM, const Options &O, const Versions &V, const std::vector<Site> &Sites)
+      : F(F), FAM(FAM), O(O), V(V), Sites(Sites), I64(Type::getInt64Ty(F.getContext())) {
+    classify();
+  }
+
+  void write(GlobalVariable *Descriptor, Table &Result);
+  unsigned Recorded = 0; ///< sites of the trace
+
+private:
+  Function &F;
+  FunctionAnalysisManager &FAM;
+  const Options &O;
+  const Versions &V;
+  const std::vector<Site> &Sites;
+  Type *I64;
+  std::vector<Access> Accesses;
+  std::vector<Segment> Segments;
+  DenseMap<const Instruction *, std::vector<unsigned>> Of; // instruction → its accesses
+  DominatorTree *DT = nullptr;
+  LoopInfo *LI = nullptr;
+  ScalarEvolution *SE = nullptr;
+  std::vector<AllocaInst *> Held;            // `left` in loops
+  DenseMap<const Loop *, AllocaInst *> HeldIn; // outermost loop → its variable
+  GlobalVariable *Thread = nullptr, *Descriptor = nullptr;
+
+  bool mayTrace(const Instruction &I) const;
+  uint64_t bytesOfOne(const Access &A) const;
+  void classify();
+  void cut();
+  void takeAnalyses();
+
+  Value *member(IRBuilder<> &B, unsigned Number) {
+    return B.CreateConstInBoundsGEP1_64(B.getInt8Ty(), Thread, 8 * Number);
+  }
+  LoadInst *load(IRBuilder<> &B, Type *T, Value *From) {
+    LoadInst *L = B.CreateAlignedLoad(T, From, Align(8));
+    markOurs(*L);
+    return L;
+  }
+  void store(IRBuilder<> &B, Value *What, Value *To) { markOurs(*B.CreateAlignedStore(What, To, Align(8))); }
+
+  bool isClosed(const Loop *L) const;
+  void holdInRegister(Loop *L);
+  AllocaInst *heldAt(const BasicBlock *BB) const;
+  void passAtOnce(Loop *L);
+  void writeSegment(const Segment &S);
+  void writeForProcessor(const Segment &S);
+  struct Room {
+    BasicBlock *Write; ///< where `Words` are to be written
+    BasicBlock *Done;  ///< behind it
+    Value *Words;
+  };
+  Room askForRoom(IRBuilder<> &B, Value *Left, Value *Header, Value *Count, BasicBlock *Before);
+  Value *again(IRBuilder<> &B, Value *Address, unsigned Depth);
+  void writeWords(IRBuilder<> &B, const Segment &S, Value *Words);
+  Value *lanes(IRBuilder<> &B, const Access &A, Value *&Mask);
+};
+
+void FunctionTracer::Implementation::takeAnalyses() {
+  FAM.invalidate(F, PreservedAnalyses::none());
+  DT = &FAM.getResult<DominatorTreeAnalysis>(F);
+  LI = &FAM.getResult<LoopAnalysis>(F);
+  SE = &FAM.getResult<ScalarEvolutionAnalysis>(F);
+}
+
+// ---- what there is -----------------------------------------------------------------------------------------------
+
+void FunctionTracer::Implementation::classify() {
+  takeAnalyses();
+  Classifier Classes(F, *LI, *SE);
+  for (unsigned I = 0; I < Sites.size(); ++I) {
+    const Site &S = Sites[I];
+    const bool Reads = S.ReadOperand >= 0, Writes = S.WrittenOperand >= 0;
+    auto Add = [&](int Operand, bool IsStore, bool IsWritten) {
+      AddressClass Is = Classes.of(*S.At, Operand);
+      if (Is.Class == ML_TRACE_CONSTANT && formOf(S) != ML_TRACE_WORDS)
+        Is.Class = ML_TRACE_STRIDED; // how much it moves is not constant
+      Of[S.At].push_back(Accesses.size());
+      Accesses.push_back({I, unsigned(Operand), Is, IsStore, IsWritten});
+    };
+    if (S.Kind == ML_SITE_COPY) {
+      Add(S.ReadOperand, false, false);
+      Add(S.WrittenOperand, true, true);
+    } else if (Reads) {
+      Add(S.ReadOperand, false, false); // an atomic operation is one access
+    } else if (Writes) {
+      Add(S.WrittenOperand, true, false);
+    }
+  }
+}
+
+/// A call behind which nothing of before may be told: it may run code that traces too, or not come back. (A function of this module
+/// that is known to return is no end of a segment for counting, but it is for a trace.)
+bool FunctionTracer::Implementation::mayTrace(const Instruction &I) const {
+  const auto *Call = dyn_cast<CallBase>(&I);
+  if (!Call)
+    return false;
+  if (isOpaque(I))
+    return true;
+  if (isa<IntrinsicInst>(I) || Call->isInlineAsm() || Of.count(&I)) // Of: copies and fills of the C library
+    return false;
+  const Function *Callee = Call->getCalledFunction();
+  return !Callee || !Callee->isDeclaration() || !Call->doesNotAccessMemory();
+}
+
+/// What one word of the trace stands for; 0 = the trace tells.
+uint64_t FunctionTracer::Implementation::bytesOfOne(const Access &A) const {
+  const Site &S = Sites[A.Site];
+  if (formOf(S) != ML_TRACE_LANES)
+    return formOf(S) == ML_TRACE_SIZED ? 0 : S.Bytes;
+  Type *T = A.IsStore ? nullptr : S.At->getType();
+  for (const Value *Operand : S.At->operands())
+    if (!T && isa<FixedVectorType>(Operand->getType()) && !Operand->getType()->getScalarType()->isPointerTy())
+      T = Operand->getType();
+  const auto *Lanes = T ? dyn_cast<FixedVectorType>(T) : nullptr;
+  return S.LaneBytes ? S.LaneBytes : Lanes ? S.Bytes / Lanes->getNumElements() : 0;
+}
+
+/// Cuts the blocks into segments.
+void FunctionTracer::Implementation::cut() {
+  for (BasicBlock &BB : F) {
+    if (V.isUntouched(&BB) || !DT->isReachableFromEntry(&BB))
+      continue;
+    Segment Now;
+    auto End = [&](Instruction *Before, Instruction *After) {
+      if (Now.executed()) {
+        Now.Before = Before;
+        Now.After = After;
+        Segments.push_back(Now);
+      }
+      Now = Segment();
+    };
+    for (Instruction &I : BB) {
+      if (I.isTerminator() || mayTrace(I))
+        End(&I, nullptr);
+      auto Found = Of.find(&I);
+      if (Found == Of.end())
+        continue;
+      for (unsigned Number : Found->second) {
+        const Access &A = Accesses[Number];
+        const unsigned Form = formOf(Sites[A.Site]);
+        if (A.Is.Class == ML_TRACE_CONSTANT) {
+          if (Now.Implied == ML_TRACE_IMPLIED_MAX)
+            End(nullptr, &I);
+          ++Now.Implied;
+          continue;
+        }
+        const unsigned Most = Form == ML_TRACE_LANES ? 0 : Form == ML_TRACE_SIZED ? ML_TRACE_WORDS_MAX / 2 : ML_TRACE_WORDS_MAX;
+        if (!Now.Recorded.empty() && (Form != Now.Form || Now.Recorded.size() >= Most))
+          End(&I, nullptr); // before it: the words of its own segment follow
+        if (Now.Recorded.empty() && Form != ML_TRACE_WORDS && Now.Implied)
+          End(&I, nullptr);
+        Now.Form = Form;
+        Now.Recorded.push_back(Number);
+      }
+      if (isOpaque(I) && !I.isTerminator()) // a copy by a function that may not return: told when it has
+        End(nullptr, &I);
+    }
+  }
+}
+
+// ---- loops --------------------------------------------------------------------------------------------------------
+
+/// No call in it that may not return, and one way in.
+bool FunctionTracer::Implementation::isClosed(const Loop *L) const {
+  for (BasicBlock *BB : L->blocks()) {
+    for (const Instruction &I : *BB)
+      if (mayTrace(I))
+        return false;
+    const Instruction *End = BB->getTerminator();
+    if (!isa<BranchInst>(End) && !isa<SwitchInst>(End) && !isa<UnreachableInst>(End))
+      return false;
+  }
+  for (BasicBlock *Before : predecessors(L->getHeader()))
+    if (const Instruction *End = Before->getTerminator(); !isa<BranchInst>(End) && !isa<SwitchInst>(End))
+      return false;
+  return true;
+}
+
+AllocaInst *FunctionTracer::Implementation::heldAt(const BasicBlock *BB) const {
+  for (const Loop *L = LI->getLoopFor(BB); L; L = L->getParentLoop())
+    if (auto Found = HeldIn.find(L); Found != HeldIn.end())
+      return Found->second;
+  return nullptr;
+}
+
+/// A register holds `left` while the loop runs.
+void FunctionTracer::Implementation::holdInRegister(Loop *L) {
+  BasicBlock *Before = L->getLoopPreheader();
+  SmallVector<BasicBlock *, 4> Exits;
+  L->getUniqueExitBlocks(Exits);
+  if (!Before || !L->hasDedicatedExits() || any_of(Exits, [](const BasicBlock *Exit) { return Exit->isEHPad(); }))
+    return;
+  IRBuilder<> B(&*F.getEntryBlock().getFirstInsertionPt());
+  B.SetCurrentDebugLocation(DebugLoc());
+  AllocaInst *Left = B.CreateAlloca(I64, nullptr, "memlens.left");
+  Held.push_back(Left);
+  HeldIn[L] = Left;
+  B.SetInsertPoint(Before->getTerminator());
+  B.SetCurrentDebugLocation(DebugLoc());
+  B.CreateStore(load(B, I64, Thread), Left);
+  for (BasicBlock *Exit : Exits) {
+    B.SetInsertPoint(startOf(*Exit));
+    B.SetCurrentDebugLocation(DebugLoc());
+    store(B, B.CreateLoad(I64, Left), Thread);
+  }
+}
+
+/// A loop whose accesses are known before it runs: where so many are left, they are taken off at once and a copy without any of our code
+/// runs.
+void FunctionTracer::Implementation::passAtOnce(Loop *L) {
+  BasicBlock *Latch = L->getLoopLatch(), *Exit = L->getUniqueExitBlock();
+  if (!L->isInnermost() || !L->isLoopSimplifyForm() || !Latch || !Exit || L->getExitingBlock() != Latch || !isClosed(L) ||
+      Exit->isEHPad())
+    return;
+  unsigned Each = 0, Size = 0;
+  for (const Segment &S : Segments) {
+    const BasicBlock *BB = S.block();
+    if (!L->contains(BB))
+      continue;
+    if (S.Form == ML_TRACE_LANES || !DT->dominates(BB, Latch))
+      return;
+    Each += S.executed();
+  }
+  for (const BasicBlock *BB : L->blocks())
+    for (const Instruction &I : *BB) {
+      if (const auto *Call = dyn_cast<CallBase>(&I); Call && (Call->cannotDuplicate() || Call->isConvergent()))
+        return;
+      ++Size;
+    }
+  const SCEV *Taken = SE->getBackedgeTakenCount(L);
+  if (!Each || Each > 4096 || Size > MostCopied || isa<SCEVCouldNotCompute>(Taken) || !Taken->getType()->isIntegerTy() ||
+      SE->getTypeSizeInBits(Taken->getType()) > 64)
+    return;
+  const SCEV *Times = SE->getAddExpr(SE->getNoopOrZeroExtend(Taken, I64), SE->getOne(I64));
+  BasicBlock *Check = L->getLoopPreheader();
+  SCEVExpander Expander(*SE, F.getParent()->getDataLayout(), "memlens.trips");
+  if (!Expander.isSafeToExpandAt(Times, Check->getTerminator()) ||
+      Expander.isHighCostExpansion({Times}, L, ExpansionBudget, &FAM.getResult<TargetIRAnalysis>(F), Check->getTerminator()))
+    return;
+  Value *Trips = Expander.expandCodeFor(Times, I64, Check->getTerminator());
+
+  formLCSSA(*L, *DT, LI, SE);
+  BasicBlock *Before = SplitBlock(Check, Check->getTerminator(), DT, LI);
+  ValueToValueMapTy Map;
+  SmallVector<BasicBlock *, 8> Copies;
+  Loop *Copy = cloneLoopWithPreheader(Before, Check, L, Map, ".memlens", LI, DT, Copies);
+  remapInstructionsInBlocks(Copies, Map);
+  BasicBlock *CopyBefore = cast<BasicBlock>(Map[Before]);
+  (void)Copy;
+  for (PHINode &Phi : Exit->phis()) {
+    Value *Mine = Phi.getIncomingValueForBlock(Latch);
+    auto Found = Map.find(Mine);
+    Phi.addIncoming(Found != Map.end() ? static_cast<Value *>(Found->second) : Mine, cast<BasicBlock>(Map[Latch]));
+  }
+  DT->changeImmediateDominator(Exit, Check);
+  SE->forgetTopmostLoop(L);
+  for (PHINode &Phi : Exit->phis())
+    SE->forgetValue(&Phi);
+
+  IRBuilder<> B(Check->getTerminator());
+  B.SetCurrentDebugLocation(DebugLoc());
+  AllocaInst *Register = heldAt(L->getHeader()); // set before the loop, written when it is left
+  Value *Place = Register ? static_cast<Value *>(Register) : Thread;
+  Value *Left = Register ? B.CreateLoad(I64, Register) : load(B, I64, Thread);
+  Value *All = B.CreateMul(Trips, ConstantInt::get(I64, Each));
+  Value *Fits = B.CreateICmpULE(All, Left);
+  if (SE->getTypeSizeInBits(Taken->getType()) == 64 && Each > 1) // the product may be too large for 64 bits
+    Fits = B.CreateAnd(Fits, B.CreateICmpULE(Trips, Left));
+  MDNode *Often = MDBuilder(F.getContext()).createBranchWeights(1 << 10, 1);
+  B.CreateCondBr(Fits, CopyBefore, Before, Often);
+  Check->getTerminator()->eraseFromParent();
+  B.SetInsertPoint(CopyBefore->getTerminator());
+  B.SetCurrentDebugLocation(DebugLoc());
+  Value *Rest = B.CreateSub(Left, All);
+  if (Register)
+    B.CreateStore(Rest, Place);
+  else
+    store(B, Rest, Place);
+}
+
+// ---- segments -------------------------------------------------------------------------------------------------------
+
+/// The address, computed once more out of line: the one of the usual path can then stay part of its instruction.
+Value *FunctionTracer::Implementation::again(IRBuilder<> &B, Value *Address, unsigned Depth) {
+  auto *I = dyn_cast<Instruction>(Address);
+  const bool IsCheap = I && Depth < DeepestAddress &&
+                       (isa<GetElementPtrInst>(I) || isa<CastInst>(I) ||
+                        (isa<BinaryOperator>(I) && isa<Constant>(I->getOperand(1)) && !I->isIntDivRem()));
+  if (!IsCheap || I->getType()->isVectorTy())
+    return Address;
+  Instruction *Mine = I->clone();
+  for (Use &U : Mine->operands())
+    if (isa<Instruction>(U.get()))
+      U.set(again(B, U.get(), Depth + 1));
+  Mine->setDebugLoc(DebugLoc());
+  B.Insert(Mine);
+  return Mine;
+}
+
+/// The addresses of a gather or scatter, a vector of 64-bit numbers, and which of them take part (null = all).
+Value *FunctionTracer::Implementation::lanes(IRBuilder<> &B, const Access &A, Value *&Mask) {
+  const Site &S = Sites[A.Site];
+  Value *Where = S.At->getOperand(A.Operand);
+  Mask = S.Mask;
+  if (auto *V = dyn_cast<VectorType>(Where->getType()))
+    return B.CreatePtrToInt(Where, VectorType::get(I64, V->getElementCount()));
+  // Of one machine: a base, a vector of indices and, as the last operand, a scale.
+  const auto *Call = cast<CallBase>(S.At);
+  Value *Index = Call->getArgOperand(A.Operand == 0 ? 2 : A.Operand + 1);
+  if (!isa<FixedVectorType>(Index->getType()))
+    Index = Call->getArgOperand(2);
+  auto *V = dyn_cast<FixedVectorType>(Index->getType());
+  auto *Scale = dyn_cast<ConstantInt>(Call->getArgOperand(Call->arg_size() - 1));
+  if (!V || !Scale)
+    return nullptr;
+  auto *Wide = FixedVectorType::get(I64, V->getNumElements());
+  Value *Far = B.CreateMul(B.CreateSExt(Index, Wide), ConstantInt::get(Wide, Scale->getZExtValue()));
+  return B.CreateAdd(Far, B.CreateVectorSplat(V->getNumElements(), B.CreatePtrToInt(Where, I64)));
+}
+
+void FunctionTracer::Implementation::writeWords(IRBuilder<> &B, const Segment &S, Value *Words) {
+  unsigned At = 1;
+  for (unsigned Number : S.Recorded) {
+    const Access &A = Accesses[Number];
+    Value *Address = again(B, Sites[A.Site].At->getOperand(A.Operand), 0);
+    store(B, B.CreatePtrToInt(Address, I64), B.CreateConstGEP1_64(I64, Words, At++));
+    if (S.Form == ML_TRACE_SIZED)
+      store(B, bytesOf(B, Sites[A.Site]), B.CreateConstGEP1_64(I64, Words, At++));
+  }
+}
+
+/// Code that finds room for a header and `Count` words, from where `B` stands; `B` then stands where they are written. The block has no
+/// terminator.
+FunctionTracer::Implementation::Room FunctionTracer::Implementation::askForRoom(IRBuilder<> &B, Value *Left, Value *Header,
+                                                                                Value *Count, BasicBlock *Before) {
+  Module &M = *F.getParent();
+  LLVMContext &C = F.getContext();
+  Type *Pointer = PointerType::get(C, 0);
+  BasicBlock *Here = B.GetInsertBlock();
+  Value *Cursor = load(B, Pointer, member(B, 1)), *Limit = load(B, Pointer, member(B, 2));
+  Value *Ahead = B.CreateAdd(Count, ConstantInt::get(I64, 1));
+  // Inside a window nothing is left, but for a loop that held it in a register while a signal handler opened one: the runtime is to know.
+  Value *IsFull = B.CreateOr(B.CreateICmpUGT(B.CreateGEP(I64, Cursor, Ahead), Limit), B.CreateIsNotNull(Left));
+  BasicBlock *Ask = BasicBlock::Create(C, "memlens.ask", &F, Before), *Write = BasicBlock::Create(C, "memlens.write", &F, Before),
+             *Done = BasicBlock::Create(C, "memlens.done", &F, Before);
+  if (Loop *L = LI->getLoopFor(Here))
+    for (BasicBlock *BB : {Ask, Write, Done})
+      L->addBasicBlockToLoop(BB, *LI);
+  B.CreateCondBr(IsFull, Ask, Write);
+  B.SetInsertPoint(Ask);
+  FunctionCallee Callee = M.getOrInsertFunction("__memlens_trace_room", Pointer, I64, I64);
+  auto *Function = cast<llvm::Function>(Callee.getCallee());
+  const Triple T(M.getTargetTriple());
+  const CallingConv::ID Convention = T.getArch() == Triple::x86_64 || T.isAArch64() ? CallingConv::PreserveMost : CallingConv::C;
+  Function->setCallingConv(Convention);
+  Function->setDoesNotThrow();
+  Function->addFnAttr(Attribute::WillReturn);
+  Function->addFnAttr(Attribute::NonLazyBind); // binding it late would not keep all registers
+  CallInst *Found = B.CreateCall(Callee, {Left, Header});
+  Found->setCallingConv(Convention);
+  B.CreateCondBr(B.CreateIsNull(Found), Done, Write);
+  B.SetInsertPoint(Write);
+  PHINode *Words = B.CreatePHI(Pointer, 2);
+  Words->addIncoming(Cursor, Here);
+  Words->addIncoming(Found, Ask);
+  store(B, B.CreateGEP(I64, Words, Ahead), member(B, 1)); // first: a signal handler that records too writes behind
+  store(B, Header, Words);
+  return {Write, Done, Words};
+}
+
+void FunctionTracer::Implementation::writeSegment(const Segment &S) {
+  LLVMContext &C = F.getContext();
+  Instruction *Place = S.Before ? S.Before : S.After->getNextNode();
+  IRBuilder<> B(Place);
+  B.SetCurrentDebugLocation(DebugLoc());
+  uint64_t Stores = 0;
+  for (unsigned I = 0; I < S.Recorded.size(); ++I)
+    Stores |= uint64_t(Accesses[S.Recorded[I]].IsStore) << I;
+  uint64_t Bits = uint64_t(S.First) | uint64_t(S.Implied) << ML_TRACE_IMPLIED_SHIFT | uint64_t(S.Form) << ML_TRACE_FORM_SHIFT |
+                  Stores << ML_TRACE_STORES_SHIFT;
+  // How many words, and how many accesses.
+  Value *Executed, *Count;
+  Value *Lanes = nullptr, *Mask = nullptr;
+  unsigned LaneCount = 0;
+  if (S.Form == ML_TRACE_LANES) {
+    Lanes = lanes(B, Accesses[S.Recorded[0]], Mask);
+    if (!Lanes || !isa<FixedVectorType>(Lanes->getType()))
+      return; // scalable: not told
+    LaneCount = cast<FixedVectorType>(Lanes->getType())->getNumElements();
+    if (Mask) {
+      const Site &Gather = Sites[Accesses[S.Recorded[0]].Site];
+      Count = B.CreateUDiv(bytesOf(B, Gather), ConstantInt::get(I64, Gather.LaneBytes));
+    } else {
+      Count = ConstantInt::get(I64, LaneCount);
+    }
+    Executed = Count;
+  } else {
+    Count = ConstantInt::get(I64, S.Form == ML_TRACE_SIZED ? 2 * S.Recorded.size() : S.Recorded.size());
+    Executed = ConstantInt::get(I64, S.executed());
+  }
+
+  AllocaInst *Register = heldAt(Place->getParent());
+  Value *Left = Register ? static_cast<Value *>(B.CreateLoad(I64, Register)) : load(B, I64, Thread);
+  Value *Difference = B.CreateBinaryIntrinsic(Intrinsic::usub_with_overflow, Left, Executed);
+  Value *Rest = B.CreateExtractValue(Difference, 0);
+  if (Register)
+    B.CreateStore(Rest, Register);
+  else
+    store(B, Rest, Thread);
+  Value *IsTime = B.CreateExtractValue(Difference, 1);
+  MDNode *Seldom = MDBuilder(C).createBranchWeights(1, 1 << 20);
+  Instruction *End = SplitBlockAndInsertIfThen(IsTime, Place, false, Seldom);
+  BasicBlock *Out = End->getParent(), *Join = cast<BranchInst>(End)->getSuccessor(0);
+  if (Loop *L = LI->getLoopFor(Out->getSinglePredecessor())) {
+    L->addBasicBlockToLoop(Out, *LI);
+    if (!LI->getLoopFor(Join))
+      L->addBasicBlockToLoop(Join, *LI);
+  }
+
+  B.SetInsertPoint(End);
+  B.SetCurrentDebugLocation(DebugLoc());
+  Value *Before = B.CreateAdd(Rest, Executed); // computed again, so that no register keeps it
+  if (!Register)
+    store(B, Before, Thread);
+  Value *Header = B.CreateAdd(firstSite(B, Descriptor), ConstantInt::get(I64, Bits));
+  Header = B.CreateAdd(Header, B.CreateShl(Count, ML_TRACE_WORDS_SHIFT));
+  End->eraseFromParent();
+  B.SetInsertPoint(Out);
+  auto [Write, Done, Words] = askForRoom(B, Before, Header, Count, Join);
+  if (S.Form == ML_TRACE_LANES) {
+    // Lanes that take no part leave no word: the next one is written over theirs, the last behind the end, which is ours too.
+    Value *At = ConstantInt::get(I64, 1);
+    Value *Takes = nullptr;
+    if (Mask) {
+      Takes = Mask;
+      if (const unsigned Width = Mask->getType()->getScalarSizeInBits(); Width > 1) {
+        Takes = B.CreateBitCast(Takes, FixedVectorType::get(B.getIntNTy(Width), LaneCount));
+        Takes = B.CreateICmpSLT(Takes, Constant::getNullValue(Takes->getType()));
+      }
+    }
+    for (unsigned Lane = 0; Lane < LaneCount; ++Lane) {
+      store(B, B.CreateExtractElement(Lanes, Lane), B.CreateGEP(I64, Words, At));
+      Value *Step = Takes ? B.CreateZExt(B.CreateExtractElement(Takes, Lane), I64) : ConstantInt::get(I64, 1);
+      At = B.CreateAdd(At, Step);
+    }
+  } else {
+    writeWords(B, S, Words);
+  }
+  B.CreateBr(Done);
+  B.SetInsertPoint(Done);
+  if (Register)
+    B.CreateStore(load(B, I64, Thread), Register);
+  B.CreateBr(Join);
+}
+
+/// The processor itself takes the addresses down (ptwrite), if the runtime has found that it can and somebody asks for it: elsewhere the
+/// instruction does not exist.
+void FunctionTracer::Implementation::writeForProcessor(const Segment &S) {
+  if (S.Recorded.empty() || S.Form == ML_TRACE_LANES)
+    return;
+  Module &M = *F.getParent();
+  LLVMContext &C = F.getContext();
+  Instruction *Place = S.Before ? S.Before : S.After->getNextNode();
+  IRBuilder<> B(Place);
+  B.SetCurrentDebugLocation(DebugLoc());
+  Constant *Enabled = M.getOrInsertGlobal("__memlens_trace_ptwrite", B.getInt8Ty());
+  LoadInst *IsEnabled = B.CreateAlignedLoad(B.getInt8Ty(), Enabled, Align(1));
+  markOurs(*IsEnabled);
+  MDNode *Seldom = MDBuilder(C).createBranchWeights(1, 1 << 20);
+  B.SetInsertPoint(SplitBlockAndInsertIfThen(B.CreateIsNotNull(IsEnabled), Place, false, Seldom));
+  // In bytes: not every assembler knows it. F3 REX.W 0F AE /4 with rax.
+  InlineAsm *Instruction = InlineAsm::get(FunctionType::get(B.getVoidTy(), {I64}, false), ".byte 0xf3, 0x48, 0x0f, 0xae, 0xe0",
+                                          "{rax},~{dirflag},~{fpsr},~{flags}", true);
+  for (unsigned Number : S.Recorded) {
+    const Access &A = Accesses[Number];
+    B.SetCurrentDebugLocation(DebugLoc());
+    Value *Address = B.CreatePtrToInt(again(B, Sites[A.Site].At->getOperand(A.Operand), 0), I64);
+    B.CreateCall(Instruction, {Address})->setDebugLoc(Sites[A.Site].At->getDebugLoc()); // the trace names it by its place in the code
+  }
+}
+
+void FunctionTracer::Implementation::write(GlobalVariable *TheDescriptor, Table &Result) {
+  Descriptor = TheDescriptor;
+  Thread = threadVariable(*F.getParent(), "__memlens_trace", StructType::get(F.getContext(), {I64, I64, I64}));
+  takeAnalyses();
+  for (Loop *L : LI->getLoopsInPreorder())
+    if (!V.isUntouched(L->getHeader()) && isClosed(L)) {
+      // A block of its own before it: what is told of the code before the loop is told before the loop's own code begins.
+      if (BasicBlock *Before = L->getLoopPreheader())
+        SplitBlock(Before, Before->getTerminator(), DT, LI);
+      else
+        InsertPreheaderForLoop(L, DT, LI, nullptr, false);
+      formDedicatedExitBlocks(L, DT, LI, nullptr, false);
+    }
+  takeAnalyses();
+  cut();
+  std::vector<unsigned> Order; // of the recorded sites
+  for (Segment &S : Segments) {
+    S.First = Order.size();
+    Order.insert(Order.end(), S.Recorded.begin(), S.Recorded.end());
+  }
+  if (Order.size() >= ML_TRACE_FIRST_SITE) { // numbers of functions that are not registered yet
+    F.getContext().diagnose(DiagnosticInfoUnsupported(
+        F, "memlens: function '" + F.getName() + "' has " + Twine(Order.size()) + " addresses and can have " +
+               Twine(ML_TRACE_FIRST_SITE - 1) + ": it is not traced", DiagnosticLocation(), DS_Warning));
+    return;
+  }
+  auto Needs = [&](const Loop *L) { return any_of(Segments, [&](const Segment &S) { return L->contains(S.block()); }); };
+  std::vector<Loop *> Loops;
+  for (Loop *L : LI->getLoopsInPreorder())
+    if (!V.isUntouched(L->getHeader()) && Needs(L))
+      Loops.push_back(L);
+  // Outermost loops first: what is inside them uses their register.
+  if (O.Keep && !O.Ptwrite)
+    for (Loop *L : Loops)
+      if (isClosed(L) && !heldAt(L->getHeader()))
+        holdInRegister(L);
+  if (O.Trips && !O.Ptwrite)
+    for (Loop *L : Loops)
+      passAtOnce(L);
+  for (const Segment &S : Segments) {
+    if (O.Ptwrite)
+      writeForProcessor(S);
+    else
+      writeSegment(S);
+  }
+  if (!Held.empty()) {
+    DT->recalculate(F);
+    PromoteMemToReg(Held, *DT);
+  }
+  Recorded = Order.size();
+  for (unsigned Number : Order) {
+    const Access &A = Accesses[Number];
+    Result.Traced.push_back({A.Site, A.Is.Class, A.Is.Kind, A.Is.Step, A.IsWritten, bytesOfOne(A)});
+  }
+  for (const Access &A : Accesses)
+    if (A.Is.Class == ML_TRACE_CONSTANT)
+      Result.Traced.push_back({A.Site, A.Is.Class, A.Is.Kind, A.Is.Step, A.IsWritten, bytesOfOne(A)});
+}
+
+FunctionTracer::FunctionTracer(Function &F, FunctionAnalysisManager &FAM, const Options &O, const Versions &V,
+                               const std::vector<Site> &Sites)
+    : I(std::make_unique<Implementation>(F, FAM, O, V, Sites)) {}
+FunctionTracer::~FunctionTracer() = default;
+void FunctionTracer::write(GlobalVariable *Descriptor, Table &Result) { I->write(Descriptor, Result); }
+unsigned FunctionTracer::recordedSites() const { return I->Recorded; }
+
+} // namespace memlens

@@ -1,0 +1,84 @@
+; MEMLENS_PASS: trace;no-count
+; What is left is held in a register while a loop without calls runs, and written back where it is left.
+target triple = "x86_64-unknown-linux-gnu"
+
+; CHECK-LABEL: define i64 @chase
+; CHECK: entry:
+; CHECK: %[[LEFT:.*]] = load i64, ptr @__memlens_trace
+; CHECK: loop:
+; CHECK: phi i64
+; CHECK: usub.with.overflow.i64(i64 %{{.*}}, i64 1)
+; CHECK-NOT: store i64 %{{.*}}, ptr @__memlens_trace
+; CHECK: memlens.done:
+; CHECK: load i64, ptr @__memlens_trace
+; CHECK: done:
+; CHECK: store i64 %{{.*}}, ptr @__memlens_trace
+; CHECK: ret i64
+define i64 @chase(ptr %p) {
+entry:
+  br label %loop
+loop:
+  %q = phi ptr [ %p, %entry ], [ %next, %loop ]
+  %n = phi i64 [ 0, %entry ], [ %m, %loop ]
+  %next = load ptr, ptr %q
+  %m = add i64 %n, 1
+  %end = icmp eq ptr %next, null
+  br i1 %end, label %done, label %loop
+done:
+  ret i64 %m
+}
+
+; The accesses of this one are known before it runs: if so many are left they are taken off at once, and a copy runs that has none of
+; our code.
+; CHECK-LABEL: define void @fill
+; CHECK: %[[ALL:.*]] = mul i64 %{{.*}}, 2
+; CHECK: %[[FITS:.*]] = icmp ule i64 %[[ALL]], %{{.*}}
+; CHECK: br i1 %{{.*}}, label %[[PURE:.*]], label %{{.*}}, !prof
+; CHECK: [[PURE]]:
+; CHECK: sub i64 %{{.*}}, %[[ALL]]
+; CHECK: loop.memlens:
+; CHECK-NOT: usub
+; CHECK: br i1 %{{.*}}, label %{{.*}}, label %loop.memlens
+; CHECK: ret void
+define void @fill(ptr %p, ptr %q, i64 %n) {
+entry:
+  %any = icmp ne i64 %n, 0
+  br i1 %any, label %before, label %done
+before:
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %before ], [ %next, %loop ]
+  %a = getelementptr i32, ptr %p, i64 %i
+  %b = getelementptr i32, ptr %q, i64 %i
+  %v = load i32, ptr %b
+  store i32 %v, ptr %a
+  %next = add nuw i64 %i, 1
+  %end = icmp eq i64 %next, %n
+  br i1 %end, label %done, label %loop
+done:
+  ret void
+}
+
+; An access that not every iteration makes: nothing is known before.
+; CHECK-LABEL: define void @sometimes
+; CHECK-NOT: loop.memlens
+; CHECK: ret void
+define void @sometimes(ptr %p, i64 %n) {
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %on ]
+  %a = getelementptr i32, ptr %p, i64 %i
+  %v = load i32, ptr %a
+  %odd = icmp ne i32 %v, 0
+  br i1 %odd, label %then, label %on
+then:
+  store i32 0, ptr %a
+  br label %on
+on:
+  %next = add nuw i64 %i, 1
+  %end = icmp eq i64 %next, %n
+  br i1 %end, label %done, label %loop
+done:
+  ret void
+}
