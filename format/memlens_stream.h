@@ -1,6 +1,6 @@
 /* The writer of a window's delta stream; FORMAT.md, "The delta stream of `window` records", is the contract.
  *
- * For hot paths: inside the emulator's plugin, later inside instrumented programs. It allocates nothing, calls nothing,
+ * For hot paths: inside the emulator's plugin, inside instrumented programs. It allocates nothing, calls nothing,
  * and writes only to the stream state and to the caller's buffer. One state belongs to one thread.
  *
  *   static _Thread_local struct ml_stream stream;   // zeros are a fresh state
@@ -45,6 +45,8 @@ static inline void ml_stream_begin(struct ml_stream *stream) {
 static inline uint64_t ml_stream_zigzag(uint64_t difference) {
   return (difference << 1) ^ (0 - (difference >> 63));
 }
+
+static inline uint64_t ml_stream_unzigzag(uint64_t value) { return (value >> 1) ^ (0 - (value & 1)); }
 
 /* A varint of any length; writes 8 or 10 bytes, returns its end. */
 static inline unsigned char *ml_stream_varint(unsigned char *at, uint64_t value) {
@@ -116,18 +118,25 @@ static inline unsigned char *ml_stream_add_pc(struct ml_stream *stream, unsigned
   return at + 3 + first_two + second_two + third_two;
 }
 
-/* Appends an access of a numbered site: encoding site_delta; width and kind are in the module's site table. */
+/* Appends an access of a numbered site: encoding site_delta; width and kind are in the table of sites. */
 static inline unsigned char *ml_stream_add_site(struct ml_stream *stream, unsigned char *at, uint64_t site,
                                                 uint64_t address) {
-  uint64_t *last = &stream->last[site % ML_STREAM_ENTRIES];
+  const uint64_t code = site * 2;
+  uint64_t *last = &stream->last[code % ML_STREAM_ENTRIES];
   uint64_t before = *last;
-  uint64_t first = ml_stream_zigzag(site - stream->previous), second = ml_stream_zigzag(address - before);
+  uint64_t first = ml_stream_zigzag(code - stream->previous), second = ml_stream_zigzag(address - before);
   if (__builtin_expect(((first | second) >= UINT64_C(1) << 14) | (before == 0), 0))
-    return ml_stream_add_long(stream, at, site, address, 0);
-  stream->previous = site;
+    return ml_stream_add_long(stream, at, code, address, 0);
+  stream->previous = code;
   *last = address;
   at = ml_stream_varint_short(at, first);
   return ml_stream_varint_short(at, second);
+}
+
+/* The same for a site whose width is known only at run time; `bytes` is not 0. */
+static inline unsigned char *ml_stream_add_site_sized(struct ml_stream *stream, unsigned char *at, uint64_t site,
+                                                      uint64_t address, uint32_t bytes) {
+  return ml_stream_add_long(stream, at, site * 2 + 1, address, bytes);
 }
 
 #endif

@@ -55,12 +55,14 @@ class ProcessContent(ctypes.Structure):
         *("parent_pid", "ticks_per_second", "start_ticks", "start_ns", "last_ticks", "last_ns", "read_cost_ticks"),
         *("switch_cost_ticks", "clock", "counters_used", "functions_refused", "threads_started", "threads_merged"),
         *("regions_refused", "events_open", "event_error", "events_mask", "switches_ignored", "regions_too_deep"),
+        *("trace_state", "trace_executed", "trace_windows", "trace_recorded", "trace_implied", "trace_dropped_windows"),
+        *("trace_dropped", "trace_late", "trace_torn", "trace_interrupted", "trace_unregistered"),
     )
 
 
 class ModuleContent(ctypes.Structure):
     _fields_ = [
-        *u64("first_counter", "counters", "functions", "load_bias"),
+        *u64("first_counter", "counters", "functions", "first_site", "sites", "load_bias"),
         ("build_id_bytes", U32),
         ("path_bytes", U32),
         ("build_id", ctypes.c_uint8 * 64),
@@ -122,7 +124,7 @@ class Arena:
         os.truncate(self.fd, file_bytes)
         self.token = (secrets.randbits(64) | 1, secrets.randbits(64) | 1)
         directory_end = DIRECTORY_BYTE + ENTRIES * ctypes.sizeof(Entry)
-        header = Header(MAGIC, 1, (U64 * 2)(*self.token), file_bytes, directory_end)
+        header = Header(MAGIC, 2, (U64 * 2)(*self.token), file_bytes, directory_end)
         header.counters_max = counters_max
         header.threads_max = settings.pop("threads_max", 256)
         events = settings.pop("event_list", ())

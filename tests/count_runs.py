@@ -65,7 +65,7 @@ def counted_functions(path: Path) -> int:
     """How many counted functions a file carries."""
     listed = subprocess.run(["readelf", "-SW", path], capture_output=True, text=True, check=True).stdout
     fields = [line.split("]")[1].split() for line in listed.splitlines() if " memlens_functions " in line]
-    return sum(int(field[4], 16) for field in fields) // 24
+    return sum(int(field[4], 16) for field in fields) // 40
 
 
 def counted_run(

@@ -115,7 +115,7 @@ def _functions(path: Path, _changed: int) -> tuple[Counted, ...]:
     address, records = found["memlens_functions"]
     tables_address, tables = found["memlens_tables"]
     result, first = [], 0
-    for at in range(0, len(records), 24):
+    for at in range(0, len(records), 40):
         offset, distance, counters, size = struct.unpack_from("<QqII", records, at)
         assert offset == 0
         start = address + at + 8 + distance - tables_address

@@ -129,8 +129,10 @@ def sections(functions: list[Function]) -> tuple[bytes, int, bytes, int]:
     heads, tables = b"", b""
     for number, function in enumerate(functions):
         table = function.table()
-        member = FUNCTIONS_ADDRESS + 24 * number + 8
-        heads += struct.pack("<QqII", 0, TABLES_ADDRESS + len(tables) - member, len(function.counters), len(table))
+        member = FUNCTIONS_ADDRESS + 40 * number + 8
+        heads += struct.pack(
+            "<QqIIQII", 0, TABLES_ADDRESS + len(tables) - member, len(function.counters), len(table), 0, 0, 0
+        )
         tables += table
     return heads, FUNCTIONS_ADDRESS, tables, TABLES_ADDRESS
 
@@ -195,7 +197,7 @@ def build_program(path: Path, functions: list[Function], body: str, *, flags: tu
         )
     # The difference of two addresses in different sections is the assembler's to compute.
     entries = "\\n".join(
-        f".quad 0\\n.quad table_{number} - .\\n.long {len(function.counters)}\\n.long {len(function.table())}"
+        f".quad 0\\n.quad table_{number} - .\\n.long {len(function.counters)}\\n.long {len(function.table())}\\n.quad 0\\n.quad 0"
         for number, function in enumerate(functions)
     )
     source = path.with_suffix(".c")

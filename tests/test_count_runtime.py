@@ -137,7 +137,7 @@ def test_the_archive_defines_no_name_that_a_program_could_have(builder: Builder)
         check=True,
     ).stdout
     names = {line.split()[2] for line in listed.splitlines() if len(line.split()) == 3}
-    prefixes = ("__memlens_count_", "__wrap_", "memlens_count_abi_", "memlens_region_events_")
+    prefixes = ("__memlens_count_", "__memlens_trace", "__wrap_", "memlens_count_abi_", "memlens_region_events_")
     others = {name for name in names if not name.startswith(prefixes)}
     assert others == {"pthread_create", "thrd_create", "ompt_start_tool"}
 

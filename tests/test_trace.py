@@ -65,14 +65,35 @@ def test_what_is_encoded_is_decoded_by_the_documented_and_the_native_decoder(tra
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 5000), numbers), max_size=80))
-def test_site_streams_round_trip(trace: list[tuple[int, int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(st.integers(0, 5000), st.integers(0, 2**32 - 1)), numbers,
+            st.one_of(st.just(0), st.integers(1, 200), st.integers(1, 2**32 - 1)),
+        ),
+        max_size=80,
+    ),
+    st.integers(1, 90),
+)  # fmt: skip
+def test_site_streams_round_trip(trace: list[tuple[int, int, int]], batch: int) -> None:
+    """Bytes 0: the site's table tells them, and the stream has none."""
     codes, addresses = (np.array([t[i] for t in trace], dtype=np.uint64) for i in (0, 1))
+    n_bytes = np.array([t[2] for t in trace], dtype=np.uint32)
+    stream = bytes(_core.encode_stream(codes, addresses, n_bytes, np.zeros(0, dtype=np.uint8)))
+    found = decode(stream, len(trace), pc_delta=False)
+    assert [(site, address, width or 0) for site, address, width, _ in found] == trace
+    assert native(stream, len(trace), encoding=1, batch=batch) == [(*access, 0) for access in trace]
+    assert _core.is_sound_stream(stream, len(trace), 1)
+
+
+def test_strided_accesses_of_three_sites_take_two_bytes() -> None:
+    codes = np.tile(np.array([65536, 65537, 65538], dtype=np.uint64), 1000)
+    addresses = np.repeat(np.arange(1000, dtype=np.uint64) * np.uint64(8), 3) + np.tile(
+        np.array([0x7F0000000000, 0x7F1000000000, 0x7F2000000000], dtype=np.uint64), 1000
+    )
     none32, none8 = np.zeros(0, dtype=np.uint32), np.zeros(0, dtype=np.uint8)
     stream = bytes(_core.encode_stream(codes, addresses, none32, none8))
-    assert [access[:2] for access in decode(stream, len(trace), pc_delta=False)] == trace
-    found = native(stream, len(trace), encoding=1)
-    assert found is not None and [access[:2] for access in found] == trace
+    assert len(stream) <= 2 * 3000 + 40
 
 
 @settings(max_examples=500, deadline=None)

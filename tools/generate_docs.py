@@ -527,6 +527,28 @@ TABLES |= {
         "Functions that counted code calls and no counted module has.",
         {"callee": "linkage name", "library": "library that defines it, null = none was found"},
     ),
+    "count_traced": (
+        "Addresses that traced code records or implies, from the tables of its modules.",
+        {
+            "module": MODULE, "number": "number among the recorded ones of its module, from 0; null = a constant, which is implied",
+            "site": "joins `count_sites.site`", "class": "constant, strided or irregular",
+            "kind": "plain, or of irregular ones: indirect (through a loaded pointer), computed (a loaded or computed index), chase (the loaded "
+            "value leads to the next address)",
+            "stride_bytes": "step of a strided one in the loop around it, else null", "is_written": "of a copy: what it writes",
+            "bytes": "bytes of one access, 0 = the stream tells",
+        },
+    ),
+    "trace_sites": (
+        "The same with names and codes: what the compiler knows of each address in a trace. Joins `accesses.code`.",
+        {
+            "code": "joins `accesses.code` and `sites.id`", "module": "file", "build_id": "build-id of the module, its path when it has none",
+            "number": "as in `count_traced`", "function": "function, an inlined one by its own name",
+            "inlined_into": "the functions it was inlined into, innermost first", "file": "source file", "line": "source line", "column": "source column",
+            "site": "joins `count_sites.site` of its module", "operation": "load, store or atomic", "bytes": "bytes of one access, 0 = known only at run time",
+            "class": "constant, strided or irregular", "kind": "as in `count_traced`", "stride_bytes": "as in `count_traced`",
+            "implied": "true: it is not recorded, its executions are in `windows.implied_constant`",
+        },
+    ),
 }  # fmt: skip
 CODE = "code location of `pc`, null when it is not known; joins `sites.id`"
 TAILS = {

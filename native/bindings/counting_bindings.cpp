@@ -73,6 +73,16 @@ nb::dict decode(const nb::bytes& functions, uint64_t functions_address, const nb
   sites["callee"] = owned(std::move(found.sites.callee));
   sites["bytes"] = owned(std::move(found.sites.bytes));
   sites["bytes_counter"] = owned(std::move(found.sites.bytes_counter));
+  nb::dict traced;
+  traced["number"] = owned(std::move(found.traced.number));
+  traced["site"] = owned(std::move(found.traced.site));
+  traced["class"] = owned(std::move(found.traced.address_class));
+  traced["kind"] = owned(std::move(found.traced.kind));
+  traced["is_written"] = owned(std::move(found.traced.is_written));
+  traced["step_bytes"] = owned(std::move(found.traced.step_bytes));
+  traced["bytes"] = owned(std::move(found.traced.bytes));
+  result["traced"] = traced;
+  result["trace_sites"] = found.trace_sites;
   result["strings"] = strings;
   result["functions"] = functions_of;
   result["counter_kind"] = owned(std::move(found.counter_kind));

@@ -180,9 +180,10 @@ class AccessReader {
 nb::bytes encode_stream(const Input<uint64_t>& codes, const Input<uint64_t>& addresses, const Input<uint32_t>& bytes,
                         const Input<uint8_t>& operations) {
   const size_t count = codes.size();
-  const bool is_pc = bytes.size() == count && operations.size() == count;
-  if (addresses.size() != count || (!is_pc && (bytes.size() != 0 || operations.size() != 0)))
-    throw nb::value_error("the columns have one length; bytes and operations are empty for site_delta");
+  const bool is_pc = bytes.size() == count && operations.size() == count && count != 0;
+  const bool has_bytes = bytes.size() == count;
+  if (addresses.size() != count || (!is_pc && ((!has_bytes && bytes.size() != 0) || operations.size() != 0)))
+    throw nb::value_error("the columns have one length; operations are empty for site_delta, and bytes may be");
   std::vector<unsigned char> stream(count * 25 + ML_STREAM_MAX_ACCESS);
   auto state = std::make_unique<ml_stream>();  // zeros
   ml_stream_begin(state.get());
@@ -190,7 +191,9 @@ nb::bytes encode_stream(const Input<uint64_t>& codes, const Input<uint64_t>& add
   for (size_t i = 0; i < count; ++i)
     at = is_pc ? ml_stream_add_pc(state.get(), at, codes.data()[i], addresses.data()[i], bytes.data()[i],
                                   operations.data()[i])
-               : ml_stream_add_site(state.get(), at, codes.data()[i], addresses.data()[i]);
+         : has_bytes && bytes.data()[i] != 0
+             ? ml_stream_add_site_sized(state.get(), at, codes.data()[i], addresses.data()[i], bytes.data()[i])
+             : ml_stream_add_site(state.get(), at, codes.data()[i], addresses.data()[i]);
   return nb::bytes(reinterpret_cast<const char*>(stream.data()), static_cast<size_t>(at - stream.data()));
 }
 
@@ -248,7 +251,7 @@ void bind_trace(nb::module_& module) {
   module.def("window_headers", &window_headers, "payload"_a,
              "(fixed parts of the window records of a payload, where each stream begins in it)");
   module.def("encode_stream", &encode_stream, "codes"_a, "addresses"_a, "bytes"_a, "operations"_a,
-             "A delta stream as the emulator's plugin writes it; site_delta when bytes and operations are empty.");
+             "A delta stream as the emulator's plugin writes it; site_delta when operations are empty; bytes are then those of accesses whose site does not tell them, else 0.");
   module.def("is_sound_stream",
              [](const nb::bytes& stream, uint64_t recorded, int encoding) {
                return is_sound(view(stream), recorded, static_cast<uint8_t>(encoding));
@@ -269,13 +272,27 @@ void bind_trace(nb::module_& module) {
            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::kw_only(), "objects"_a, "replay"_a, "group_of_object"_a,
            "function_of_code"_a, "unit_executed"_a, "unit_parts"_a)
       .def("add",
-           [](AccessJoin& self, uint32_t process, const nb::bytes& payload, const Input<uint32_t>& units) {
+           [](AccessJoin& self, uint32_t process, const nb::bytes& payload, const Input<uint32_t>& units,
+              const Input<uint32_t>& images) {
              const auto bytes = view(payload);
-             const auto numbers = view(units);
+             const auto numbers = view(units), of_image = view(images);
              nb::gil_scoped_release unlocked;
-             self.add(process, bytes, numbers);
+             self.add(process, bytes, numbers, of_image);
            },
-           "process"_a, "payload"_a, "units"_a, "Windows of one chunk, and the unit of each.")
+           "process"_a, "payload"_a, "units"_a, "images"_a,
+           "Windows of one chunk, the unit of each, and the range of sites that its numbers belong to.")
+      .def("set_sites",
+           [](AccessJoin& self, const Input<uint32_t>& code, const Input<uint32_t>& bytes, const Input<uint8_t>& operation,
+              const Input<uint32_t>& first, const Input<uint32_t>& end, const Input<uint64_t>& number) {
+             if (first.size() != end.size() || first.size() != number.size())
+               throw nb::value_error("the columns of ranges have one length");
+             std::vector<SiteRange> ranges;
+             for (size_t i = 0; i < first.size(); ++i)
+               ranges.push_back({first.data()[i], std::max(first.data()[i], end.data()[i]), number.data()[i]});
+             self.set_sites({copied(code), copied(bytes), copied(operation)}, std::move(ranges));
+           },
+           nb::kw_only(), "code"_a, "bytes"_a, "operation"_a, "first"_a, "end"_a, "number"_a,
+           "What the sites of traces mean, and which of them belong to each image.")
       .def("finish", &AccessJoin::finish)
       .def("by_pair", [](const AccessJoin& self) { return traffic_columns(self, self.by_pair()); })
       .def("by_group", [](const AccessJoin& self) { return traffic_columns(self, self.by_group()); })
@@ -287,6 +304,7 @@ void bind_trace(nb::module_& module) {
         result["windows"] = totals.units;
         result["recorded"] = totals.recorded;
         result["executed"] = totals.executed;
+        result["covered"] = totals.covered;
         result["damaged_windows"] = totals.damaged_windows;
         result["damaged_executed"] = totals.damaged_executed;
         result["without_code"] = totals.without_code;

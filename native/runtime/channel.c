@@ -401,7 +401,9 @@ static bool wait_for_room(struct ml_channel_ring *ring, uint64_t seen_tail) {
   return room;
 }
 
-struct ml_ticket ml_reserve(unsigned kind, size_t bytes) {
+struct ml_ticket ml_reserve(unsigned kind, size_t bytes) { return ml_reserve_or_not(kind, bytes, !ml_self.hurried); }
+
+struct ml_ticket ml_reserve_or_not(unsigned kind, size_t bytes, bool wait) {
   struct ml_ticket ticket = {0};
   struct ml_channel_slot *slot = ml_runtime.slot;
   const uint32_t number = ml_self.ring;
@@ -417,6 +419,10 @@ struct ml_ticket ml_reserve(unsigned kind, size_t bytes) {
     const uint64_t padding = offset + need > capacity ? capacity - offset : 0;
     const uint64_t used = head - tail;
     if (ML_UNLIKELY(used + padding + need > capacity)) {
+      if (used <= capacity && !wait) {
+        wake_recorder();
+        goto dropped;
+      }
       if (used <= capacity && !wait_for_room(ring, tail)) goto dropped;
       head = atomic_load_explicit(&ring->head, memory_order_relaxed);
       continue;

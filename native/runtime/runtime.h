@@ -32,6 +32,7 @@ struct ml_thread {
   uint32_t ring;
   bool has_gap;           /* countdown was drawn */
   bool resolving;         /* looking the real functions up */
+  bool hurried;           /* asked not to wait for room in a ring */
   uint16_t inside;        /* > 0: in our own code, calls from here are not the program's */
   uint16_t operation;     /* set by operator new for the malloc below it */
   uint8_t operation_flags;
@@ -96,6 +97,7 @@ void ml_runtime_start(void); /* at load, or at the first call that comes before 
 struct ml_ticket { struct ml_ring_record *header; void *record; size_t bytes; };
 /* Room for one record of `bytes`, zeroed; record == NULL when there is none (counted). */
 struct ml_ticket ml_reserve(unsigned kind, size_t bytes);
+struct ml_ticket ml_reserve_or_not(unsigned kind, size_t bytes, bool wait); /* without waiting for room */
 void ml_commit(struct ml_ticket ticket);
 uint64_t ml_now_ns(void);
 void ml_thread_refresh(void); /* after ml_attached: fields of ml_self for this attachment */
@@ -134,6 +136,7 @@ void ml_stacks_start(void);
 void ml_stacks_forget(void);
 void ml_stacks_clear(void); /* in a fork's child, where the kernel has not done it */
 uint32_t ml_stack_here(void);
+uint32_t ml_stack_from(uint64_t caller); /* leaves out what is inside the function that returns there */
 
 /* objects.c */
 #define ML_NEVER (INT64_MAX / 2)

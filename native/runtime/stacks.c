@@ -44,10 +44,11 @@ static _Atomic uint64_t *segment_of(struct table *table, unsigned number) {
 
 void ml_stacks_forget(void) { atomic_fetch_add(&unloads, 1); }
 
-/* The id of a hash; *is_new: this call filled the slot. */
-static uint32_t id_of(struct table *table, uint64_t hash, bool *is_new) {
+/* The id of a hash; *is_new: this call filled the slot, which is *filled (NULL: it has none). */
+static uint32_t id_of(struct table *table, uint64_t hash, bool *is_new, _Atomic uint64_t **filled) {
   if (hash == 0) hash = 1;
   *is_new = false;
+  *filled = NULL;
   uint32_t first_id = 1;
   for (unsigned number = 0; number < SEGMENTS; first_id += table->slots[number++]) {
     _Atomic uint64_t *segment = segment_of(table, number);
@@ -60,6 +61,7 @@ static uint32_t id_of(struct table *table, uint64_t hash, bool *is_new) {
       if (seen != 0) continue;
       if (atomic_compare_exchange_strong_explicit(&segment[at], &seen, hash, memory_order_relaxed, memory_order_relaxed)) {
         *is_new = true;
+        *filled = &segment[at];
         return first_id + at;
       }
       if (seen == hash) return first_id + at;
@@ -69,21 +71,37 @@ static uint32_t id_of(struct table *table, uint64_t hash, bool *is_new) {
   return first_id + atomic_fetch_add(&overflow_ids, 1) % (UINT32_MAX / 2);
 }
 
-uint32_t ml_stack_here(void) {
-  uint64_t ips[ML_MAX_DEPTH];
+/* The record found no room: the next who has the same tries again. */
+static uint32_t forget(_Atomic uint64_t *filled) {
+  if (filled != NULL) atomic_store_explicit(filled, 0, memory_order_relaxed);
+  return 0;
+}
+
+uint32_t ml_stack_here(void) { return ml_stack_from(0); }
+
+__attribute__((noinline)) uint32_t ml_stack_from(uint64_t caller) {
+  uint64_t found[ML_MAX_DEPTH], *ips = found;
   bool truncated, is_new;
-  const unsigned depth = ml_unwind(ips, ML_MAX_DEPTH, &truncated);
+  _Atomic uint64_t *filled;
+  unsigned depth = ml_unwind(found, ML_MAX_DEPTH, &truncated);
+  for (unsigned i = 1; i < depth && caller != 0; i++)
+    if (found[i] == caller) {
+      ips = found + i;
+      *ips -= 1; /* inside the call, as that of the innermost always is */
+      depth -= i;
+      break;
+    }
   if (depth == 0) return 0;
   uint64_t hash = atomic_load_explicit(&unloads, memory_order_relaxed) * UINT64_C(0xD6E8FEB86659FD93) + depth;
   for (unsigned i = 0; i < depth; i++) {
     hash = (hash ^ ips[i]) * UINT64_C(0x9E3779B97F4A7C15);
     hash ^= hash >> 29;
   }
-  const uint32_t id = id_of(&stack_table, hash, &is_new);
+  const uint32_t id = id_of(&stack_table, hash, &is_new, &filled);
   if (!is_new) return id;
   atomic_fetch_add_explicit(&ml_runtime.slot->stacks, 1, memory_order_relaxed);
   struct ml_ticket ticket = ml_reserve(ML_KIND_STACK, sizeof(struct ml_stack) + depth * sizeof *ips);
-  if (ticket.record == NULL) return 0;
+  if (ticket.record == NULL) return forget(filled);
   struct ml_stack *record = ticket.record;
   *record = (struct ml_stack){.id = id,
                               .tail_bytes = (uint32_t)(depth * sizeof *ips),
@@ -96,12 +114,13 @@ uint32_t ml_stack_here(void) {
 
 uint32_t ml_string(const char *text, size_t bytes) {
   bool is_new;
+  _Atomic uint64_t *filled;
   if (bytes == 0) return 0;
   if (bytes > 1024) bytes = 1024;
-  const uint32_t id = id_of(&string_table, ml_checksum(text, bytes), &is_new);
+  const uint32_t id = id_of(&string_table, ml_checksum(text, bytes), &is_new, &filled);
   if (!is_new) return id;
   struct ml_ticket ticket = ml_reserve(ML_KIND_STRING, sizeof(struct ml_string) + ((bytes + 7) & ~(size_t)7));
-  if (ticket.record == NULL) return 0;
+  if (ticket.record == NULL) return forget(filled);
   struct ml_string *record = ticket.record;
   record->id = id;
   record->tail_bytes = (uint32_t)bytes;

@@ -289,6 +289,7 @@ static bool take_record(struct ml_channel *channel, struct claim *claim, unsigne
       if (bytes < sizeof *window || ((window->tail_bytes + 7u) & ~7u) != bytes - sizeof *window) return false;
       window->region = string_of(session, claim, window->region);
       window->stack = stack_of(session, claim, window->stack);
+      window->module = string_of(session, claim, window->module);
       ml_buffer_append(session, process, ML_SLOT_WINDOW, record, bytes, time_ns);
       return true;
     }

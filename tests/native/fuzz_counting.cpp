@@ -112,7 +112,7 @@ int main(int argc, char** argv) {
       ml_count_function head{};
       head.counters = static_cast<uint32_t>(source() % 6);
       const auto table = table_of(head.counters);
-      head.table = static_cast<int64_t>(tables_at + tables.size() - (heads_at + 24 * i + 8));
+      head.table = static_cast<int64_t>(tables_at + tables.size() - (heads_at + sizeof head * i + 8));
       head.table_bytes = static_cast<uint32_t>(table.size());
       tables.insert(tables.end(), table.begin(), table.end());
       const auto* raw = reinterpret_cast<const unsigned char*>(&head);

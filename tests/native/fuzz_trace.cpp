@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
     table.add_allocations(1, allocations);
     table.run();
     replay::CodeIndex codes;
-    std::vector<uint32_t> groups(table.columns().size() + 1, 1), units;
+    std::vector<uint32_t> groups(table.columns().size() + 1, 1), units, images;
     trace::AccessJoin join(table, codes, groups, {0});
     std::vector<unsigned char> payload;
     uint64_t sound = 0;
@@ -112,11 +112,14 @@ int main(int argc, char** argv) {
       payload.insert(payload.end(), stream.begin(), stream.end());
       payload.resize((payload.size() + 7) & ~size_t{7});
       units.push_back(i / 2);
+      images.push_back(static_cast<uint32_t>(source() % 4));
     }
     join.set_units(std::vector<uint64_t>(10, 1000), std::vector<uint32_t>(10, 2));
     if (round % 4 == 3) payload.resize(source() % payload.size());
     const auto bytes = exact(payload);
-    join.add(1, {bytes.get(), payload.size()}, units);
+    if (round % 2 == 0)
+      join.set_sites({{0, 1, 2}, {4, 8, 0}, {1, 2, 3}}, {{0, 3, source() % 9}, {2, 1, 0}, {1, 700, UINT64_MAX}});
+    join.add(1, {bytes.get(), payload.size()}, units, images);
     join.finish();
     uint64_t joined = 0;
     for (const auto& row : join.by_group()) joined += row.recorded;

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "memlens_count.h"
+#include "memlens_trace.h"
 #include "symbols/byte_cursor.h"
 
 namespace memlens::counting {
@@ -27,7 +28,7 @@ class Decoder {
   explicit Decoder(StaticTables& out) : out_(out) { intern(""); out_.first_term.push_back(0); }
 
   // Returns what is wrong with the table, or nothing. Appends only when nothing is.
-  std::optional<std::string> add(Bytes table, const ml_count_function& header, uint64_t first_counter);
+  std::optional<std::string> add(Bytes table, const ml_count_function& header, uint64_t first_counter, uint64_t first_site);
   void add_damaged(const ml_count_function& header, uint64_t first_counter);
 
  private:
@@ -60,7 +61,8 @@ class Decoder {
   StaticTables scratch_;
 };
 
-std::optional<std::string> Decoder::add(Bytes table, const ml_count_function& header, uint64_t first_counter) {
+std::optional<std::string> Decoder::add(Bytes table, const ml_count_function& header, uint64_t first_counter,
+                                        uint64_t first_site) {
   ByteCursor cursor({table.data(), table.size()});
   const uint64_t version = cursor.uleb128();
   if (cursor.failed()) return "is empty";
@@ -167,6 +169,27 @@ std::optional<std::string> Decoder::add(Bytes table, const ml_count_function& he
     s.sites.function.push_back(function);
   }
   if (cursor.failed()) return "ends in its sites";
+  const auto site_base = static_cast<uint32_t>(out_.sites.kind.size());
+  const bool has_bytes = flags & ML_TABLE_TRACE_BYTES;
+  const uint64_t n_traced = flags & ML_TABLE_TRACE ? count(cursor, has_bytes ? 6 : 5) : 0;
+  if (!cursor.failed() && header.trace_sites > n_traced)
+    return "tells of " + std::to_string(n_traced) + " traced sites, its entry of " + std::to_string(header.trace_sites);
+  for (uint64_t i = 0; i < n_traced && !cursor.failed(); ++i) {
+    const uint64_t site = cursor.uleb128();
+    bad_reference |= site >= n_sites;
+    const auto byte = [&] { return static_cast<uint8_t>(std::min<uint64_t>(cursor.uleb128(), 255)); };
+    s.traced.number.push_back(i < header.trace_sites ? static_cast<uint32_t>(first_site + i) : kNone);
+    s.traced.site.push_back(site_base + static_cast<uint32_t>(site));
+    s.traced.address_class.push_back(byte());
+    s.traced.kind.push_back(byte());
+    s.traced.step_bytes.push_back(cursor.sleb128());
+    s.traced.is_written.push_back(byte() != 0);
+    const bool known = site < n_sites;
+    // Without a width of its own an address has that of its site; a gather's is not that of one lane.
+    const uint64_t own = known && (s.sites.flags[site] & ML_SITE_GATHER) == 0 ? s.sites.bytes[site] : 0;
+    s.traced.bytes.push_back(has_bytes ? cursor.uleb128() : own);
+  }
+  if (cursor.failed()) return "ends in its traced sites";
   if (bad_reference) return "names a string, counter, group, scope or block that it does not have";
   if (!cursor.at_end()) return "has " + std::to_string(cursor.remaining()) + " bytes too many";
   // A chain of scopes that leads back to itself would never end. 0 not seen, 1 on the way, 2 leads out.
@@ -231,6 +254,13 @@ std::optional<std::string> Decoder::add(Bytes table, const ml_count_function& he
   append(out_.sites.callee, s.sites.callee);
   append(out_.sites.bytes, s.sites.bytes);
   append(out_.sites.bytes_counter, s.sites.bytes_counter);
+  append(out_.traced.number, s.traced.number);
+  append(out_.traced.site, s.traced.site);
+  append(out_.traced.address_class, s.traced.address_class);
+  append(out_.traced.kind, s.traced.kind);
+  append(out_.traced.is_written, s.traced.is_written);
+  append(out_.traced.step_bytes, s.traced.step_bytes);
+  append(out_.traced.bytes, s.traced.bytes);
   return std::nullopt;
 }
 
@@ -263,9 +293,10 @@ StaticTables decode_static_tables(Bytes functions, uint64_t functions_address, B
     ml_count_function header;
     std::memcpy(&header, functions.data() + i * sizeof header, sizeof header);
     // A function has at most so many; more is damage, and would only fill memory.
-    if (header.counters > ML_COUNT_MAX_OF_FUNCTION || first_counter + header.counters > kMostRows) {
+    if (header.counters > ML_COUNT_MAX_OF_FUNCTION || first_counter + header.counters > kMostRows ||
+        header.trace_sites >= ML_TRACE_FIRST_SITE || out.trace_sites + header.trace_sites > kMostRows) {
       problem("function " + std::to_string(i) + " claims " + std::to_string(header.counters) +
-              " counters: nothing after it can be numbered");
+              " counters and " + std::to_string(header.trace_sites) + " traced sites: nothing after it can be numbered");
       out.damaged_functions += n_functions - i;
       break;
     }
@@ -275,12 +306,13 @@ StaticTables decode_static_tables(Bytes functions, uint64_t functions_address, B
     if (at > tables.size() || header.table_bytes > tables.size() - at)
       wrong = "lies outside memlens_tables";
     else
-      wrong = decoder.add(tables.subspan(at, header.table_bytes), header, first_counter);
+      wrong = decoder.add(tables.subspan(at, header.table_bytes), header, first_counter, out.trace_sites);
     if (wrong) {
       problem("the table of function " + std::to_string(i) + " " + *wrong);
       decoder.add_damaged(header, first_counter);
     }
     first_counter += header.counters;
+    out.trace_sites += header.trace_sites;
   }
   return out;
 }

@@ -46,6 +46,16 @@ struct StaticTables {
     std::vector<uint32_t> bytes_counter;  // in the module, or kNone
   } sites;
 
+  // Addresses of sites as a trace records them; those of `number` kNone are constants, which are implied.
+  struct Traced {
+    std::vector<uint32_t> number;  // in the module, from 0
+    std::vector<uint32_t> site;
+    std::vector<uint8_t> address_class, kind, is_written;
+    std::vector<int64_t> step_bytes;
+    std::vector<uint64_t> bytes;  // of one access, 0 = the stream tells
+  } traced;
+  uint64_t trace_sites = 0;  // numbers given, those of damaged functions too
+
   // What is wrong, a sentence each; at most a few are kept.
   std::vector<std::string> problems;
   uint64_t damaged_functions = 0;

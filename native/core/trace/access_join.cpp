@@ -1,5 +1,6 @@
 #include "access_join.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace memlens::trace {
@@ -24,7 +25,18 @@ void AccessJoin::set_units(std::vector<uint64_t> executed, std::vector<uint32_t>
   unit_parts_.resize(unit_executed_.size(), 1);
 }
 
-void AccessJoin::add(uint32_t process, std::span<const unsigned char> payload, std::span<const uint32_t> units) {
+void AccessJoin::set_sites(SiteFacts facts, std::vector<SiteRange> ranges) {
+  site_facts_ = std::move(facts);
+  const size_t count = std::min({site_facts_.code.size(), site_facts_.bytes.size(), site_facts_.operation.size()});
+  for (SiteRange& range : ranges) {
+    range.end = static_cast<uint32_t>(std::min<size_t>(range.end, count));
+    range.first = std::min(range.first, range.end);
+  }
+  site_ranges_ = std::move(ranges);
+}
+
+void AccessJoin::add(uint32_t process, std::span<const unsigned char> payload, std::span<const uint32_t> units,
+                     std::span<const uint32_t> images) {
   Unit* unit = nullptr;
   uint32_t number = 0, row_of_unit = UINT32_MAX;
   const auto begin = [&](uint32_t row) {
@@ -46,7 +58,11 @@ void AccessJoin::add(uint32_t process, std::span<const unsigned char> payload, s
   replay::each_variable_record<ml_window>(payload, [&](const ml_window& window, std::span<const unsigned char> stream) {
     if (begin(row)) {
       ++windows_;
-      if (!walker_.walk_window(window, row, stream, [&](const Part& part) { take(process, *unit, part); })) {
+      const uint32_t image = row < images.size() ? images[row] : UINT32_MAX;
+      const SiteRange* sites = image < site_ranges_.size() ? &site_ranges_[image] : nullptr;
+      if (walker_.walk_window(window, row, stream, [&](const Part& part) { take(process, *unit, part, sites); })) {
+        unit->covered += uint64_t{window.recorded} + window.implied_constant;
+      } else {
         ++totals_.damaged_windows;
         ++unit->damaged_parts;
       }
@@ -56,10 +72,24 @@ void AccessJoin::add(uint32_t process, std::span<const unsigned char> payload, s
   });
 }
 
-void AccessJoin::take(uint32_t process, Unit& unit, const Part& part) {
+void AccessJoin::take(uint32_t process, Unit& unit, const Part& part, const SiteRange* sites) {
   const size_t count = part.count;
   unit.recorded += count;
-  if (part.window->encoding != ML_ENUM_stream_encoding_PC_DELTA) totals_.without_code += count;
+  const bool is_site = part.window->encoding != ML_ENUM_stream_encoding_PC_DELTA;
+  // A site becomes its entry in the facts, which tell what the stream leaves out; kNoSite where there is none.
+  constexpr uint64_t kNoSite = UINT32_MAX;
+  for (size_t i = 0; is_site && i < count; ++i) {
+    const uint64_t entry = sites != nullptr ? part.code[i] - sites->number : kNoSite;
+    const uint64_t number = sites != nullptr && entry < sites->end - sites->first ? sites->first + entry : kNoSite;
+    part.code[i] = number;
+    if (number == kNoSite) {
+      ++totals_.without_code;
+      part.operation[i] = ML_ENUM_access_operation_LOAD;
+    } else {
+      part.operation[i] = site_facts_.operation[number];
+      if (part.bytes[i] == 0) part.bytes[i] = site_facts_.bytes[number];
+    }
+  }
   times_.resize(count);
   ids_.resize(count);
   asked_.clear();
@@ -94,7 +124,9 @@ void AccessJoin::take(uint32_t process, Unit& unit, const Part& part) {
     Recent& recent = recent_[pc % kRecent];
     if (recent.pc != pc || recent.window != windows_) {
       recent = Recent{.pc = pc, .window = windows_};
-      const uint32_t code = code_index_.find(process, pc, part.window->begin_ns);
+      const uint32_t code = !is_site         ? code_index_.find(process, pc, part.window->begin_ns)
+                            : pc == kNoSite ? replay::CodeIndex::kNone
+                                            : site_facts_.code[pc];
       recent.code = code == replay::CodeIndex::kNone ? static_cast<uint32_t>(function_of_code_.size() - 1) : code;
     }
     const uint32_t id = ids_[i];
@@ -149,14 +181,15 @@ Row& AccessJoin::row_of(std::vector<Row>& rows, std::unordered_map<Key, uint32_t
 }
 
 void AccessJoin::flush(uint32_t number, Unit& unit) {
-  const uint64_t executed = std::max(unit_executed_[number], unit.recorded);
+  const uint64_t executed = std::max(unit_executed_[number], unit.covered);
   if (unit.recorded == 0) {
     if (unit.damaged_parts > 0) totals_.damaged_executed += executed;
     return;
   }
-  const double e = static_cast<double>(executed), weight = e / static_cast<double>(unit.recorded);
+  const double e = static_cast<double>(executed), weight = e / static_cast<double>(unit.covered);
   ++totals_.units;
   totals_.recorded += unit.recorded;
+  totals_.covered += unit.covered;
   totals_.executed += executed;
   totals_.executed_squares += e * e;
 
@@ -228,12 +261,12 @@ void AccessJoin::finish() {
 }
 
 double AccessJoin::standard_error(const Estimate& estimate) const {
-  const double executed = static_cast<double>(totals_.executed), recorded = static_cast<double>(totals_.recorded);
-  if (totals_.executed == 0 || totals_.recorded >= totals_.executed) return 0;
+  const double executed = static_cast<double>(totals_.executed), covered = static_cast<double>(totals_.covered);
+  if (totals_.executed == 0 || totals_.covered >= totals_.executed) return 0;
   if (totals_.units < 2) return NAN;  // one window says nothing about the next
   const double ratio = estimate.sum / executed, m = static_cast<double>(totals_.units);
   const double squares = estimate.sum_squares - 2 * ratio * estimate.sum_by_executed + ratio * ratio * totals_.executed_squares;
-  return std::sqrt(std::max(0.0, (1 - recorded / executed) * m / (m - 1) * squares));
+  return std::sqrt(std::max(0.0, (1 - covered / executed) * m / (m - 1) * squares));
 }
 
 }  // namespace memlens::trace

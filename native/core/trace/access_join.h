@@ -1,7 +1,7 @@
 // Joins the accesses of windows with objects and code, and estimates totals from them.
 //
 // A unit is one window; a window that was written as several records is one unit of several parts. The
-// unit's n recorded accesses stand for the e that were executed from its start to the next one's, so a
+// unit's n accesses (recorded, or implied by those) stand for the e that were executed from its start to the next one's, so a
 // count x in it stands for y = x · e / n. The estimate of a total is T = Σ y. Its standard error takes
 // units as what was drawn (accesses in one window are alike, so windows are what varies), with the ratio
 // R = T / Σ e known to spread evenly over what was executed:
@@ -50,9 +50,21 @@ struct CodeTraffic {
 
 struct JoinTotals {
   uint64_t units = 0, recorded = 0, executed = 0;
+  uint64_t covered = 0;  // recorded, and those inside windows that streams leave out
   double executed_squares = 0;
   uint64_t damaged_windows = 0, damaged_executed = 0;
-  uint64_t without_code = 0;  // accesses of site_delta streams: their sites are in another table
+  uint64_t without_code = 0;  // accesses of site_delta streams whose sites nobody tells of
+};
+
+// What the sites of traces mean, by number from a window's first on: `operation` as in streams, `bytes` 0 = the stream tells.
+struct SiteFacts {
+  std::vector<uint32_t> code, bytes;
+  std::vector<uint8_t> operation;
+};
+// Where the sites of a window's image lie in SiteFacts: site number s is entry `first` + s − `number`, if that is below `end`.
+struct SiteRange {
+  uint32_t first = 0, end = 0;
+  uint64_t number = 0;
 };
 
 class AccessJoin {
@@ -66,8 +78,9 @@ class AccessJoin {
 
   // By unit: what it stands for, and how many records it has.
   void set_units(std::vector<uint64_t> executed, std::vector<uint32_t> parts);
-  // The windows of a chunk; `units` has one entry for each record.
-  void add(uint32_t process, std::span<const unsigned char> payload, std::span<const uint32_t> units);
+  void set_sites(SiteFacts facts, std::vector<SiteRange> ranges);
+  // The windows of a chunk; `units` and `images` (number of the window's SiteRange) have one entry for each record.
+  void add(uint32_t process, std::span<const unsigned char> payload, std::span<const uint32_t> units, std::span<const uint32_t> images);
   void finish();
 
   const std::vector<Traffic>& by_pair() const { return pairs_; }
@@ -85,7 +98,7 @@ class AccessJoin {
   };
   struct Unit {
     uint32_t parts_left = 0;
-    uint64_t recorded = 0, damaged_parts = 0;
+    uint64_t recorded = 0, covered = 0, damaged_parts = 0;
     std::vector<Counts> counts;
     std::unordered_map<uint64_t, uint32_t> index;
   };
@@ -98,7 +111,7 @@ class AccessJoin {
     uint32_t code = 0, id = 0, group = 0, counts = 0;
     bool has_counts = false;
   };
-  void take(uint32_t process, Unit& unit, const Part& part);
+  void take(uint32_t process, Unit& unit, const Part& part, const SiteRange* sites);
   void flush(uint32_t number, Unit& unit);
   template <typename Row, typename Key>
   static Row& row_of(std::vector<Row>& rows, std::unordered_map<Key, uint32_t>& index, Key key);
@@ -106,6 +119,8 @@ class AccessJoin {
   const objects::ObjectTable& objects_;
   const replay::CodeIndex& code_index_;
   std::vector<uint32_t> group_of_object_, function_of_code_;
+  SiteFacts site_facts_;
+  std::vector<SiteRange> site_ranges_;
   std::vector<uint64_t> unit_executed_;
   std::vector<uint32_t> unit_parts_;
   std::unordered_map<uint32_t, Unit> open_;

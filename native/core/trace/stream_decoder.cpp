@@ -8,6 +8,7 @@ namespace memlens::trace {
 namespace {
 
 constexpr uint64_t kMostThird = (uint64_t{1} << 34) - 1;  // 32 bits of width, 2 of operation
+constexpr uint64_t kMostBytes = UINT32_MAX;
 
 uint64_t unzigzag(uint64_t value) { return (value >> 1) ^ (0 - (value & 1)); }
 
@@ -53,14 +54,14 @@ size_t StreamDecoder::decode(const AccessColumns& columns, size_t count) {
     uint64_t& last = last_[code % 1024];
     last += unzigzag(second);
     previous = code;
-    columns.code[done] = code;
+    columns.code[done] = kPc ? code : code >> 1;
     columns.address[done] = last;
-    if constexpr (kPc) {
-      columns.bytes[done] = static_cast<uint32_t>(third >> 2);
-      columns.operation[done] = static_cast<uint8_t>(third & 3);
-    }
+    columns.bytes[done] = static_cast<uint32_t>(kPc ? third >> 2 : third);
+    columns.operation[done] = kPc ? static_cast<uint8_t>(third & 3) : uint8_t{0};
     ++done;
   };
+  // Of a site: whether the width follows.
+  const auto is_sized = [&](uint64_t first) { return ((previous + unzigzag(first)) & 1) != 0; };
   while (done < count && end_ - at >= kRoom) {
     uint32_t word;
     memcpy(&word, at, 4);
@@ -71,7 +72,7 @@ size_t StreamDecoder::decode(const AccessColumns& columns, size_t count) {
         at += 3;
         continue;
       }
-    } else if ((word & 0x8080u) == 0) {
+    } else if ((word & 0x8080u) == 0 && !is_sized(word & 127)) {
       take(word & 127, word >> 8 & 127, 0);
       at += 2;
       continue;
@@ -79,8 +80,11 @@ size_t StreamDecoder::decode(const AccessColumns& columns, size_t count) {
     uint64_t first, second, third = 0;
     const unsigned char* next = at;
     if (!varint(next, end_, first) || !varint(next, end_, second)) break;
-    if constexpr (kPc)
+    if constexpr (kPc) {
       if (!varint(next, end_, third) || (third & 3) == 0 || third > kMostThird) break;
+    } else if (is_sized(first)) {
+      if (!varint(next, end_, third) || third == 0 || third > kMostBytes) break;
+    }
     take(first, second, third);
     at = next;
   }
@@ -89,8 +93,11 @@ size_t StreamDecoder::decode(const AccessColumns& columns, size_t count) {
     uint64_t first, second, third = 0;
     const unsigned char* next = at;
     if (!slow_varint(next, end_, first) || !slow_varint(next, end_, second)) break;
-    if constexpr (kPc)
+    if constexpr (kPc) {
       if (!slow_varint(next, end_, third) || (third & 3) == 0 || third > kMostThird) break;
+    } else if (is_sized(first)) {
+      if (!slow_varint(next, end_, third) || third == 0 || third > kMostBytes) break;
+    }
     take(first, second, third);
     at = next;
   }

@@ -13,7 +13,8 @@
 
 namespace memlens::trace {
 
-// Where decoded accesses go. `bytes` and `operation` are not written for site_delta.
+// Where decoded accesses go. For site_delta `code` is the site's number, `bytes` is 0 where the site's table tells it, and
+// `operation` is 0: the table tells it.
 struct AccessColumns {
   uint64_t* code = nullptr;
   uint64_t* address = nullptr;

@@ -18,9 +18,9 @@ struct Part {
   uint32_t row;    // of the window in its payload
   uint64_t first;  // accesses of the window before this part
   size_t count;
-  const uint64_t *code, *address;
-  const uint32_t* bytes;
-  const uint8_t* operation;
+  uint64_t *code, *address;
+  uint32_t* bytes;
+  uint8_t* operation;
 
   uint64_t time_ns(size_t i) const {
     if (window->recorded < 2 || window->end_ns <= window->begin_ns) return window->begin_ns;
@@ -44,11 +44,6 @@ class WindowWalker {
     const uint64_t recorded = window.recorded;
     const AccessColumns columns{code_.data(), address_.data(), bytes_.data(), operation_.data()};
     if (recorded > stream.size() / fewest_bytes(window.encoding)) return false;
-    const bool is_pc = window.encoding == ML_ENUM_stream_encoding_PC_DELTA;
-    if (!is_pc) {
-      std::fill(bytes_.begin(), bytes_.end(), 0);
-      std::fill(operation_.begin(), operation_.end(), 0);
-    }
     const Part part{&window, row, 0, 0, code_.data(), address_.data(), bytes_.data(), operation_.data()};
     if (recorded <= code_.size()) {
       StreamDecoder decoder(stream, window.encoding);

@@ -8,6 +8,7 @@
  *   delegate.c  when another copy is in charge
  *   openmp.c    work that OpenMP hands to threads      annotations.c the hooks of memlens.h
  *   process.c   start and end                          region_events.c perf events, replaceable
+ *   trace.c     room for recorded accesses             trace_windows.c which are recorded, and their records
  *   dynamic.c, threads_static*.c                       how thread creation is seen, by kind of link
  *
  * Rules: never print, exit or allocate with malloc; errno is kept; what a region switch does in the usual case takes no lock
@@ -117,6 +118,8 @@ uint32_t ml_name_of(const char *name); /* 0: no room */
 const char *ml_name_text(uint32_t name);
 uint32_t ml_node_below(uint32_t node, uint32_t name, bool *is_open); /* UINT32_MAX: no room */
 uint32_t ml_node_count(void);
+uint32_t ml_node_parent(uint32_t node);
+const char *ml_node_name(uint32_t node); /* of node 0: "" */
 struct ml_slot *ml_place_of(struct ml_thread *self, uint32_t node); /* its place may be ml_no_place */
 struct ml_slot *ml_place_of_locked(struct ml_thread *self, uint32_t node);
 struct ml_slot *ml_ended_place_locked(uint32_t node); /* of threads that have ended */
@@ -164,6 +167,7 @@ struct ml_thread {
   uint32_t place_flags; /* enum ml_count_entry_flags */
   uint32_t end_rounds;
   struct ml_thread *next_free;
+  struct ml_trace *trace; /* trace.c's, NULL = not needed yet */
   void *(*start)(void *);
   int (*start_c11)(void *);
   void *argument;
@@ -233,6 +237,7 @@ enum ml_delegated {
   ML_DELEGATE_END,
   ML_DELEGATE_REGISTER,
   ML_DELEGATE_UNREGISTER,
+  ML_DELEGATE_TRACE_ROOM,
   ML_DELEGATED
 };
 extern uint32_t ml_delegate_state; /* 0 not asked yet, 1 for ourselves, 2 for another */
@@ -246,9 +251,18 @@ static inline void *ml_delegate(enum ml_delegated what) {
 void *ml_openmp_tool(void);  /* what ompt_start_tool returns, NULL: not interested */
 bool ml_openmp_tells(void);
 
+/* ---- trace.c ---------------------------------------------------------------------------------------------- */
+extern uint32_t ml_trace_selects; /* not 0: tracing depends on the region */
+void ml_trace_start(void);
+void ml_trace_thread_begin(struct ml_thread *self);
+void ml_trace_thread_end(struct ml_thread *self); /* in the thread, or when the process ends */
+void ml_trace_forked(struct ml_thread *self);
+void ml_trace_switched(struct ml_thread *self);   /* it is in another region */
+
 /* ---- fork.c, modules.c, sampling.c, annotations.c ------------------------------------------------------------- */
 void ml_fork_start(void);
 void ml_modules_forked(void);
+uint64_t ml_sites_end(void); /* one behind the last site that has a number */
 bool ml_sampled(struct ml_thread *self, const struct ml_count_place *place);
 struct memlens_hooks;
 extern const struct memlens_hooks *ml_other_hooks; /* of the library that records allocations, or NULL */

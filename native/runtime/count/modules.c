@@ -2,6 +2,8 @@
  * stays readable after dlclose; the same library loaded again goes on in its old range. */
 #include "count.h"
 
+#include "memlens_trace.h"
+
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -16,11 +18,14 @@
 static struct module {
   struct ml_count_module *shared; /* of the process image that it was published in */
   struct ml_count_function *first; /* NULL: unloaded */
-  uint64_t words; /* that it asked for */
+  uint64_t words, sites; /* that it asked for */
   uint64_t offset, bytes;
   uint32_t generation; /* of forks, when it was published */
 } modules[MODULES_MAX];
 static uint32_t module_count;
+static uint64_t sites_end = ML_TRACE_FIRST_SITE;
+
+uint64_t ml_sites_end(void) { return __atomic_load_n(&sites_end, __ATOMIC_RELAXED); }
 
 /* ---- what the loader knows of a module -------------------------------------------------------------------- */
 struct facts {
@@ -82,10 +87,10 @@ static bool publish(struct module *module, const struct ml_count_module *source,
   return true;
 }
 
-static struct module *known(const struct facts *facts, uint64_t words, size_t path_bytes) {
+static struct module *known(const struct facts *facts, uint64_t words, uint64_t sites, size_t path_bytes) {
   for (uint32_t i = 0; i < module_count; i++) {
     const struct ml_count_module *shared = modules[i].shared;
-    if (modules[i].first != NULL || modules[i].words != words) continue;
+    if (modules[i].first != NULL || modules[i].words != words || modules[i].sites != sites) continue;
     if (shared->build_id_bytes != facts->build_id_bytes ||
         memcmp(shared->build_id, facts->build_id, facts->build_id_bytes) != 0)
       continue;
@@ -97,7 +102,7 @@ static struct module *known(const struct facts *facts, uint64_t words, size_t pa
   return NULL;
 }
 
-static struct module *take_range(const struct facts *facts, uint64_t words, size_t path_bytes,
+static struct module *take_range(const struct facts *facts, uint64_t words, uint64_t sites, size_t path_bytes,
                                  struct ml_count_function *first, struct ml_count_function *end) {
   static uint64_t content[1024]; /* the lock is held */
   struct ml_count_process *process = ml_process.shared;
@@ -105,6 +110,8 @@ static struct module *take_range(const struct facts *facts, uint64_t words, size
   const uint64_t begin = process->counters_used, room = ml_counter_words - begin;
   memset(source, 0, sizeof *source);
   source->first_counter = begin;
+  source->first_site = sites_end;
+  source->sites = sites_end + sites <= UINT32_MAX ? sites : 0;
   source->load_bias = facts->load_bias;
   source->build_id_bytes = facts->build_id_bytes;
   memcpy(source->build_id, facts->build_id, facts->build_id_bytes);
@@ -122,6 +129,8 @@ static struct module *take_range(const struct facts *facts, uint64_t words, size
   }
   module_count++;
   module->words = words;
+  module->sites = sites;
+  __atomic_store_n(&sites_end, source->first_site + source->sites, __ATOMIC_RELAXED);
   ml_add(&process->functions_refused, refused);
   const uint64_t used = (source->counters + RANGE_UNIT - 1) / RANGE_UNIT * RANGE_UNIT;
   __atomic_store_n(&process->counters_used, begin + (used < room ? used : room), __ATOMIC_RELEASE);
@@ -144,8 +153,11 @@ ML_EXPORT void __memlens_count_register(struct ml_count_function *first, struct 
   struct facts facts = {.inside = inside, .path = ""};
   dl_iterate_phdr(visit, &facts); /* takes the loader's lock: before ours */
   static char own_path[4096];
-  uint64_t words = 0;
-  for (const struct ml_count_function *at = first; at < end; at++) words += at->counters;
+  uint64_t words = 0, sites = 0;
+  for (const struct ml_count_function *at = first; at < end; at++) {
+    words += at->counters;
+    sites += at->trace_sites;
+  }
   const uint64_t signals = ml_lock();
   if (facts.path == NULL || facts.path[0] == 0) {
     const long length = syscall(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", own_path, sizeof own_path - 1);
@@ -154,12 +166,12 @@ ML_EXPORT void __memlens_count_register(struct ml_count_function *first, struct 
   }
   size_t path_bytes = strlen(facts.path);
   if (path_bytes > 4096) path_bytes = 4096;
-  struct module *module = known(&facts, words, path_bytes);
+  struct module *module = known(&facts, words, sites, path_bytes);
   if (module != NULL) {
     if (module->generation != ml_process.generation && !publish(module, module->shared, module->bytes)) module = NULL;
     else module->shared->load_bias = facts.load_bias;
   } else {
-    module = take_range(&facts, words, path_bytes, first, end);
+    module = take_range(&facts, words, sites, path_bytes, first, end);
   }
   if (module != NULL) {
     module->first = first;
@@ -167,6 +179,11 @@ ML_EXPORT void __memlens_count_register(struct ml_count_function *first, struct 
     for (uint64_t i = 0; i < module->shared->functions; i++) {
       first[i].offset_bytes = at * sizeof(uint64_t);
       at += first[i].counters;
+    }
+    at = module->shared->first_site;
+    for (struct ml_count_function *function = first; function < end && module->shared->sites != 0; function++) {
+      function->first_site = at;
+      at += function->trace_sites;
     }
   }
   ml_unlock(signals);

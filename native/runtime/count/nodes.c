@@ -79,6 +79,8 @@ static uint32_t find_node(uint32_t parent, uint32_t name, uint32_t *slot) {
 }
 
 uint32_t ml_node_count(void) { return __atomic_load_n(&node_count, __ATOMIC_ACQUIRE); }
+uint32_t ml_node_parent(uint32_t node) { return tables->nodes[node].parent; }
+const char *ml_node_name(uint32_t node) { return ml_name_text(tables->nodes[node].name); }
 
 uint32_t ml_node_below(uint32_t node, uint32_t name, bool *is_open) {
   *is_open = true;

@@ -122,6 +122,7 @@ void ml_process_start(void) {
       ml_fork_start();
       ml_process_sync(NULL, 0);
     }
+    ml_trace_start();
     ml_thread_adopt(0);
   }
   errno = saved;
@@ -131,7 +132,10 @@ void ml_process_start(void) {
 __attribute__((destructor(101))) static void stop(void) {
   const int saved = errno;
   struct ml_thread *self = ml_tls.self;
-  if (ml_process.shared != NULL && self != NULL) ml_settle_open(self);
+  if (ml_process.shared != NULL && self != NULL) {
+    ml_trace_thread_end(self);
+    ml_settle_open(self);
+  }
   ml_process_sync(NULL, 0);
   ml_threads_stop();
   errno = saved;

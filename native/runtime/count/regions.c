@@ -279,6 +279,7 @@ ALWAYS_INLINE struct ml_thread *begin_switch(uintptr_t frame) {
 }
 
 ALWAYS_INLINE void end_switch(struct ml_thread *self) {
+  if (ML_UNLIKELY(ml_trace_selects != 0)) ml_trace_switched(self);
   FENCE();
   self->busy = 0;
 }
@@ -398,6 +399,7 @@ void ml_hand_begin(struct ml_thread *self, uint32_t node, bool untouched) {
   FENCE();
   self->top = open;
   __memlens_count_base = open->base;
+  if (ml_trace_selects != 0) ml_trace_switched(self);
 }
 
 static struct ml_open *handed_work(struct ml_thread *self) {
@@ -429,6 +431,7 @@ void ml_hand_end(struct ml_thread *self) {
   settle_handed(open);
   self->top = open - 1;
   __memlens_count_base = self->top->base;
+  if (ml_trace_selects != 0) ml_trace_switched(self);
 }
 
 /* The process or thread ends: times so far are kept, and what is open stays where it counts. */

@@ -114,6 +114,7 @@ static void begin(struct ml_thread *self) {
   ml_tls.adopting = 1; /* a signal handler that comes now does not switch */
   self->tid = (uint32_t)syscall(SYS_gettid);
   self->too_deep = self->end_rounds = 0;
+  ml_trace_thread_begin(self);
   if (shared != NULL) {
     self->order = (uint32_t)__atomic_fetch_add(&shared->threads_started, 1, __ATOMIC_RELAXED);
     self->random = ((ml_arena_header->seed + self->order + 1) * UINT64_C(0x9e3779b97f4a7c15)) | 1;
@@ -247,7 +248,10 @@ static void leave_places(struct ml_thread *self) {
 
 static void end(struct ml_thread *self) {
   const int saved = errno;
-  if (ml_process.shared != NULL) ml_settle_open(self);
+  if (ml_process.shared != NULL) {
+    ml_trace_thread_end(self);
+    ml_settle_open(self);
+  }
   __memlens_count_base = first_dump;
   ml_tls.self = NULL;
   ml_tls.ended = 1;
@@ -385,6 +389,7 @@ void ml_threads_forked(struct ml_thread *self) {
   memset(self->slots, 0, nodes * sizeof *self->slots);
   if (self->events_open != 0) memlens_region_events_close(self->event_state);
   self->events_open = 0;
+  ml_trace_forked(self);
   if (ml_process.shared == NULL) {
     self->busy = UINTPTR_MAX;
     __memlens_count_base = ml_thread_dump(self);

@@ -118,11 +118,11 @@ def object_accesses(capture: Capture) -> Result:
         row.update(code=code if code < names.count else None, function=names.function[code], module=names.module[code],
                    file=names.file[code], line=names.line[code])  # fmt: skip
         instructions.append(_plain(row))
-    everything = totals["recorded"] >= totals["executed"] and not totals["damaged_windows"]
+    everything = totals["covered"] >= totals["executed"] and not totals["damaged_windows"]
     notes = _notes(capture, totals)
     sampled = not everything
     if sampled and totals["executed"]:
-        share = totals["recorded"] / totals["executed"]
+        share = totals["covered"] / totals["executed"]
         notes.insert(
             0,
             f"Accesses by object are estimated from {totals['windows']:,} windows with {100 * share:.2g} % of all accesses; "
@@ -208,7 +208,7 @@ def _notes(capture: Capture, totals: dict[str, int]) -> list[str]:
         notes.append("No allocations were recorded: heap objects are not told apart.")
     if totals["without_code"]:
         notes.append(
-            f"{totals['without_code']:,} accesses name sites of instrumented code, which this version does not read."
+            f"{totals['without_code']:,} accesses name sites of traced code whose tables are missing: function and width are not known."
         )
     return notes
 

@@ -28,7 +28,7 @@ class CodeNames:
     """Function, module, file and line of codes as lists; the entry after the last is for code that is not known."""
 
     def __init__(self, capture: Capture) -> None:
-        sites = capture.replay.code_sites
+        sites = capture.trace_sites.behind(capture.replay.code_sites)
         self.count = sites.num_rows
         modules = sites.column("module").to_pylist()
         self.module = [*modules, "[unknown]"]
@@ -211,11 +211,11 @@ def _addresses(capture: Capture) -> dict[str, Any]:
     if not capture.kinds().get("window"):
         return {"windows": 0, "recorded_accesses": 0, "recorded_share": None}
     units = capture.windows.units
-    executed, recorded = int(units.executed.sum()), int(units.recorded.sum())
+    executed, recorded = int(units.executed.sum()), int(capture.windows.columns["recorded"].sum())
     return {
         "windows": len(units.executed),
         "recorded_accesses": recorded,
-        "recorded_share": recorded / executed if executed else None,
+        "recorded_share": int(units.covered.sum()) / executed if executed else None,
     }
 
 

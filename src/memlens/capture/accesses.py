@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from .layouts import enum_names, enum_value, layouts
+from .tracing import FIRST_SITE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 BATCH_ACCESSES = 1 << 15
 """Accesses in a batch: about 1 MB, which stays in caches and is not given back to the kernel in between."""
 NO_CODE = 2**32 - 1
+NO_UNIT = 2**32 - 1
 OPERATIONS = ("load", "store", "atomic")
 
 
@@ -49,15 +51,16 @@ class Units:
     of_window: Any
     """Unit of each window record."""
     executed: Any
-    recorded: Any
+    covered: Any
+    """Accesses inside: recorded, and those that streams leave out."""
     parts: Any
 
     @property
     def weight(self) -> Any:
-        """Executed accesses that one recorded access stands for, by unit; 0 where none was recorded."""
+        """Executed accesses that one of the unit stands for; 0 where there is none."""
         import numpy as np
 
-        return np.where(self.recorded > 0, self.executed / np.maximum(self.recorded, 1), 0.0)
+        return np.where(self.covered > 0, self.executed / np.maximum(self.covered, 1), 0.0)
 
 
 class Windows:
@@ -102,15 +105,20 @@ class Windows:
 
     @cached_property
     def units(self) -> Units:
-        """Consecutive records of one thread whose accesses follow each other without a gap are one unit."""
+        """Consecutive records of one thread whose accesses follow each other without a gap are one unit.
+
+        Records without accesses are in no unit (`NO_UNIT`): they tell of lost windows, or of the end of a thread.
+        """
         import numpy as np
 
         columns = self.columns
-        count = self.count
+        of_window = np.full(self.count, NO_UNIT, dtype=np.uint32)
+        everything = np.lexsort((columns["first_executed"], columns["begin_ns"], columns["thread"], columns["process"]))
+        order = everything[columns["recorded"][everything] > 0]
+        count = len(order)
         if count == 0:
             none = np.zeros(0, dtype=np.uint64)
-            return Units(none.astype(np.uint32), none, none, none.astype(np.uint32))
-        order = np.lexsort((columns["first_executed"], columns["begin_ns"], columns["thread"], columns["process"]))
+            return Units(of_window, none, none, none.astype(np.uint32))
         ends = columns["first_executed"] + columns["recorded"] + columns["implied_constant"]
         before, after = order[:-1], order[1:]
         follows = (
@@ -121,14 +129,15 @@ class Windows:
             & (columns["recorded"][before] > 0)
         )
         unit = np.concatenate(([0], np.cumsum(~follows))).astype(np.uint32)
-        of_window = np.empty(count, dtype=np.uint32)
         of_window[order] = unit
         units = int(unit[-1]) + 1
+        inside = columns["recorded"].astype(np.uint64) + columns["implied_constant"]
+        reach = np.maximum(columns["executed"], inside)
         executed = np.zeros(units, dtype=np.uint64)
-        recorded = np.zeros(units, dtype=np.uint64)
+        covered = np.zeros(units, dtype=np.uint64)
         # A part's `executed` reaches to the next part, so a unit's is the sum.
-        np.add.at(executed, of_window, np.maximum(columns["executed"], columns["recorded"]))
-        np.add.at(recorded, of_window, columns["recorded"].astype(np.uint64))
+        np.add.at(executed, unit, reach[order])
+        np.add.at(covered, unit, inside[order])
         # The last one of a thread was written with the place of a next one that never came: it ends with the thread.
         totals = self._accesses_of_threads()
         last = order[np.concatenate((np.flatnonzero(np.diff(unit)), [count - 1]))]  # one record of each unit, its last
@@ -136,16 +145,51 @@ class Windows:
             total = totals.get((int(columns["process"][at]), int(columns["thread"][at])))
             if total is None:
                 continue
-            reaches = int(columns["first_executed"][at]) + int(max(columns["executed"][at], columns["recorded"][at]))
+            reaches = int(columns["first_executed"][at]) + int(reach[at])
             if reaches > total:
-                executed[number] = max(int(executed[number]) - (reaches - total), int(recorded[number]))
-        return Units(of_window, executed, recorded, np.bincount(of_window, minlength=units).astype(np.uint32))
+                executed[number] = max(int(executed[number]) - (reaches - total), int(covered[number]))
+        self._cut_at_ends(everything, of_window, reach, executed, covered)
+        return Units(of_window, executed, covered, np.bincount(unit, minlength=units).astype(np.uint32))
+
+    def _cut_at_ends(self, everything: Any, of_window: Any, reach: Any, executed: Any, covered: Any) -> None:
+        """The same for threads of traced programs, which write their total when they end. Thread ids come again."""
+        import numpy as np
+
+        columns = self.columns
+        position = np.empty(self.count, dtype=np.int64)
+        position[everything] = np.arange(self.count)
+        # For each place in the order the last one before it that has accesses.
+        has = columns["recorded"][everything] > 0
+        before = np.maximum.accumulate(np.where(has, np.arange(self.count), -1))
+        for end in np.flatnonzero(self.is_end).tolist():
+            at = int(before[position[end]])
+            window = int(everything[at]) if at >= 0 else -1
+            if window < 0 or any(columns[name][window] != columns[name][end] for name in ("process", "thread")):
+                continue
+            reaches = int(columns["first_executed"][window]) + int(reach[window])
+            total, number = int(columns["first_executed"][end]), int(of_window[window])
+            if reaches > total:
+                executed[number] = max(int(executed[number]) - (reaches - total), int(covered[number]))
+
+    @property
+    def is_end(self) -> Any:
+        """Which records are no windows, but tell how many accesses a thread made that has ended: their `first_executed`."""
+        columns = self.columns
+        return (columns["recorded"] == 0) & (columns["executed"] == 0) & (columns["dropped"] == 0)
+
+    @property
+    def thread_totals(self) -> int:
+        """Accesses of threads that told their total."""
+        return int(self.columns["first_executed"][self.is_end].sum())
 
     @cached_property
     def weights(self) -> Any:
         """Executed accesses that one access of each window record stands for."""
+        import numpy as np
+
         units = self.units
-        return units.weight[units.of_window]
+        weight = np.concatenate((units.weight, [0.0]))
+        return weight[np.minimum(units.of_window, len(weight) - 1)]
 
     def table(self) -> pa.Table:
         """The table ``windows``."""
@@ -158,7 +202,7 @@ class Windows:
         strings = self.capture.strings()
         made: dict[str, Any] = {
             "window": np.arange(self.count, dtype=np.uint32),
-            "unit": self.units.of_window,
+            "unit": pa.array(self.units.of_window, mask=self.units.of_window == NO_UNIT),
             "process": columns["process"],
             "thread": columns["thread"],
             "region": named(columns["region"], strings),
@@ -175,7 +219,8 @@ class Windows:
         order = ["window", "unit", "process", "thread", "region", "begin_ns", "end_ns", "first_executed", "executed",
                  "recorded", "implied_constant", "dropped", "period", "weight", "stack", "cpu", "encoding", "module",
                  "stream_bytes"]  # fmt: skip
-        return pa.table({n: made[n] if isinstance(made[n], pa.Array) else pa.array(made[n]) for n in order})
+        table = pa.table({n: made[n] if isinstance(made[n], pa.Array) else pa.array(made[n]) for n in order})
+        return table.filter(pa.array(~self.is_end)) if self.is_end.any() else table
 
     def accesses(
         self,
@@ -218,7 +263,10 @@ class Windows:
                     found = {name: values[mine] for name, values in found.items()}
                     window = window[mine]
                 by_site = columns["encoding"][window] != pc_delta if has_sites else None
-                operations = pa.array(found["operation"].astype(np.int8) - np.int8(1), mask=by_site)
+                site_codes = None
+                if by_site is not None and by_site.any():
+                    site_codes = self._take_sites(found, window, by_site)
+                operations = pa.array(found["operation"].astype(np.int8) - np.int8(1), mask=found["operation"] == 0)
                 arrays = [
                     pa.array(np.full(len(window), header["process"], dtype=np.uint32)),
                     pa.array(columns["thread"][window]),
@@ -226,17 +274,44 @@ class Windows:
                     pa.array(found["time_ns"]),
                     pa.array(found["code"], mask=by_site),
                     pa.array(found["address"]),
-                    pa.array(found["bytes"], mask=by_site),
+                    pa.array(found["bytes"], mask=by_site & (found["bytes"] == 0) if by_site is not None else None),
                     pa.DictionaryArray.from_arrays(operations, names),
                     pa.array(weights[window]),
                 ]
                 if code:
                     codes = self.codes(arrays[0].to_numpy(), found["code"], columns["begin_ns"][window])
-                    unknown = codes == NO_CODE
-                    arrays.append(pa.array(codes, mask=unknown if by_site is None else by_site | unknown))
+                    if site_codes is not None and by_site is not None:
+                        codes = np.where(by_site, site_codes, codes)
+                    arrays.append(pa.array(codes, mask=codes == NO_CODE))
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
             self.damaged += reader.damaged
             first += count
+
+    @cached_property
+    def _site_ranges(self) -> Any:
+        """The range of sites (`TraceSites.ranges`) of each window record."""
+        return self.capture.trace_sites.range_of_windows(self.columns["process"], self.columns["module"])
+
+    def _take_sites(self, found: dict[str, Any], window: Any, by_site: Any) -> Any:
+        """Codes of accesses that name sites; fills in their bytes and operations."""
+        import numpy as np
+
+        ranges = self.capture.trace_sites.ranges
+        number = self._site_ranges[window].astype(np.int64)
+        known = by_site & (number < len(ranges.first))
+        first = np.zeros(len(window), dtype=np.int64)
+        size = np.zeros(len(window), dtype=np.int64)
+        first[known] = ranges.first[number[known]]
+        size[known] = ranges.end[number[known]] - ranges.first[number[known]]
+        entry = found["code"].astype(np.int64) - FIRST_SITE
+        known &= (entry >= 0) & (entry < size)
+        codes = np.full(len(window), NO_CODE, dtype=np.uint32)
+        at = (first + entry)[known]
+        codes[known] = ranges.code[at]
+        told = found["bytes"][known]
+        found["bytes"][known] = np.where(told == 0, ranges.bytes[at], told)
+        found["operation"][known] = ranges.operation[at]
+        return codes
 
     def codes(self, processes: Any, pcs: Any, times_ns: Any) -> Any:
         """The code (row of ``sites``) of instruction pointers, `NO_CODE` where it is not known."""
@@ -276,10 +351,27 @@ class Windows:
             unit_executed=units.executed.astype(np.uint64),
             unit_parts=units.parts.astype(np.uint32),
         )
+        images = np.zeros(0, dtype=np.uint32)
+        if (self.columns["module"] != 0).any():
+            ranges = self.capture.trace_sites.ranges
+            images = self._site_ranges
+            join.set_sites(
+                code=ranges.code,
+                bytes=ranges.bytes,
+                operation=ranges.operation,
+                first=ranges.first,
+                end=ranges.end,
+                number=np.full(len(ranges.first), FIRST_SITE, dtype=np.uint64),
+            )
         first = 0
         for header, payload in self.capture.payloads("window"):
             count = len(_core.window_headers(payload)[1])
-            join.add(header["process"], payload, np.ascontiguousarray(units.of_window[first : first + count]))
+            join.add(
+                header["process"],
+                payload,
+                np.ascontiguousarray(units.of_window[first : first + count]),
+                np.ascontiguousarray(images[first : first + count]),
+            )
             first += count
         join.finish()
         return join

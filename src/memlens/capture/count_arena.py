@@ -15,7 +15,7 @@ from typing import Any
 
 VARIABLE = "MEMLENS_COUNT"
 MAGIC = 0x544E554F434C454D
-VERSION = 1
+VERSION = 2
 MOST_ENTRIES = 1 << 20
 DIRECTORY_BYTE = 4096
 ENTRY_BYTES = 64
@@ -37,8 +37,10 @@ PROCESS_FIELDS = (
     "parent_pid", "ticks_per_second", "start_ticks", "start_ns", "last_ticks", "last_ns", "read_cost_ticks",
     "switch_cost_ticks", "clock", "counters_used", "functions_refused", "threads_started", "threads_merged",
     "regions_refused", "events_open", "event_error", "events_mask", "switches_ignored", "regions_too_deep",
+    "trace_state", "trace_executed", "trace_windows", "trace_recorded", "trace_implied", "trace_dropped_windows",
+    "trace_dropped", "trace_late", "trace_torn", "trace_interrupted", "trace_unregistered",
 )  # fmt: skip
-MODULE_HEAD = struct.Struct("<4QII64s")
+MODULE_HEAD = struct.Struct("<6QII64s")
 PLACE_FIELDS = (
     "entered", "counted", "untouched", "counted_ticks", "untouched_ticks", "counted_self_ticks", "untouched_self_ticks",
     "least_ticks", "most_ticks", "open_ticks", "abandoned", "recursions",
@@ -46,7 +48,7 @@ PLACE_FIELDS = (
     "event_enabled_ns", "event_running_ns", "first_ticks", "last_ticks",
     "joined", "joined_ticks", "joined_open_ticks",
 )  # fmt: skip
-assert ENTRY.size == ENTRY_BYTES and HEADER.size == 176 and MODULE_HEAD.size == 104
+assert ENTRY.size == ENTRY_BYTES and HEADER.size == 176 and MODULE_HEAD.size == 120
 
 Image = tuple[int, int]
 """(pid, born_ns): one program in one process, from exec or fork to its end."""
@@ -61,6 +63,9 @@ class CountedModule:
     counters: int
     functions: int
     load_bias: int
+    first_site: int = 0
+    """Number of its first site in traces."""
+    sites: int = 0
 
 
 @dataclass(frozen=True)
@@ -201,15 +206,17 @@ class CountArena:
             image.process = dict(zip(PROCESS_FIELDS, words, strict=True))
         elif kind == MODULE:
             head = MODULE_HEAD.unpack(self._content(offset, n_bytes, MODULE_HEAD.size))
-            first, counters, functions, bias, id_bytes, path_bytes, build_id = head
+            first, counters, functions, first_site, sites, bias, id_bytes, path_bytes, build_id = head
             if id_bytes > 64 or path_bytes > 1 << 16 or path_bytes > n_bytes - MODULE_HEAD.size:
                 raise ValueError("lengths out of range")
             if first > self.counters_max or counters > self.counters_max - first:
                 raise ValueError("counters out of range")
+            if first_site + sites > 1 << 32:
+                raise ValueError("sites out of range")
             path = os.pread(self.fd, path_bytes, offset + MODULE_HEAD.size).split(b"\0", 1)[0]
             module = CountedModule(
-                path.decode("utf-8", "replace"), build_id[:id_bytes].hex(), first, counters, functions, bias
-            )
+                path.decode("utf-8", "replace"), build_id[:id_bytes].hex(), first, counters, functions, bias, first_site, sites,
+            )  # fmt: skip
             image.modules.append(module)
         elif kind == NODE:
             text = os.pread(self.fd, min(n_bytes, 1 << 16), offset).split(b"\0", 1)[0]

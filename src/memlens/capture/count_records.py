@@ -68,6 +68,8 @@ class CountRecords:
         self.arena = arena
         self._first_image = first_image
         self._images: dict[Image, _KnownImage] = {}
+        self.processes: list[dict[str, int]] = []
+        """What program images said of themselves, after `finish`."""
         self._tables: dict[str, str] = {}
         """module → enum module_status, of those whose tables were looked for"""
         self.sections: dict[str, tuple[bytes, int, bytes, int]] = {}
@@ -268,8 +270,20 @@ class CountRecords:
                     status=enum_value("module_status", status),
                 )
             )
+        traced = Packer("traced_module")
+        sites = [
+            traced.pack(
+                first_site=module.first_site,
+                sites=module.sites,
+                image=known.number,
+                module=string_id(module.build_id or module.path),
+            )
+            for module in image.modules[known.modules :]
+            if module.sites
+        ]
         known.modules = len(image.modules)
         writer.records("counted_module", packed, process=known.process)
+        writer.records("traced_module", sites, process=known.process)
 
     def _write_status(self, writer: Writer, known: _KnownImage, image: ImageEntries, ended_ns: int, now: int) -> None:
         process = image.process or dict.fromkeys(count_arena.PROCESS_FIELDS, 0)
@@ -299,6 +313,13 @@ class CountRecords:
             flags=enum_value("count_flags", "ended_in_order") if process["last_ns"] else 0,
         )
         writer.records("count_status", [packed], process=known.process, begin_ns=now, end_ns=now)
+        self.processes.append(process)
+        if process["trace_state"]:
+            names = (name for name in count_arena.PROCESS_FIELDS if name.startswith("trace_") and name != "trace_state")
+            fields: dict[str, Any] = {name.removeprefix("trace_"): process[name] for name in names}
+            state = process["trace_state"] & 0xFFFFFFFF
+            packed = Packer("trace_status").pack(time_ns=now, image=known.number, state=state, **fields)
+            writer.records("trace_status", [packed], process=known.process, begin_ns=now, end_ns=now)
 
     def close(self) -> None:
         self.arena.close()

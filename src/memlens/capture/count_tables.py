@@ -29,8 +29,11 @@ MIX = (
     "prefetches",
     "float_results",
 )
-STATIC_TABLES = ("count_functions", "count_sites", "count_terms", "count_blocks", "count_counters")
+STATIC_TABLES = ("count_functions", "count_sites", "count_terms", "count_blocks", "count_counters", "count_traced")
 """Those that are decoded; `count_callees` says where functions are that no counted module has."""
+TRACE_CLASSES = ("constant", "strided", "irregular")
+TRACE_KINDS = ("plain", "indirect", "computed", "chase")
+TRACE_STRIDED = 1
 
 
 def static_schema(name: str) -> pa.Schema:
@@ -54,6 +57,10 @@ def static_schema(name: str) -> pa.Schema:
         ],
         "count_counters": [("module", text), ("counter", number), ("kind", text)],
         "count_callees": [("callee", pa.string()), ("library", pa.string())],
+        "count_traced": [
+            ("module", text), ("number", number), ("site", number), ("class", text), ("kind", text), ("stride_bytes", pa.int64()),
+            ("is_written", pa.bool_()), ("bytes", wide),
+        ],
     }  # fmt: skip
     return pa.schema(columns[name])
 
@@ -104,7 +111,7 @@ def problems(decoded: Mapping[str, dict[str, Any]], paths: Mapping[str, str]) ->
 
 
 def static_tables(decoded: Mapping[str, dict[str, Any]], *, redact: bool = False) -> dict[str, pa.Table]:
-    """The five side tables, from decoded modules."""
+    """The side tables, from decoded modules."""
     import numpy as np
     import pyarrow as pa
 
@@ -194,6 +201,21 @@ def static_tables(decoded: Mapping[str, dict[str, Any]], *, redact: bool = False
                 "kind": _texts(np.minimum(kinds, len(COUNTER_KINDS)), pa.array([*COUNTER_KINDS, "unknown"])),
             },
             len(kinds),
+        )
+        traced = tables["traced"]
+        strided = traced["class"] == TRACE_STRIDED
+        add(
+            "count_traced",
+            {
+                "number": _optional(traced["number"]),
+                "site": traced["site"],
+                "class": _texts(np.minimum(traced["class"], len(TRACE_CLASSES)), pa.array([*TRACE_CLASSES, "unknown"])),
+                "kind": _texts(np.minimum(traced["kind"], len(TRACE_KINDS)), pa.array([*TRACE_KINDS, "unknown"])),
+                "stride_bytes": pa.array(traced["step_bytes"], mask=~strided),
+                "is_written": traced["is_written"].astype(bool),
+                "bytes": traced["bytes"],
+            },
+            len(traced["site"]),
         )
     return {
         name: pa.concat_tables(pieces).unify_dictionaries() if pieces else static_schema(name).empty_table()

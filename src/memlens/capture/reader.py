@@ -29,10 +29,19 @@ if TYPE_CHECKING:
     from .counting import Counts
     from .objects import Objects
     from .replay import Replay
+    from .tracing import TraceSites
 
 BATCH_BYTES = 4 << 20
 """Small chunks are joined up to this: a tree of thousands of processes has thousands of them."""
-COUNT_TABLES = ("count_functions", "count_sites", "count_terms", "count_blocks", "count_counters", "count_callees")
+COUNT_TABLES = (
+    "count_functions",
+    "count_sites",
+    "count_terms",
+    "count_blocks",
+    "count_counters",
+    "count_callees",
+    "count_traced",
+)
 """What counted modules say about their counters; written only when there are any."""
 IMPORT_TABLES = ("import_sites",)
 """What the files of an imported trace say about its instructions; written only when they do."""
@@ -41,7 +50,7 @@ SIDE_TABLES = (
     *COUNT_TABLES,
     *IMPORT_TABLES,
 )
-DERIVED = ("faults", "placed", "accesses", "block_counts", "site_counts", "region_times")
+DERIVED = ("faults", "placed", "accesses", "block_counts", "site_counts", "region_times", "trace_sites")
 WITH_CODE = ("code_counts", "page_counts", "unseen")
 """Record kinds with an instruction pointer: their tables have `code` too, the row of ``sites`` that names it."""
 PLURALS = {
@@ -77,6 +86,8 @@ PLURALS = {
     "count_tables": "count_table_parts",
     "count_status": "count_status",
     "count_epoch": "count_epochs",
+    "traced_module": "traced_modules",
+    "trace_status": "trace_status",
 }
 
 
@@ -129,6 +140,7 @@ class Capture:
         self._replay: Replay | None = None
         self._objects: Objects | None = None
         self._windows: Windows | None = None
+        self._trace_sites: TraceSites | None = None
         self._counts: Counts | None = None
         self.refresh()
         if not self._readers and self.meta["state"] == "complete":
@@ -195,6 +207,7 @@ class Capture:
             self._replay = None
             self._objects = None
             self._windows = None
+            self._trace_sites = None
             self._counts = None
         return added
 
@@ -515,6 +528,15 @@ class Capture:
             return None
         return peaks
 
+    @property
+    def trace_sites(self) -> TraceSites:
+        """Sites of traced code (cached): what the numbers of ``site_delta`` streams mean."""
+        if self._trace_sites is None:
+            from .tracing import TraceSites
+
+            self._trace_sites = TraceSites(self)
+        return self._trace_sites
+
     def accesses(
         self,
         *,
@@ -585,6 +607,10 @@ class Capture:
                 "region_times": count_views.region_times,
             }
             return views[name](self.counts)
+        if name == "trace_sites":
+            return self.trace_sites.table
+        if name == "sites":
+            return self.trace_sites.behind(self._side_table(name))
         if name in SIDE_TABLES:
             return self._side_table(name)
         kind = next((kind for kind, plural in PLURALS.items() if plural == name), None)

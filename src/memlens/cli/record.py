@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..capture.reader import Capture
     from ..collect.counting import CountOptions
     from ..collect.emulator import EmulateOptions
+    from ..collect.tracing import TraceOptions
 
 EXAMPLES = """\
   memlens record -- ./solver input.dat          writes solver.memlens, then a summary
@@ -24,6 +25,7 @@ EXAMPLES = """\
   memlens record --sample-bytes 0 -- ./leaky    every object, not a sample of the small ones
   memlens record --emulate -- ./solver          every access, exactly, of an unmodified program of any ISA
   memlens record --count=every=100 -- ./counted a program built with memlens cc: one execution of a region in 100
+  memlens record --trace=period=1000000 -- ./traced   built with memlens cc --memlens=trace: windows of addresses
   memlens record --pid 4711 --duration 10       watch a running process for 10 s
 
 The program's standard streams, signals and exit status are untouched; memlens
@@ -31,7 +33,7 @@ writes to standard error only, after the program has ended.
 """
 
 
-COLLECTORS = ("faults", "timeline", "alloc", "count", "emulate")
+COLLECTORS = ("faults", "timeline", "alloc", "count", "trace", "emulate")
 
 
 def byte_count(text: str) -> int:
@@ -105,6 +107,15 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         "epoch=100ms (values over time), events=A+B (perf events at the ends of regions), threads=N, counters=N, "
         "children (only programs that it starts have counters)",
     )
+    parser.add_argument(
+        "--trace",
+        nargs="?",
+        const="",
+        metavar="HOW",
+        help="a program built with memlens cc --memlens=trace records addresses in windows by default; HOW, after =, joined by "
+        "commas: window=N,period=N (N accesses in every so many; default 1000 in 100000), full (all of them), loads (no stores), "
+        "regions=A+B (only there), seed=N, stacks=off, on-full=drop|wait (what happens when the recorder is behind; default drop)",
+    )
     parser.add_argument("--redact", action="store_true", help="keep no paths, arguments or host name in the capture")
     parser.add_argument("-q", "--quiet", action="store_true", help="no summary")
     parser.add_argument("words", nargs="*", metavar="PROGRAM [arguments]")
@@ -125,6 +136,8 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         raise UsageError("--emulate starts a program; it cannot watch a running one")
     if options.count is not None and (options.pid is not None or options.emulate is not None):
         raise UsageError("--count starts a program natively; it goes with neither --pid nor --emulate")
+    if options.trace is not None and (options.pid is not None or options.emulate is not None):
+        raise UsageError("--trace starts a program natively; it goes with neither --pid nor --emulate")
     if options.collectors is not None:
         names = [name for name in options.collectors.split(",") if name]
         unknown = [name for name in names if name not in COLLECTORS]
@@ -201,6 +214,14 @@ def _count_options(options: argparse.Namespace) -> CountOptions | None:
     return counting.parse(options.count)
 
 
+def _trace_options(options: argparse.Namespace) -> TraceOptions | None:
+    if options.trace is None:
+        return None
+    from ..collect import tracing
+
+    return tracing.parse(options.trace)
+
+
 def main(arguments: list[str]) -> int:
     options, command = parse(arguments)
     from ..collect.recorder import Recorder, RecordOptions, exit_like
@@ -219,6 +240,7 @@ def main(arguments: list[str]) -> int:
             duration_s=options.duration,
             emulate=_emulate_options(options),
             count=_count_options(options),
+            trace=_trace_options(options),
             force=options.force,
             redact=options.redact,
         ),

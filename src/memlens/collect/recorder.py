@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import _sampling
-from ..capture import calibration, count_arena, count_records, machine
+from ..capture import calibration, count_arena, count_records, counted_modules, machine
 from ..capture.layouts import Packer, enum_value, layouts
 from ..capture.writer import CaptureWriter
 from ..errors import CollectorError, ProgramNotExecutable, ProgramNotFound, os_reason
-from . import counting, emulator, preload
+from . import counting, emulator, preload, tracing
 from . import facts as machine_facts
 from .slow_sampler import SlowSampler
 
@@ -66,6 +66,8 @@ class RecordOptions:
     """Run the program under an emulator that sees every access."""
     count: counting.CountOptions | None = None
     """How a program with compiled-in counters counts; None: count everything, if it has any."""
+    trace: tracing.TraceOptions | None = None
+    """How a program that was built for tracing records accesses; None: windows of the default length, if it was."""
     duration_s: float | None = None
     force: bool = False
     redact: bool = False
@@ -129,6 +131,7 @@ class Recorder:
         self.arena: emulator.Arena | None = None
         self.launch: emulator.Launch | None = None
         self.counting: counting.Counting | None = None
+        self.trace: tracing.TraceOptions | None = None
         self.capture: Capture | None = None
         """What was recorded, after the end: spares reading it again."""
         self._recording = True
@@ -171,40 +174,73 @@ class Recorder:
         return session
 
     def _open_channel(self, program: str) -> None:
-        """The memory that the program's processes write to; without it `alloc` is left out."""
-        if "alloc" not in self.collectors:
+        """The memory that the program's processes write to; without it `alloc` and `trace` are left out."""
+        users = [name for name in ("alloc", "trace") if name in self.collectors]
+        if not users:
             return
         reason = preload.why_not(program)
         if reason is not None:  # what it starts may load the library all the same
-            self.unsupported.append({"collector": "alloc", "reason": reason[0], "remedy": reason[1]})
+            for name in users:
+                self.unsupported.append({"collector": name, "reason": reason[0], "remedy": reason[1]})
+        waits = self.options.sample_bytes == 0 or (self.trace is not None and self.trace.wait)
         try:
             self.channel = _sampling.Channel(
                 sample_bytes=self.options.sample_bytes,
                 large_bytes=self.options.large_bytes,
-                wait_ms=WAIT_MS[self.options.sample_bytes == 0],
+                alloc="alloc" in self.collectors,
+                wait_ms=WAIT_MS[waits],
+                ring_bytes=tracing.RING_BYTES if self.trace is not None else 0,
+                slot_max=256 if self.trace is not None else 0,
             )
         except OSError as error:
-            self._leave_out("alloc", f"{error.filename}: {os_reason(error)}", "free some memory, or raise the limit")
+            for name in users:
+                self._leave_out(name, f"{error.filename}: {os_reason(error)}", "free some memory, or raise the limit")
+            self.trace = None
 
     def _open_counting(self, program: str) -> None:
         """Memory for compiled-in counters, when there are any or they are asked for."""
         options = self.options
-        asked = options.count is not None or "count" in (options.collectors or ())
-        if options.collectors is not None and "count" not in options.collectors and options.count is None:
-            return
         settings = options.count or counting.CountOptions()
-        reason = counting.why_not(program)
-        if reason is not None and not settings.children:
-            if asked:
-                raise CollectorError(reason[0], hint=reason[1])
+        wanted = [
+            name
+            for name, given, needed in (
+                ("count", options.count, self._counts(program, settings)),
+                ("trace", options.trace, self._traces(program)),
+            )
+            if needed and (options.collectors is None or name in options.collectors or given is not None)
+        ]
+        if not wanted:
             return
+        self.collectors.extend(wanted)
         try:
             self.counting = counting.Counting(settings, has_pmu=bool(self.facts["has_pmu"]))
         except OSError as error:
-            self.collectors.append("count")
-            self._leave_out("count", f"memfd: {os_reason(error)}", "raise the limit: ulimit -f unlimited")
+            for name in wanted:
+                self._leave_out(name, f"memfd: {os_reason(error)}", "raise the limit: ulimit -f unlimited")
             return
-        self.collectors.append("count")
+        if "trace" in wanted:
+            self.trace = (options.trace or tracing.TraceOptions()).drawn()
+
+    def _counts(self, program: str, settings: counting.CountOptions) -> bool:
+        """Whether the program may count; an error when that was asked for and cannot be."""
+        asked = self.options.count is not None or "count" in (self.options.collectors or ())
+        reason = counting.why_not(program)
+        if reason is None:
+            built = tracing.built(program)
+            return asked or built.counted or not built.traced  # else its tables are there for traces alone
+        if asked and not settings.children:
+            raise CollectorError(reason[0], hint=reason[1])
+        return settings.children
+
+    def _traces(self, program: str) -> bool:
+        """The same for traces. A script may start a program that was built for them."""
+        asked = self.options.trace is not None or "trace" in (self.options.collectors or ())
+        if tracing.built(program).traced:
+            return True
+        if asked and counted_modules.is_elf(program):
+            reason, remedy = tracing.why_not(program)
+            raise CollectorError(reason, hint=remedy)
+        return asked
 
     def _leave_out(self, name: str, reason: str, remedy: str) -> None:
         if name not in self.collectors:
@@ -253,6 +289,9 @@ class Recorder:
         if name == "count":
             assert self.counting is not None
             return self.counting.settings
+        if name == "trace":
+            assert self.trace is not None
+            return self.trace.settings
         if name == "alloc":
             return {"sample_bytes": options.sample_bytes, "large_bytes": options.large_bytes}
         return {"rate_hz": options.rate_hz}
@@ -426,6 +465,8 @@ class Recorder:
                 environment = while_running.enter_context(preload.preloading(self.channel.value))
             if self.counting is not None:
                 environment = [*environment, *self.counting.environment]
+            if self.trace is not None:
+                environment = [*environment, self.trace.variable]
             return self._run(_sampling.Child(command, environment=environment), command)
 
     def _run(self, child: _sampling.Child, command: list[str]) -> Outcome:
@@ -462,7 +503,11 @@ class Recorder:
 
     def _wait_for(self, pid: int, begin: float, signals: set[signal.Signals]) -> tuple[int, Any]:
         while True:
-            busy = time.monotonic() - begin < EARLY_S or (self.channel is not None and self.options.sample_bytes == 0)
+            busy = (
+                time.monotonic() - begin < EARLY_S
+                or self.trace is not None
+                or (self.channel is not None and self.options.sample_bytes == 0)
+            )
             until = EARLY_TICK_S if busy else TICK_S
             if self.counting is not None and self._recording:
                 until = min(until, self.counting.until_due_s)
@@ -486,6 +531,11 @@ class Recorder:
     def run_pid(self, pid: int) -> Outcome:
         if not os.path.isdir(f"/proc/{pid}"):
             raise CollectorError(f"there is no process {pid}", hint="look it up: pgrep -a NAME")
+        if self.options.trace is not None or "trace" in (self.options.collectors or ()):
+            raise CollectorError(
+                "a program records its accesses through a library that it loads when it starts; this one runs already",
+                hint="start the program with memlens record",
+            )
         if self.options.count is not None or "count" in (self.options.collectors or ()):
             raise CollectorError(
                 "counters are read from memory that a program gets when it starts; this one runs already",
@@ -603,10 +653,20 @@ class Recorder:
         totals = running.finish(self.writer, string_id, process_of)
         running.close()
         self.writer.meta["count"] = {**totals, "reading_s": running.cost_s}
+        found = [] if self.trace is None else self._trace_notes(running)
         if not totals["images"]:  # a script that started nothing counted
             self.writer.meta["collectors"].pop("count", None)
-            return []
-        return count_records.notes(totals)
+            return found
+        return [*(count_records.notes(totals) if "count" in self.collectors else []), *found]
+
+    def _trace_notes(self, running: counting.Counting) -> list[str]:
+        assert self.trace is not None
+        found = tracing.totals(running.processes)
+        self.writer.meta["trace"] = found
+        if not found["images"] and not found["images_without_library"]:
+            self.writer.meta["collectors"].pop("trace", None)
+            return ["No traced program ran: nothing has recorded its accesses."]
+        return tracing.notes(found, windows=not self.trace.full)
 
     def _finish(self, status: int | None, wall_s: float) -> Outcome:
         counts = dict(self.session.counts())
@@ -659,7 +719,7 @@ def _channel_notes(counts: dict[str, int]) -> list[str]:
     notes = []
     if counts["dropped"]:
         notes.append(
-            f"{counts['dropped']} records of allocations and annotations found no room in the program's rings: objects may "
+            f"{counts['dropped']} records (allocations, annotations, windows of accesses) found no room in the program's rings: objects may "
             "seem to live on, or be missing."
         )
     if counts["damaged"] or counts["holes"]:

@@ -1,0 +1,341 @@
+/* Windows of a trace: from the words that segments write to `window` records.
+ *
+ * Where windows begin. The accesses of a thread are cut into cells of `period`; in each cell one start is drawn uniformly, so every
+ * access has the same chance and no loop's rhythm is followed. A start that falls into the window before it is late: its window
+ * begins where that one ends, so there is one for each cell whatever happens.
+ *
+ * What is in a window. It begins at exactly the access that was drawn and ends with the access that is its last recorded one: of the
+ * segments at both ends only that part belongs to it. Constants come after the recorded accesses of their segment. So the
+ * numbers tell everything: recorded + implied_constant = accesses from the record's first to its end. What a stream leaves out is
+ * counted as implied: constants, stores where only loads are asked for, what a signal handler tore. */
+#include "trace.h"
+
+#include <sched.h>
+#include <string.h>
+
+#define FEWEST_WORDS 64u /* asked for at once: calls cost more than accesses behind the end of a window */
+#define MOST_OF_RECORD (UINT64_C(1) << 31)
+
+static uint64_t draw(struct ml_trace *trace, uint64_t below) {
+  uint64_t x = trace->random; /* xorshift64* */
+  x ^= x >> 12;
+  x ^= x << 25;
+  x ^= x >> 27;
+  trace->random = x;
+  return (uint64_t)((unsigned __int128)(x * UINT64_C(0x2545F4914F6CDD1D)) * below >> 64);
+}
+
+static uint64_t start_in(struct ml_trace *trace, uint64_t cell) {
+  trace->cell = cell;
+  return ml_trace_settings.full ? 0 : cell * ml_trace_settings.period + draw(trace, ml_trace_settings.period);
+}
+
+void ml_trace_begin(struct ml_trace *trace) {
+  uint64_t seed = ml_trace_settings.seed + (uint64_t)trace->thread->order * UINT64_C(0x9e3779b97f4a7c15) +
+                  (uint64_t)ml_process.generation * UINT64_C(0xd1b54a32d192ed03);
+  seed = (seed ^ seed >> 30) * UINT64_C(0xbf58476d1ce4e5b9); /* neighbours get states that are nothing alike */
+  seed = (seed ^ seed >> 27) * UINT64_C(0x94d049bb133111eb);
+  trace->random = (seed ^ seed >> 31) | 1;
+  trace->executed = trace->told = trace->recorded = trace->lost = trace->lost_records = trace->lost_executed = 0;
+  trace->open = trace->buffering = trace->parked = trace->has_facts = trace->found_torn = false;
+  trace->base = 0;
+  trace->region_generation = UINT32_MAX;
+  trace->words_each = 512;
+  trace->start = start_in(trace, 0);
+  trace->active = true;
+}
+
+/* ---- records --------------------------------------------------------------------------------------------------- */
+void ml_trace_facts_now(struct ml_trace *trace) {
+  const uint32_t node = trace->node;
+  if (trace->region_node != node || trace->region_generation != ml_process.generation) {
+    const char *name = ml_node_name(node);
+    trace->region_string = ml_trace_services->string(name, strlen(name));
+    trace->region_node = node;
+    trace->region_generation = ml_process.generation;
+  }
+  const int cpu = sched_getcpu();
+  trace->facts = (struct ml_trace_facts){
+      .begin_ns = ml_now_ns(),
+      .stack = ml_trace_settings.stacks && trace->caller != NULL ? ml_trace_services->stack(trace->caller) : 0,
+      .region = trace->region_string,
+      .cpu = (uint16_t)(cpu < 0 ? 0 : cpu)};
+  trace->has_facts = true;
+}
+
+static uint32_t image_string(void) {
+  char text[32] = "image ", digits[24];
+  size_t length = 6, count = 0;
+  for (uint64_t left = ml_process.born_ns; left != 0; left /= 10) digits[count++] = (char)('0' + left % 10);
+  while (count > 0) text[length++] = digits[--count];
+  return ml_trace_services->string(text, length);
+}
+
+static bool write_window(struct ml_trace *trace, struct ml_window *window, const void *stream, bool wait) {
+  window->thread = trace->thread->tid;
+  window->module = image_string();
+  if (window->module == 0) return false; /* without it nobody knows what sites mean */
+  window->encoding = ML_ENUM_stream_encoding_SITE_DELTA;
+  if (window->period == 0) window->period = ml_trace_settings.period;
+  return ml_trace_services->write(ML_KIND_WINDOW, window, sizeof *window, stream, window->tail_bytes, wait) != 0;
+}
+
+/* Where in time records were lost, as soon as there is room again. */
+static bool tell_lost(struct ml_trace *trace, bool wait) {
+  if (trace->lost_records == 0) return true;
+  struct ml_window window = {.begin_ns = trace->lost_begin_ns,
+                             .end_ns = trace->lost_end_ns,
+                             .first_executed = trace->lost_first,
+                             .executed = trace->lost_executed,
+                             .dropped = trace->lost};
+  if (!write_window(trace, &window, NULL, wait)) return false;
+  trace->lost = trace->lost_records = trace->lost_executed = 0;
+  return true;
+}
+
+static void note_lost(struct ml_trace *trace, const struct ml_window *window) {
+  if (trace->lost_records++ == 0) {
+    trace->lost_first = window->first_executed;
+    trace->lost_begin_ns = window->begin_ns;
+  }
+  trace->lost += window->recorded;
+  trace->lost_executed += window->executed;
+  trace->lost_end_ns = window->end_ns;
+  ml_add(&ml_process.shared->trace_dropped_windows, 1);
+  ml_add(&ml_process.shared->trace_dropped, window->recorded);
+}
+
+static void begin_record(struct ml_trace *trace, uint64_t number) {
+  if (!trace->has_facts) ml_trace_facts_now(trace);
+  trace->has_facts = false;
+  trace->first = number;
+  trace->recorded = 0;
+  trace->at = trace->bytes;
+  ml_stream_begin(&trace->stream);
+}
+
+/* `number` is that of the first access behind the record, `next` where the next record or window begins. */
+static void end_record(struct ml_trace *trace, uint64_t number, uint64_t next) {
+  if (number == trace->first) return;
+  struct ml_window window = {.begin_ns = trace->facts.begin_ns,
+                             .end_ns = ml_now_ns(),
+                             .first_executed = trace->first,
+                             .executed = next - trace->first,
+                             .recorded = (uint32_t)trace->recorded,
+                             .implied_constant = (uint32_t)(number - trace->first - trace->recorded),
+                             .region = trace->facts.region,
+                             .stack = trace->facts.stack,
+                             .tail_bytes = (uint32_t)(trace->at - trace->bytes),
+                             .cpu = trace->facts.cpu,
+                             .period = ml_trace_settings.full ? trace->recorded : 0};
+  if (tell_lost(trace, ml_trace_settings.wait) && write_window(trace, &window, trace->bytes, ml_trace_settings.wait)) {
+    ml_add(&ml_process.shared->trace_windows, 1);
+    ml_add(&ml_process.shared->trace_recorded, window.recorded);
+    ml_add(&ml_process.shared->trace_implied, window.implied_constant);
+  } else {
+    note_lost(trace, &window);
+  }
+}
+
+static void cut_at(struct ml_trace *trace, uint64_t number) {
+  end_record(trace, number, number);
+  begin_record(trace, number);
+}
+
+static void open_at(struct ml_trace *trace, uint64_t number) {
+  trace->open = true;
+  trace->goal = ml_trace_settings.window;
+  begin_record(trace, number);
+}
+
+static void close_at(struct ml_trace *trace, uint64_t number) {
+  uint64_t next = number;
+  if (!ml_trace_settings.full) {
+    next = start_in(trace, trace->cell + 1);
+    if (next < number) {
+      ml_add(&ml_process.shared->trace_late, 1);
+      next = number;
+    }
+  }
+  end_record(trace, number, next);
+  trace->open = false;
+  trace->start = next;
+}
+
+/* ---- segments ---------------------------------------------------------------------------------------------------- */
+static unsigned words_of(uint64_t header) { return (unsigned)(header >> ML_TRACE_WORDS_SHIFT & 31); }
+
+static bool is_header(uint64_t header, uint64_t sites_end) {
+  const unsigned form = (unsigned)(header >> ML_TRACE_FORM_SHIFT & 3), words = words_of(header);
+  const uint64_t site = header & UINT32_MAX, sites = form == ML_TRACE_SIZED ? words / 2 : form == ML_TRACE_LANES ? 1 : words;
+  if (form == 3 || (form == ML_TRACE_WORDS && words > ML_TRACE_WORDS_MAX) || (form == ML_TRACE_SIZED && words % 2 != 0))
+    return false;
+  if (ml_trace_executed(header) == 0) return false;
+  return site + sites <= sites_end || site + sites <= ML_TRACE_FIRST_SITE;
+}
+
+/* Access number i of the segment goes into the record, if it is one that is asked for. */
+static void record_access(struct ml_trace *trace, uint64_t header, const uint64_t *words, unsigned i, uint64_t number) {
+  const unsigned form = (unsigned)(header >> ML_TRACE_FORM_SHIFT & 3);
+  const bool sized = form == ML_TRACE_SIZED;
+  const uint64_t address = words[sized ? 2 * i : i], bytes = sized ? words[2 * i + 1] : 0;
+  if (address == 0 || (sized && bytes == 0)) return;
+  if (ml_trace_settings.loads_only && (header >> (ML_TRACE_STORES_SHIFT + (form == ML_TRACE_LANES ? 0 : i)) & 1) != 0) return;
+  uint64_t site = (header & UINT32_MAX) + (form == ML_TRACE_LANES ? 0 : i);
+  if (ML_UNLIKELY(site < ML_TRACE_FIRST_SITE)) {
+    site = 0;
+    ml_add(&ml_process.shared->trace_unregistered, 1);
+  }
+  if (ML_UNLIKELY(trace->at > trace->bytes + sizeof trace->bytes - ML_STREAM_MAX_ACCESS)) cut_at(trace, number);
+  trace->at = sized ? ml_stream_add_site_sized(&trace->stream, trace->at, site, address,
+                                               (uint32_t)(bytes < UINT32_MAX ? bytes : UINT32_MAX))
+                    : ml_stream_add_site(&trace->stream, trace->at, site, address);
+  trace->recorded++;
+  trace->goal--;
+}
+
+static void take_segment(struct ml_trace *trace, uint64_t header, const uint64_t *words) {
+  const uint64_t begin = trace->executed, end = begin + ml_trace_executed(header);
+  const unsigned form = (unsigned)(header >> ML_TRACE_FORM_SHIFT & 3), accesses = words_of(header) / (form == ML_TRACE_SIZED ? 2 : 1);
+  uint64_t i = 0;
+  for (;;) {
+    if (!trace->open) {
+      if (trace->start >= end) break;
+      if (ML_UNLIKELY(trace->start < begin)) trace->start = begin; /* a handler came between */
+      i = trace->start - begin;
+      open_at(trace, trace->start);
+    }
+    while (i < accesses && trace->goal != 0) {
+      record_access(trace, header, words, (unsigned)i, begin + i);
+      i++;
+    }
+    if (trace->goal != 0) break; /* the constants too are in the window */
+    close_at(trace, begin + i);
+  }
+  trace->executed = end;
+  if (ML_UNLIKELY(trace->open && end - trace->first > MOST_OF_RECORD)) cut_at(trace, end);
+}
+
+void ml_trace_tell(struct ml_trace *trace) {
+  ml_add(&ml_process.shared->trace_executed, trace->executed - trace->told);
+  trace->told = trace->executed;
+}
+
+/* The usual segment: words, all of them inside the open window and recorded. Takes as many segments as are of that kind, and returns where
+ * the first one is that is not. What changes lives in registers here: this is most of what a recorded access costs. */
+static const uint64_t *take_usual(struct ml_trace *trace, const uint64_t *at, const uint64_t *until, uint64_t sites_end, uint64_t *segments) {
+  if (!trace->open || ml_trace_settings.loads_only) return at;
+  struct ml_stream *const stream = &trace->stream;
+  unsigned char *out = trace->at, *const full = trace->bytes + sizeof trace->bytes - ML_TRACE_WORDS_MAX * ML_STREAM_MAX_ACCESS;
+  uint64_t executed = trace->executed, taken = 0;
+  const uint64_t goal = trace->goal;
+  while (at < until) {
+    const uint64_t header = *at, words = words_of(header), site = header & UINT32_MAX;
+    if (ML_UNLIKELY((header >> ML_TRACE_FORM_SHIFT & 3) != ML_TRACE_WORDS || words - 1 >= ML_TRACE_WORDS_MAX ||
+                    site < ML_TRACE_FIRST_SITE || site + words > sites_end || words >= (uint64_t)(until - at) ||
+                    taken + words >= goal || out > full))
+      break;
+    uint64_t zeros = 0;
+    for (uint64_t i = 1; i <= words; i++) zeros |= at[i] == 0;
+    if (ML_UNLIKELY(zeros != 0)) break;
+    uint64_t code = site * 2, first = ml_stream_zigzag(code - stream->previous);
+    for (uint64_t i = 1; i <= words; i++, code += 2, first = 4 /* zigzag(2) */) {
+      const uint64_t address = at[i];
+      uint64_t *const last = &stream->last[code % ML_STREAM_ENTRIES];
+      const uint64_t before = *last, second = ml_stream_zigzag(address - before);
+      if (ML_LIKELY((first | second) < 128 && before != 0)) {
+        *last = address;
+        const uint16_t pair = (uint16_t)(first | second << 8);
+        memcpy(out, &pair, 2);
+        out += 2;
+      } else {
+        stream->previous = code - ml_stream_unzigzag(first);
+        out = ml_stream_add_site(stream, out, code / 2, address);
+      }
+    }
+    stream->previous = code - 2;
+    taken += words;
+    ++*segments;
+    executed += words + (header >> ML_TRACE_IMPLIED_SHIFT & ML_TRACE_IMPLIED_MAX);
+    at += 1 + words;
+  }
+  trace->at = out;
+  trace->executed = executed;
+  trace->recorded += taken;
+  trace->goal -= taken;
+  return at;
+}
+
+/* A segment that a handler interrupted has a header or an address that is still 0. Without a header its length is not known: what
+ * follows is taken up again at the next header. */
+void ml_trace_consume(struct ml_trace *trace, const uint64_t *until) {
+  uint64_t *const begin = trace->words + trace->base;
+  const uint64_t *at = begin, *torn_end = NULL;
+  uint64_t segments = 0;
+  const uint64_t sites_end = ml_sites_end();
+  if (until < begin || until > trace->words + ML_TRACE_RAW_WORDS) until = begin;
+  for (;;) {
+    at = take_usual(trace, at, until, sites_end, &segments);
+    if (at >= until) break;
+    const uint64_t header = *at;
+    if (ML_UNLIKELY(!is_header(header, sites_end) || words_of(header) >= (uint64_t)(until - at))) {
+      if (torn_end != at) ml_add(&ml_process.shared->trace_torn, 1);
+      torn_end = ++at;
+      continue;
+    }
+    bool whole = true;
+    const unsigned words = words_of(header), step = (header >> ML_TRACE_FORM_SHIFT & 3) == ML_TRACE_SIZED ? 2 : 1;
+    for (unsigned i = 0; i < words; i += step) whole &= at[1 + i] != 0;
+    take_segment(trace, header, at + 1);
+    segments++;
+    at += 1 + words;
+    if (ML_UNLIKELY(!whole)) {
+      torn_end = at;
+      ml_add(&ml_process.shared->trace_torn, 1);
+    }
+  }
+  memset(begin, 0, (size_t)((unsigned char *)until - (unsigned char *)begin));
+  /* How many words an access takes here, for the room of the next window: too little costs a call, too much what lies behind its end. */
+  const uint64_t words = (uint64_t)(until - begin), accesses = words - segments;
+  if (accesses >= 64) trace->words_each = (uint32_t)(words * 256 / accesses + 1);
+  /* Whoever was interrupted will still write: not into what comes next. */
+  if (torn_end != NULL) trace->base = (uint32_t)(torn_end - trace->words);
+  if (trace->base > ML_TRACE_RAW_WORDS / 2) trace->base = 0;
+  ml_trace_tell(trace);
+}
+
+void ml_trace_cut(struct ml_trace *trace) {
+  if (!trace->open) return;
+  end_record(trace, trace->executed, trace->executed);
+  trace->first = trace->executed; /* until it goes on nothing is in the record */
+  trace->recorded = 0;
+}
+
+void ml_trace_resume(struct ml_trace *trace) {
+  ml_trace_facts_now(trace);
+  begin_record(trace, trace->executed);
+}
+
+void ml_trace_close(struct ml_trace *trace) {
+  if (trace->open) close_at(trace, trace->executed);
+}
+
+/* Waits even where windows are dropped: without the total of a thread its last window has no end. */
+void ml_trace_finish(struct ml_trace *trace) {
+  if (trace->open) {
+    end_record(trace, trace->executed, trace->executed);
+    trace->open = false;
+  }
+  tell_lost(trace, true);
+  const uint64_t now = ml_now_ns();
+  struct ml_window window = {.begin_ns = now, .end_ns = now, .first_executed = trace->executed};
+  write_window(trace, &window, NULL, true);
+  ml_trace_tell(trace);
+  trace->active = false;
+}
+
+uint64_t ml_trace_words_wanted(const struct ml_trace *trace) {
+  const uint64_t goal = trace->open ? trace->goal : ml_trace_settings.window;
+  if (goal >= ML_TRACE_RAW_WORDS) return ML_TRACE_RAW_WORDS;
+  return goal * trace->words_each / 256 + FEWEST_WORDS;
+}

@@ -1,0 +1,201 @@
+"""Collector `trace`, the recorder's part: what is asked of traced programs, and what they say at the end.
+
+The programs write windows through the channel of `alloc` (native/runtime/services.c); their sites are numbered in the arena
+of `count`, which also keeps what could not be recorded.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..capture import counted_modules
+from ..errors import UsageError
+
+VARIABLE = "MEMLENS_TRACE"
+FUNCTION = struct.Struct("<QqIIQII")
+"""ml_count_function: offset, table, counters, bytes of the table, first site, traced sites, reserved"""
+RING_BYTES = 4 << 20
+LARGEST_PERIOD = 1 << 40
+STATES = ("not asked", "traced", "no library", "bad settings")
+HINT = "use window=N, period=N, full, loads, regions=A+B, seed=N, stacks=off or on-full=drop|wait, joined by commas"
+
+
+@dataclass(frozen=True)
+class TraceOptions:
+    """What `--trace` asks for."""
+
+    window: int = 1000
+    """Accesses that a window records."""
+    period: int = 100_000
+    """Executed accesses from window to window, on average."""
+    full: bool = False
+    loads: bool = False
+    """Stores are executed, but not recorded."""
+    regions: tuple[str, ...] = ()
+    """Only inside these."""
+    seed: int | None = None
+    """Of the places of windows; None: another one each time."""
+    stacks: bool = True
+    wait: bool = False
+    """A full ring is waited for; else the window is dropped and counted."""
+
+    def drawn(self) -> TraceOptions:
+        """With a seed: the same options give the same windows."""
+        return self if self.seed is not None else replace(self, seed=secrets.randbelow(1 << 32))
+
+    @property
+    def variable(self) -> str:
+        """For the program's environment."""
+        window = self.window
+        words = [f"window={window}", f"period={window if self.full else self.period}", f"seed={self.seed or 0}"]
+        words += [f"loads={int(self.loads)}", f"wait={int(self.wait)}", f"stacks={int(self.stacks)}"]
+        if self.regions:
+            words.append("regions=" + "\x1f".join(self.regions))
+        return f"{VARIABLE}={','.join(words)}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a reader must know."""
+        described: dict[str, Any] = {"window": self.window, "period": self.period, "seed": self.seed}
+        if self.full:
+            described = {"full": True}
+        return {
+            **described,
+            "loads_only": self.loads,
+            "regions": list(self.regions),
+            "stacks": self.stacks,
+            "on_full": "wait" if self.wait else "drop",
+        }
+
+
+def parse(text: str) -> TraceOptions:
+    """`window=N`, `period=N`, `full`, `loads`, `regions=A+B`, `seed=N`, `stacks=off`, `on-full=wait`, joined by commas.
+
+    >>> parse("window=500,period=50_000,loads").period
+    50000
+    """
+    options = TraceOptions()
+    for word in filter(None, text.split(",")):
+        name, equals, value = word.partition("=")
+        changed: dict[str, Any]
+        if name in ("full", "loads") and not equals:
+            changed = {name: True}
+        elif name in ("window", "period", "seed") and equals:
+            digits = value.replace("_", "")
+            if not digits.isdecimal() or int(digits) < (0 if name == "seed" else 1) or int(digits) >= 1 << 63:
+                raise UsageError(f"--trace: {word} makes no sense", hint=HINT)
+            changed = {name: int(digits)}
+        elif name == "regions" and value:
+            changed = {"regions": tuple(part for part in value.split("+") if part)}
+        elif name == "stacks" and value in ("on", "off"):
+            changed = {"stacks": value == "on"}
+        elif name == "on-full" and value in ("drop", "wait"):
+            changed = {"wait": value == "wait"}
+        else:
+            raise UsageError(f"--trace: there is no {word!r}", hint=HINT)
+        options = replace(options, **changed)
+    if options.window >= options.period and not options.full:
+        raise UsageError(
+            f"--trace: a window of {options.window:,} accesses does not fit a period of {options.period:,}",
+            hint="give a longer period, or full for a trace of everything",
+        )
+    if options.period > LARGEST_PERIOD:
+        raise UsageError(f"--trace: a period of {options.period:,} is too long", hint=f"at most {LARGEST_PERIOD:,}")
+    if len(options.regions) > 64 or sum(len(name.encode()) + 1 for name in options.regions) > 8000:
+        raise UsageError(
+            f"--trace: {len(options.regions)} regions are too many", hint="at most 64, of 8000 characters together"
+        )
+    return options
+
+
+# ---- programs -------------------------------------------------------------------------------------------------------
+def _sums(path: str) -> tuple[int, int]:
+    """Counters and traced sites of a module."""
+    try:
+        with counted_modules.ElfHeaders(path) as file:
+            if not file.has_section(counted_modules.FUNCTIONS):
+                return 0, 0
+            heads, _ = file.section(counted_modules.FUNCTIONS)
+    except (OSError, ValueError):
+        return 0, 0
+    found = list(FUNCTION.iter_unpack(heads[: len(heads) // FUNCTION.size * FUNCTION.size]))
+    return sum(head[2] for head in found), sum(head[5] for head in found)
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a program and the libraries that it needs were built with."""
+
+    counted: bool
+    traced: bool
+
+
+def built(program: str) -> Built:
+    if not counted_modules.is_elf(program):
+        return Built(False, False)
+    sums = [_sums(path) for path in counted_modules.libraries(program)]
+    return Built(any(counters for counters, _ in sums), any(sites for _, sites in sums))
+
+
+def why_not(program: str) -> tuple[str, str]:
+    """(what is missing, remedy) of a program without traced code."""
+    name = os.path.basename(program)
+    return (
+        f"{name} records no accesses: neither it nor a library that it needs was built for tracing",
+        'build it with CC="memlens cc --memlens=trace" (or --memlens=count,trace), or record every access with --emulate',
+    )
+
+
+# ---- the end ---------------------------------------------------------------------------------------------------------
+def totals(processes: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Sums over program images, by the names of `trace_status`."""
+    names = (
+        "executed",
+        "windows",
+        "recorded",
+        "implied",
+        "dropped_windows",
+        "dropped",
+        "late",
+        "torn",
+        "interrupted",
+        "unregistered",
+    )
+    found = {name: sum(process[f"trace_{name}"] for process in processes) for name in names}
+    found["images"] = sum(process["trace_state"] == STATES.index("traced") for process in processes)
+    found["images_without_library"] = sum(process["trace_state"] == STATES.index("no library") for process in processes)
+    return found
+
+
+def notes(found: Mapping[str, int], *, windows: bool) -> list[str]:
+    """Sentences on what is missing. `windows`: some were drawn, as opposed to a full trace."""
+    told = []
+    if found["images_without_library"]:
+        told.append(
+            f"Traced programs that recorded no accesses: {found['images_without_library']}; the library that writes them was not loaded "
+            "(statically linked programs cannot load it; link them dynamically)."
+        )
+    if found["dropped_windows"]:
+        total = found["recorded"] + found["dropped"]
+        told.append(
+            f"{found['dropped_windows']:,} window records with {found['dropped']:,} accesses ({100 * found['dropped'] / total:.2g} % of those "
+            "recorded) found no room and were dropped: their places in time are in table windows. Record fewer (a longer period), or let "
+            "the program wait: --trace=on-full=wait."
+        )
+    if windows and found["late"] > 0.1 * max(found["windows"], 1):
+        told.append(
+            f"{found['late']:,} of {found['windows']:,} windows began where the one before ended: most of the period is recorded. Give a longer "
+            "period."
+        )
+    if found["torn"]:
+        told.append(f"{found['torn']:,} runs of accesses are missing: a signal handler came while they were written.")
+    if found["unregistered"]:
+        told.append(
+            f"{found['unregistered']:,} recorded accesses have no site: their code ran before it was registered."
+        )
+    return told

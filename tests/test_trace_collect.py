@@ -1,0 +1,235 @@
+"""Collector `trace` from end to end: a program built with `memlens cc --memlens=trace`, recorded, decoded, joined with objects."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from count_runs import needs_clang
+
+import memlens
+from memlens.analyses.object_accesses import object_accesses
+from memlens.collect import tracing
+from memlens.errors import UsageError
+
+SOURCE = r"""
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define N 20000
+static double a[N], b[N];
+static int idx[N];
+struct node { struct node *next; long value; };
+__attribute__((noinline)) static void scale(double *to, const double *from, long n) {
+#pragma clang loop vectorize(disable) unroll(disable)
+  for (long i = 0; i < n; i++) to[i] = from[i] * 2;
+}
+__attribute__((noinline)) static double pick(const double *t, const int *at, long n) {
+  double s = 0;
+#pragma clang loop vectorize(disable) unroll(disable)
+  for (long i = 0; i < n; i++) s += t[at[i]];
+  return s;
+}
+__attribute__((noinline)) static long chase(const struct node *at) {
+  long s = 0;
+  for (; at; at = at->next) s += at->value;
+  return s;
+}
+__attribute__((noinline)) static void bulk(char *to, const char *from, size_t n) { memcpy(to, from, n); }
+static void *work(void *rounds) {
+  for (long r = 0; r < (long)rounds; r++) scale(b, a, N);
+  return NULL;
+}
+int main(int count, char **arguments) {
+  long rounds = count > 1 ? atol(arguments[1]) : 20;
+  struct node *nodes = malloc(N * sizeof *nodes);
+  for (long i = 0; i < N; i++) {
+    nodes[i].value = i;
+    nodes[i].next = i + 1 < N ? &nodes[i + 1] : NULL;
+    idx[i] = (int)(i * 7919 % N);
+  }
+  double s = 0;
+  if (count > 2 && strcmp(arguments[2], "threads") == 0) {
+    pthread_t t[4];
+    for (int i = 0; i < 4; i++) pthread_create(&t[i], NULL, work, (void *)rounds);
+    for (int i = 0; i < 4; i++) pthread_join(t[i], NULL);
+  }
+  for (long r = 0; r < rounds; r++) {
+    scale(b, a, N);
+    a[r % N] = (double)r;
+    s += pick(b, idx, N) + (double)chase(nodes + r % 7);
+    bulk((char *)b, (char *)a, sizeof a - (size_t)(r % 100));
+  }
+  if (count > 2 && strcmp(arguments[2], "fork") == 0) {
+    if (fork() == 0) {
+      work((void *)rounds);
+      exit(0);
+    }
+    wait(NULL);
+  }
+  if (count > 2 && strcmp(arguments[2], "kill") == 0) raise(SIGKILL);
+  printf("%g\n", s);
+  return 0;
+}
+"""
+N = 20_000
+pytestmark = needs_clang
+
+
+def run(*arguments: object, status: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "memlens", *map(str, arguments)], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == status, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("traced")
+    (folder / "p.c").write_text(SOURCE)
+    run("cc", "--memlens=trace", "-O2", "-g", folder / "p.c", "-o", folder / "p", "-pthread")
+    return folder / "p"
+
+
+def record(
+    program: Path, folder: Path, how: str, *arguments: object, status: int = 0, collectors: str = "alloc,trace"
+) -> Any:
+    output = folder / "run.memlens"
+    run("record", "-q", "--force", "-o", output, "--collectors", collectors, f"--trace={how}", "--", program, *arguments, status=status)  # fmt: skip
+    return memlens.open(output)
+
+
+def rows(capture: Any, question: str) -> list[tuple[Any, ...]]:
+    import duckdb
+
+    connection = duckdb.connect()
+    for name in ("accesses", "sites", "trace_sites", "windows"):
+        if name in question:
+            connection.register(name, capture.table(name))
+    return connection.execute(question).fetchall()
+
+
+def test_a_full_trace_has_every_access_of_every_line(program: Path, tmp_path: Path) -> None:
+    rounds = 3
+    capture = record(program, tmp_path, "full,on-full=wait", rounds)
+    found = {
+        (function, operation, width): count
+        for function, operation, width, count in rows(
+            capture,
+            "SELECT s.function, a.operation, a.bytes, count(*) FROM accesses a JOIN sites s ON a.code = s.id GROUP BY ALL",
+        )
+    }
+    assert found["scale", "load", 8] == found["scale", "store", 8] == rounds * N
+    assert found["pick", "load", 8] == found["pick", "load", 4] == rounds * N
+    assert found["chase", "load", 8] == sum(2 * (N - r % 7) for r in range(rounds))
+    for r in range(rounds):  # sizes that are known only at run time
+        assert found["bulk", "load", 8 * N - r] == found["bulk", "store", 8 * N - r] == 1
+    assert {weight for (weight,) in rows(capture, "SELECT DISTINCT weight FROM accesses")} == {1.0}
+    assert capture.windows.thread_totals == capture.meta["trace"]["executed"] == capture.meta["trace"]["recorded"] + capture.meta["trace"]["implied"]  # fmt: skip
+
+
+def test_classes_and_strides(program: Path, tmp_path: Path) -> None:
+    capture = record(program, tmp_path, "window=100,period=1000", 2)
+    found = set(
+        rows(capture, "SELECT function, operation, class, kind, stride_bytes FROM trace_sites WHERE NOT implied")
+    )
+    assert {("scale", "load", "strided", "plain", 8), ("scale", "store", "strided", "plain", 8)} <= found
+    assert {("pick", "load", "strided", "plain", 4), ("pick", "load", "irregular", "computed", None)} <= found
+    assert ("chase", "load", "irregular", "chase", None) in found
+
+
+def test_windows_estimate_what_a_full_trace_counts(program: Path, tmp_path: Path) -> None:
+    rounds = 200
+    capture = record(program, tmp_path, "window=500,period=5000,on-full=wait,seed=3", rounds)
+    result = object_accesses(capture)
+    by_function = {row["function"]: row for row in result.tables["by_function"].to_pylist()}
+    exact = {"scale": 2 * N * rounds, "pick": 2 * N * rounds, "chase": sum(2 * (N - r % 7) for r in range(rounds))}
+    for name, total in exact.items():
+        row = by_function[name]
+        assert abs(row["accesses"] - total) < 4 * row["accesses_error"] + 5000, (name, row, total)
+    by_object = {row["object"]: row for row in result.tables["by_object"].to_pylist()}
+    heap = next(row for name, row in by_object.items() if name.startswith("heap of main"))
+    assert abs(heap["accesses"] - exact["chase"] - 2 * N) < 4 * heap["accesses_error"] + 5000
+    assert by_object["a"]["kind"] == by_object["idx"]["kind"] == "static"
+    executed = capture.meta["trace"]["executed"]
+    assert abs(capture.meta["trace"]["windows"] - executed / 5000) <= max(0.01 * executed / 5000, 1.5)
+    windows = capture.table("windows")
+    assert windows.num_rows == capture.meta["trace"]["windows"] and "end" not in windows.column_names
+    stacks = set(windows.column("stack").to_pylist())
+    assert 0 not in stacks and len(stacks) >= 3, "one for each function that runs"
+
+
+def test_threads_and_forks_tell_their_totals(program: Path, tmp_path: Path) -> None:
+    for what, parts in (("threads", 5), ("fork", 2)):
+        capture = record(program, tmp_path, "window=100,period=1000,on-full=wait", 5, what)
+        ends = capture.windows.columns["first_executed"][capture.windows.is_end]
+        assert len(ends) == parts
+        assert ends.sum() == capture.meta["trace"]["executed"]
+        assert all(total is not None for (total,) in rows(capture, "SELECT code FROM accesses USING SAMPLE 1000"))
+
+
+def test_a_killed_program_leaves_a_sound_capture(program: Path, tmp_path: Path) -> None:
+    output = tmp_path / "killed.memlens"
+    done = subprocess.run([sys.executable, "-m", "memlens", "record", "-q", "-o", output, "--trace=window=100,period=1000", "--", program, "50", "kill"], capture_output=True)  # fmt: skip
+    assert done.returncode == -signal.SIGKILL
+    capture = memlens.open(output)
+    assert capture.table("accesses").num_rows > 1000
+    assert capture.windows.damaged == 0
+
+
+def test_only_loads(program: Path, tmp_path: Path) -> None:
+    capture = record(program, tmp_path, "window=500,period=5000,loads,on-full=wait", 100)
+    assert {operation for (operation,) in rows(capture, "SELECT DISTINCT operation FROM accesses")} == {"load"}
+    total = sum(weight for (weight,) in rows(capture, "SELECT sum(weight) FROM accesses JOIN sites ON code = id WHERE function = 'scale'"))  # fmt: skip
+    assert abs(total - 100 * N) < 0.15 * 100 * N
+
+
+def test_a_program_that_was_not_built_for_it_is_told_so(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "memlens", "record", "--trace", "-o", tmp_path / "x.memlens", "--", "/bin/true"],
+        capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert done.returncode != 0 and "--memlens=trace" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_static_program_is_told_so(program: Path, tmp_path: Path) -> None:
+    static = tmp_path / "static"
+    run("cc", "--memlens=trace", "-O2", "-static", program.parent / "p.c", "-o", static, "-pthread")
+    capture = record(static, tmp_path, "window=100,period=1000", 1)
+    assert any("not loaded" in note for note in capture.meta["quality"]["notes"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "window=0",
+        "period=ten",
+        "windows=3",
+        "window=10,period=10",
+        "on-full=maybe",
+        "full=1",
+        "period=9999999999999999",
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_with_a_hint(text: str) -> None:
+    with pytest.raises(UsageError) as error:
+        tracing.parse(text)
+    assert error.value.hint
+
+
+def test_settings_reach_the_program_and_the_capture(program: Path, tmp_path: Path) -> None:
+    capture = record(program, tmp_path, "window=100,period=1000,seed=5,stacks=off", 2)
+    meta = json.loads((Path(capture.path) / "meta.json").read_text())
+    assert meta["collectors"]["trace"] == {"window": 100, "period": 1000, "seed": 5, "loads_only": False, "regions": [], "stacks": False, "on_full": "drop"}  # fmt: skip
+    assert set(capture.windows.columns["stack"].tolist()) == {0}
