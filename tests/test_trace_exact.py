@@ -1,0 +1,223 @@
+"""A trace has what ran: every access of every site, in program order, and windows that favour none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import count_generator
+import numpy as np
+import pytest
+from count_runs import compile_with, each_clang, needs, needs_clang
+
+from memlens.capture.reader import open_capture
+
+WORKLOADS = Path(__file__).resolve().parent.parent / "workloads"
+
+pytestmark = needs_clang
+
+
+def build(sources: list[Path], out: Path, *options: str, clang: str = "", cxx: bool = True) -> Path:
+    done = compile_with(
+        *options, "-g", "-w", *sources, "-o", out, "-pthread", "-lm", clang=clang, name="c++" if cxx else "cc"
+    )
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def record(capture: Path, program: list[str], *options: str, status: tuple[int, ...] = (0,)) -> str:
+    command = [sys.executable, "-m", "memlens", "record", "-q", "--force", "-o", str(capture), *options, "--", *program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode in status, done.stderr
+    return done.stdout
+
+
+def exact_counts(capture: Path) -> dict[tuple[str, int], int]:
+    """Executions of each site by its counters."""
+    table = open_capture(capture).table("site_counts").group_by(["module", "site"]).aggregate([("executions", "sum")])
+    columns = (table.column(name).to_pylist() for name in ("module", "site", "executions_sum"))
+    return {(module, site): count for module, site, count in zip(*columns, strict=True)}
+
+
+def traced_sites(capture: Path) -> dict[int, dict[str, Any]]:
+    """Rows of `trace_sites` by code."""
+    return {row["code"]: row for row in open_capture(capture).table("trace_sites").to_pylist()}
+
+
+def recorded_counts(capture: Path) -> dict[int, int]:
+    counts: dict[int, int] = {}
+    for batch in open_capture(capture).accesses(code=True):
+        codes, numbers = np.unique(batch.column("code").to_numpy(zero_copy_only=False), return_counts=True)
+        for code, number in zip(codes.tolist(), numbers.tolist(), strict=True):
+            counts[code] = counts.get(code, 0) + number
+    return counts
+
+
+def compare(capture: Path) -> tuple[int, int]:
+    """Every site's accesses in a full trace are its executions; returns how many sites and accesses there were."""
+    exact, found, sites = exact_counts(capture), recorded_counts(capture), traced_sites(capture)
+    wrong = []
+    implied = 0
+    for code, row in sites.items():
+        expected = exact.get((row["build_id"], row["site"]), exact.get((row["module"], row["site"]), 0))
+        if row["implied"]:
+            implied += expected
+        elif found.get(code, 0) != expected:
+            wrong.append((row["function"], row["line"], row["operation"], found.get(code, 0), expected))
+    assert not wrong, wrong[:10]
+    total = sum(found.values())
+    windows = open_capture(capture).table("windows")
+    assert sum(windows.column("dropped").to_pylist()) == 0
+    assert sum(windows.column("implied_constant").to_pylist()) <= implied
+    return len(found), total
+
+
+@pytest.mark.parametrize("clang", each_clang())
+@pytest.mark.parametrize("level", ["-O0", "-O2", "-O3"])
+def test_generated_control_flow(clang: str, level: str, tmp_path: Path) -> None:
+    """Loops, continue, goto, switch, exceptions and longjmp: the trace has each site as often as a counter of its own says."""
+    sources = []
+    for number, text in enumerate(count_generator.program(70 + len(level), functions=20)):
+        sources.append(tmp_path / f"unit{number}.cpp")
+        sources[-1].write_text(text)
+    program = build(
+        sources,
+        tmp_path / "program",
+        level,
+        "--memlens=count,trace",
+        "--memlens-naive",
+        "--memlens-verify",
+        clang=clang,
+    )
+    capture = tmp_path / "full.memlens"
+    plain = subprocess.run([program], capture_output=True, text=True)
+    out = record(
+        capture, [str(program)], "--collectors", "count,trace", "--trace=full,on-full=wait", status=(plain.returncode,)
+    )
+    assert out == plain.stdout
+    sites, accesses = compare(capture)
+    assert sites > 100 and accesses > 10_000
+    # Whatever is recorded, as many accesses are executed.
+    total = open_capture(capture).meta["trace"]["executed"]
+    for settings in ("window=97,period=1000", "window=1,period=100", "window=1,period=1000000000"):
+        record(capture, [str(program)], "--collectors", "trace", f"--trace={settings}", status=(plain.returncode,))
+        assert open_capture(capture).meta["trace"]["executed"] == total, settings
+
+
+ARRAYS = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#define N 512
+long first[N], second[N]; int indices[N]; char bytes[4 * N];
+struct node { struct node *next; long value; } nodes[N];
+__attribute__((noinline)) static long walk(long round) {
+  long sum = 0;
+  for (int i = 0; i < N; i++) sum += first[indices[i]];
+  for (int i = 0; i < N; i++) if (first[i] & 1) second[i] = sum; else second[N - 1 - i] ^= first[i];
+  for (struct node *at = nodes; at; at = at->next) sum += at->value;
+  for (int i = 0; i + round < N; i += 3) { bytes[i] = (char)sum; if (bytes[2 * i] == 5) break; }
+  return sum;
+}
+__attribute__((noinline)) static long outer(long n) {
+  long sum = 0;
+  for (long r = 0; r < n; r++) { first[r % N] = sum; sum += walk(r); second[(r * 7) % N] += sum; }
+  return sum;
+}
+int main(void) {
+  for (int i = 0; i < N; i++) {
+    first[i] = i * 3; indices[i] = i * 77 % N; nodes[i].value = i; nodes[i].next = i + 1 < N ? &nodes[(i + 1) * 77 % N] : 0;
+  }
+  printf("%ld\n", outer(20));
+  return 0;
+}
+"""
+
+
+def addresses_inside(capture: Path, ranges: list[tuple[int, int]]) -> np.ndarray:
+    parts = []
+    opened = open_capture(capture)
+    for batch in opened.accesses():
+        address = batch.column("address").to_numpy()
+        inside = np.zeros(len(address), dtype=bool)
+        for begin, end in ranges:
+            inside |= (address >= begin) & (address < end)
+        parts.append(address[inside])
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize("level", ["-O0", "-O1", "-O2"])
+def test_order_is_program_order(level: str, tmp_path: Path) -> None:
+    """The emulator sees the same program make the same accesses to its arrays, in the same order."""
+    needs("qemu-x86_64", "qemu-user")
+    source = tmp_path / "arrays.c"
+    source.write_text(ARRAYS)
+    program = build([source], tmp_path / "arrays", level, "-no-pie", "--memlens=trace", cxx=False)
+    listed = subprocess.run(["nm", "-S", str(program)], capture_output=True, text=True, check=True).stdout
+    ranges = []
+    for line in listed.splitlines():
+        parts = line.split()
+        if len(parts) == 4 and parts[3] in ("first", "second", "indices", "bytes", "nodes"):
+            ranges.append((int(parts[0], 16), int(parts[0], 16) + int(parts[1], 16)))
+    assert len(ranges) == 5
+    record(tmp_path / "native.memlens", [str(program)], "--collectors", "trace", "--trace=full,on-full=wait")
+    record(tmp_path / "emulated.memlens", [str(program)], "--emulate=full")
+    ours = addresses_inside(tmp_path / "native.memlens", ranges)
+    truth = addresses_inside(tmp_path / "emulated.memlens", ranges)
+    assert len(ours) > 20 * 512
+    assert np.array_equal(ours, truth)
+
+
+NO_BIAS = {
+    "graph_pr.c": "--scale 12 --iterations 20 --threads 1",
+    "graph_bfs.c": "--scale 12 --iterations 30 --threads 1",
+    "graph_tc.c": "--scale 10 --iterations 1 --threads 1",
+    "hash_map.cpp": "--mib 1 --iterations 4",
+    "pointer_chase.c": "--mib 1 --iterations 40",
+    "stencil.c": "--mib 1 --iterations 20 --threads 1",
+    "patterns.c": "--elements 16384 --repeats 20",
+}
+
+
+@pytest.mark.parametrize("source", sorted(NO_BIAS))
+def test_windows_favour_no_site(source: str, tmp_path: Path) -> None:
+    """The share of each site in windows against its exact count, the windows being what was drawn."""
+    program = build(
+        [WORKLOADS / source], tmp_path / "program", "-O2", "--memlens=count,trace", cxx=source.endswith("pp")
+    )
+    window, period = 50, 2_003
+    capture = tmp_path / "windows.memlens"
+    settings = f"--trace=window={window},period={period},seed=11,on-full=wait,stacks=off"
+    record(capture, [str(program), *NO_BIAS[source].split()], "--collectors", "count,trace", settings)
+    opened = open_capture(capture)
+    windows = opened.table("windows")
+    recorded = windows.column("recorded").to_numpy().astype(float)
+    length = recorded + windows.column("implied_constant").to_numpy()
+    totals = opened.meta["trace"]
+    drawn = recorded > 0
+    expected = totals["executed"] / period
+    assert abs(int(drawn.sum()) - expected) <= max(0.01 * expected, 3 * expected**0.5), (int(drawn.sum()), expected)
+    exact, sites = exact_counts(capture), traced_sites(capture)
+    # Of each site: what its accesses in each window stand for.
+    weight = np.where(drawn, period / np.maximum(length, 1), 0)
+    sums: dict[int, np.ndarray] = {}
+    for batch in opened.accesses(code=True):
+        codes = batch.column("code").to_numpy(zero_copy_only=False)
+        whose = batch.column("window").to_numpy()
+        for code in np.unique(codes).tolist():
+            counts = np.bincount(whose[codes == code], minlength=len(weight))
+            sums[code] = sums.get(code, np.zeros(len(weight))) + counts
+    scores = []
+    for code, row in sites.items():
+        truth = exact.get((row["build_id"], row["site"]), exact.get((row["module"], row["site"]), 0))
+        if row["implied"] or truth < 200 * period / window:
+            continue
+        values = sums.get(code, np.zeros(len(weight)))[drawn] * weight[drawn]
+        error = (len(values) * values.var(ddof=1)) ** 0.5
+        scores.append((values.sum() - truth) / max(error, 1.0))
+    assert scores
+    # Neighbouring windows lie in neighbouring cells of one period, so scores are smaller than those of free draws, never larger.
+    assert max(abs(score) for score in scores) < 5, sorted(scores)
+    assert sum(score**2 for score in scores) / len(scores) < 2.5, sorted(scores)
