@@ -123,6 +123,12 @@ bench-import: $(VENV)/.stamp-build ## measure how fast lackey traces are importe
 	@tools/ensure-packages gcc valgrind zstd
 	@$(BIN)/python benchmarks/importing.py --memlens $(BIN)/memlens --output docs/import-speed.md
 
+.PHONY: bench-locality
+bench-locality: $(VENV)/.stamp-build ## measure the locality engines, beside other cache simulators; writes docs/locality-speed.md
+	@tools/ensure-packages gcc g++ valgrind
+	@$(PYTHON) -m venv $(BUILD)/locality-peers && $(BUILD)/locality-peers/bin/pip install -q --disable-pip-version-check numpy libcachesim pycachesim || true
+	@$(BIN)/python benchmarks/locality.py --peer-python $(BUILD)/locality-peers/bin/python --output docs/locality-speed.md $(BENCH_FLAGS)
+
 .PHONY: docs
 docs: $(VENV)/.stamp-build ## write the generated parts of the documentation
 	@$(BIN)/python tools/generate_docs.py

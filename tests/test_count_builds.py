@@ -387,7 +387,7 @@ def test_objects_of_another_version_do_not_link_and_the_linker_says_why(sources:
     two_steps(sources, "-O2", clang=clang)
     symbol = "memlens_count_abi_{}__all_objects_must_be_built_by_one_memlens_version"
     subprocess.run(
-        ["objcopy", f"--redefine-sym={symbol.format(1)}={symbol.format(99)}", sources / "other.o"], check=True
+        ["objcopy", f"--redefine-sym={symbol.format(2)}={symbol.format(99)}", sources / "other.o"], check=True
     )
     objects = [sources / f"{name}.o" for name in ("main", "total", "other")]
     done = compile_with(f"-fuse-ld={linker}", *objects, "-o", sources / "program", clang=clang)

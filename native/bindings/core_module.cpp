@@ -18,6 +18,7 @@
 #include "capture/ring_file.h"
 #include "counting_bindings.h"
 #include "importing_bindings.h"
+#include "locality_bindings.h"
 #include "memlens_checksum.h"
 #include "objects_bindings.h"
 #include "replay/fault_classifier.h"
@@ -423,6 +424,7 @@ NB_MODULE(_core, module) {
   bind_trace(module);
   bind_counting(module);
   bind_importing(module);
+  bind_locality(module);
 
   nb::class_<Module>(module, "ModuleSymbols")
       .def(nb::init<const std::string&, const std::string&, const std::vector<std::string>&>(), "path"_a,

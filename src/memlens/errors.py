@@ -61,6 +61,10 @@ class CollectorError(MemlensError):
     exit_status = 69
 
 
+class MemoryLimitError(MemlensError):
+    """An analysis needs more memory than it may use."""
+
+
 class ToolchainError(MemlensError):
     """A compiler, linker or plugin that `memlens cc` needs is not there, or of another version."""
 

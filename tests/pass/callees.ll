@@ -1,7 +1,7 @@
 ; A function of the module that is seen to return, and to call nothing else, ends nothing: one counter for what is before
 ; and after the call, and the address is read once.
-; CHECK: @memlens.function.caller = private global { i64, i64, i32, i32 } { {{.*}}, i32 1, i32 {{[0-9]+}} }
-; CHECK: @memlens.function.leaver = private global { i64, i64, i32, i32 } { {{.*}}, i32 2, i32 {{[0-9]+}} }
+; CHECK: @memlens.function.caller = private global { i64, i64, i32, i32, i64, i32, i32 } { {{.*}}, i32 1, i32 {{[0-9]+}}, i64 0, i32 0, i32 0 }
+; CHECK: @memlens.function.leaver = private global { i64, i64, i32, i32, i64, i32, i32 } { {{.*}}, i32 2, i32 {{[0-9]+}}, i64 0, i32 0, i32 0 }
 ; CHECK-LABEL: define void @caller
 ; CHECK: load ptr, ptr @__memlens_count_base
 ; CHECK: call void @finds(

@@ -1,5 +1,5 @@
 ; A loop of 100 iterations: its accesses are 100 times those of what is around it. One counter, none in the loop.
-; CHECK: @memlens.function.hundred = {{.*}} i32 1, i32 {{[0-9]+}} }
+; CHECK: @memlens.function.hundred = {{.*}} i32 1, i32 {{[0-9]+}}, i64 0, i32 0, i32 0 }
 ; CHECK-LABEL: define void @hundred
 ; CHECK: entry:
 ; CHECK: add i64 %{{.*}}, 1

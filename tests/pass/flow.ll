@@ -1,7 +1,7 @@
 ; What enters a block leaves it: of %entry, %then and %else two counters tell the third.
-; CHECK: @memlens.function.diamond = private global { i64, i64, i32, i32 } { {{.*}}, i32 2, i32 {{[0-9]+}} }
-; CHECK: @memlens.function.find = private global { i64, i64, i32, i32 } { {{.*}}, i32 2, i32 {{[0-9]+}} }
-; CHECK: @memlens.function.apart = private global { i64, i64, i32, i32 } { {{.*}}, i32 3, i32 {{[0-9]+}} }
+; CHECK: @memlens.function.diamond = private global { i64, i64, i32, i32, i64, i32, i32 } { {{.*}}, i32 2, i32 {{[0-9]+}}, i64 0, i32 0, i32 0 }
+; CHECK: @memlens.function.find = private global { i64, i64, i32, i32, i64, i32, i32 } { {{.*}}, i32 2, i32 {{[0-9]+}}, i64 0, i32 0, i32 0 }
+; CHECK: @memlens.function.apart = private global { i64, i64, i32, i32, i64, i32, i32 } { {{.*}}, i32 3, i32 {{[0-9]+}}, i64 0, i32 0, i32 0 }
 ; CHECK-LABEL: define i32 @diamond
 ; CHECK: entry:
 ; CHECK-NOT: store i64

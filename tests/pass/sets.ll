@@ -1,6 +1,6 @@
 ; MEMLENS_PASS: off=flow
 ; Blocks that always run equally often share a counter: %entry and %join one, %then one, %else one.
-; CHECK: @memlens.function.diamond = private global { i64, i64, i32, i32 } { {{.*}}, i32 3, i32 {{[0-9]+}} }, section "memlens_functions"{{.*}}, align 8, !associated
+; CHECK: @memlens.function.diamond = private global { i64, i64, i32, i32, i64, i32, i32 } { {{.*}}, i32 3, i32 {{[0-9]+}}, i64 0, i32 0, i32 0 }, section "memlens_functions"{{.*}}, align 8, !associated
 ; CHECK-LABEL: define i32 @diamond
 ; CHECK: entry:
 ; CHECK-NEXT: %memlens.base = load ptr, ptr @__memlens_count_base, align 8, !nosanitize

@@ -26,6 +26,16 @@ def run(name: str, capture: Capture, **options: Any) -> Result:
     return result
 
 
+def locality(capture: Capture, **options: Any) -> Result:
+    """Footprint, growth and reuse of data; see `memlens.analyses.data_locality.locality`.
+
+    >>> locality(capture, by="function", line_bytes=64).tables["by_function"]   # doctest: +SKIP
+    """
+    from .data_locality import locality as analyse
+
+    return analyse(capture, **options)
+
+
 def run_all(capture: Capture) -> dict[str, Result]:
     """Every analysis of one capture that this one has data for, by name."""
     kinds = capture.kinds()

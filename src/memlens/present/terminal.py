@@ -97,6 +97,7 @@ def show(report: Report, *, file: IO[str], rows: int = 10, brief: bool = False) 
     from rich.markup import escape
 
     from ._terminal_bandwidth import show_bandwidth
+    from ._terminal_locality import show_caches, show_locality, show_sharing
     from ._terminal_traffic import show_accesses, show_page_use, show_traffic
 
     console = _console(file)
@@ -129,6 +130,12 @@ def show(report: Report, *, file: IO[str], rows: int = 10, brief: bool = False) 
         show_traffic(console, report.results["traffic"], rows, brief=brief)
     if "accesses" in report.results:
         show_accesses(console, report.results["accesses"], rows)
+    if "locality" in report.results:
+        show_locality(console, report.results["locality"], rows, brief=brief)
+    if "caches" in report.results:
+        show_caches(console, report.results["caches"], rows, brief=brief)
+    if "sharing" in report.results:
+        show_sharing(console, report.results["sharing"], rows)
     if "page_use" in report.results:
         show_page_use(console, report.results["page_use"], rows)
     if "objects" in report.results:

@@ -1,0 +1,7 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace nb = nanobind;
+
+void bind_locality(nb::module_& module);

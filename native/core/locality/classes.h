@@ -1,0 +1,60 @@
+// Classes of instructions by the addresses that were seen of them, for code that nobody classed beforehand.
+//
+//   constant   all accesses of the instruction in a thread go to one address
+//   strided    at least kStridedShare of the steps between its consecutive accesses are equal; steps of 0 (the same
+//              address again) are not looked at, nor the step into another window
+//   irregular  the rest
+//
+// Loads and stores of one instruction are two instructions here. What was seen once has one address.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "footprint.h"
+
+namespace memlens::locality {
+
+class Classes {
+ public:
+  static constexpr double kStridedShare = 0.8;
+  struct Verdict {
+    uint64_t pc = 0, accesses = 0;
+    int64_t stride_bytes = 0;  // the most frequent step
+    double share = 0;          // of the steps that have it
+    uint32_t stream = 0;
+    AccessClass kind = AccessClass::kUnknown;
+    bool is_store = false;
+  };
+
+  // Accesses in the order of a thread; `stream` is a number of the caller's for (process, thread). `windows` may be empty.
+  void add(uint32_t stream, std::span<const uint64_t> pcs, std::span<const uint64_t> addresses,
+           std::span<const uint8_t> is_store, std::span<const uint32_t> windows = {});
+  // The class of each access. Instructions that were never added are unknown.
+  void classify(uint32_t stream, std::span<const uint64_t> pcs, std::span<const uint8_t> is_store,
+                std::span<uint8_t> classes) const;
+  std::vector<Verdict> verdicts() const;
+  uint64_t instructions() const { return live_; }
+
+ private:
+  static constexpr unsigned kSteps = 4;
+  struct Entry {
+    uint64_t pc = 0, first = 0, last = 0, accesses = 0, steps = 0;
+    uint64_t step[kSteps] = {}, times[kSteps] = {};
+    uint32_t stream = 0, window = 0;
+    bool is_used = false, is_store = false, is_constant = true;
+  };
+  const Entry* find(uint32_t stream, uint64_t pc, bool is_store) const;
+  Entry& find_or_add(uint32_t stream, uint64_t pc, bool is_store);
+  void grow();
+  static uint64_t place_of(uint32_t stream, uint64_t pc, bool is_store) {
+    return scatter((pc ^ uint64_t{stream} * 0x9E3779B97F4A7C15u) << 3 | uint64_t{is_store} << 2);
+  }
+  static Verdict judge(const Entry& entry);
+
+  std::vector<Entry> table_ = std::vector<Entry>(1 << 10);
+  uint64_t live_ = 0;
+};
+
+}  // namespace memlens::locality

@@ -1,0 +1,71 @@
+// What the loops of this folder share: hashing, and compiling a loop for the processor that runs it.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+
+#include "objects/large_vector.h"
+
+// A hot loop is one function that is always inlined, and is called by two: one for every x86-64, and one for those
+// with AVX2 and POPCNT (2013 and later). The choice is made once for each call with thousands of accesses. A build with
+// MEMLENS_PORTABLE has only the first, for tests.
+#define MEMLENS_INLINE inline __attribute__((always_inline))
+#define MEMLENS_INLINE_LAMBDA __attribute__((always_inline))
+#if defined(__x86_64__) && !defined(MEMLENS_PORTABLE)
+#define MEMLENS_HAS_FAST 1
+#define MEMLENS_FAST __attribute__((target("avx2,popcnt,bmi,bmi2,lzcnt")))
+#else
+#define MEMLENS_HAS_FAST 0
+#endif
+
+namespace memlens::locality {
+
+template <typename T>
+using LargeVector = objects::LargeVector<T>;
+
+#if MEMLENS_HAS_FAST
+inline bool has_fast() {
+  static const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt") &&
+                          __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+                          __builtin_cpu_supports("lzcnt");
+  return has;
+}
+#endif
+
+// Blocks that lie together get neighbouring places, four to a cache line of table entries: real traces walk through
+// memory. The groups of four are scattered.
+MEMLENS_INLINE uint64_t scatter(uint64_t block) {
+  uint64_t x = block >> 2;
+  x ^= x >> 32;
+  x *= 0xd6e8feb86659fd93u;
+  x ^= x >> 32;
+  x *= 0xd6e8feb86659fd93u;
+  x ^= x >> 32;
+  return x << 2 | (block & 3);
+}
+
+// The same with nothing kept together, for entries that fill a cache line each.
+MEMLENS_INLINE uint64_t scatter_all(uint64_t x) {
+  x ^= x >> 32;
+  x *= 0xd6e8feb86659fd93u;
+  x ^= x >> 32;
+  x *= 0xd6e8feb86659fd93u;
+  return x ^ x >> 32;
+}
+
+inline unsigned shift_of(uint64_t block_bytes) {
+  if (!std::has_single_bit(block_bytes)) throw std::invalid_argument("a block's bytes must be a power of two");
+  return static_cast<unsigned>(std::countr_zero(block_bytes));
+}
+
+// More memory is needed than the caller allows.
+class MemoryLimit : public std::runtime_error {
+ public:
+  MemoryLimit(uint64_t needed, uint64_t allowed)
+      : std::runtime_error("the analysis needs " + std::to_string(needed) + " bytes and may use " +
+                           std::to_string(allowed)) {}
+};
+
+}  // namespace memlens::locality

@@ -1,0 +1,102 @@
+#include "stream.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace memlens::locality {
+
+Stream::Stream(const StreamOptions& options) : options_(options), reuse_(options.block_bytes, options.memory_limit_bytes) {
+  for (uint32_t i = 0; i < options.views; ++i)
+    views_.push_back({{}, Footprint(options.has_windows, options.memory_limit_bytes), {}, false, 0});
+  if (options.heat_columns > 0)
+    heat_ = std::make_unique<HeatMap>(options.begin_ns, options.end_ns, options.heat_columns, options.heat_rows);
+}
+
+uint64_t Stream::memory_bytes() const {
+  uint64_t sum = reuse_.memory_bytes();
+  for (const View& view : views_) sum += view.footprint.memory_bytes();
+  return sum;
+}
+
+void Stream::end_window() {
+  for (View& view : views_) {
+    if (view.has_implied && window_ < implied_.size())
+      view.footprint.add_implied_constants(view.last_group, implied_[window_]);
+    view.reuse.end_window();
+    view.footprint.end_window();
+  }
+  is_open_ = false;
+}
+
+void Stream::add(const StreamColumns& columns) {
+  const size_t count = columns.addresses.size();
+  for (const size_t length : {columns.bytes.size(), columns.windows.size(), columns.classes.size(), columns.weights.size(),
+                              columns.times_ns.size()})
+    if (length != 0 && length != count) throw std::invalid_argument("the columns have one length");
+  if (columns.groups.size() != views_.size()) throw std::invalid_argument("there is one column of groups for each view");
+  if (heat_ != nullptr && columns.times_ns.size() != count) throw std::invalid_argument("a heat map needs times");
+  for (size_t from = 0; from < count;) {
+    size_t end = count;
+    const uint32_t window = columns.windows.empty() ? 0 : columns.windows[from];
+    if (!columns.windows.empty()) {
+      end = from + 1;
+      while (end < count && columns.windows[end] == window) ++end;
+    }
+    if (is_open_ && window != window_) end_window();
+    if (!is_open_) {
+      if (options_.has_windows) reuse_.begin_window();
+      window_ = window;
+      is_open_ = true;
+      ++windows_;
+    }
+    part(columns, from, end - from);
+    from = end;
+  }
+  if (memory_bytes() > options_.memory_limit_bytes)
+    throw MemoryLimit(memory_bytes(), options_.memory_limit_bytes);
+}
+
+void Stream::part(const StreamColumns& columns, size_t from, size_t count) {
+  const auto cut = [&](const auto& column) { return column.empty() ? column : column.subspan(from, count); };
+  distances_.resize(count);
+  intervals_.resize(count);
+  reuse_.add(cut(columns.addresses), distances_, intervals_);
+  curve_.add(distances_);
+  if (heat_ != nullptr) heat_->add(cut(columns.addresses), cut(columns.times_ns), distances_);
+  const std::span<const double> weights = cut(columns.weights);
+  for (size_t number = 0; number < views_.size(); ++number) {
+    View& view = views_[number];
+    const std::span<const uint32_t> groups = cut(columns.groups[number]);
+    view.reuse.add(distances_, intervals_, groups);
+    view.footprint.add(cut(columns.addresses), cut(columns.bytes), cut(columns.classes), groups);
+    if (view.executed.size() < view.reuse.rows().size()) view.executed.resize(view.reuse.rows().size());
+    view.last_group = groups.empty() ? 0 : groups.back();
+    for (size_t i = 0; i < count; ++i) view.executed[groups.empty() ? 0 : groups[i]] += weights.empty() ? 1 : weights[i];
+  }
+}
+
+void Stream::set_implied_constants(std::vector<uint64_t> by_window, std::span<const uint32_t> views) {
+  implied_ = std::move(by_window);
+  for (const uint32_t number : views) views_.at(number).has_implied = true;
+}
+
+void Stream::finish() {
+  if (is_open_) end_window();
+}
+
+void Stream::merge(const Stream& other) {
+  if (other.views_.size() != views_.size()) throw std::invalid_argument("streams of the same views are merged");
+  for (size_t number = 0; number < views_.size(); ++number) {
+    views_[number].reuse.merge(other.views_[number].reuse);
+    views_[number].footprint.merge(other.views_[number].footprint);
+    const std::vector<double>& from = other.views_[number].executed;
+    std::vector<double>& to = views_[number].executed;
+    if (to.size() < from.size()) to.resize(from.size());
+    for (size_t i = 0; i < from.size(); ++i) to[i] += from[i];
+  }
+  curve_.merge(other.curve_);
+  if (heat_ != nullptr && other.heat_ != nullptr) heat_->merge(*other.heat_);
+  windows_ += other.windows_;
+}
+
+}  // namespace memlens::locality

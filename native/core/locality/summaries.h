@@ -1,0 +1,112 @@
+// Distances and intervals summed up by group (function, object, …), with what an error between windows needs.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "reuse.h"
+
+namespace memlens::locality {
+
+// A ratio Y / X over windows: windows are what was drawn, so its error comes from how they differ.
+//   s = sqrt(m / (m - 1) · Σ (y - R x)²) / X,   R = Y / X,   m windows with x > 0
+struct Ratio {
+  uint64_t windows = 0;
+  double x = 0, y = 0, xx = 0, xy = 0, yy = 0;
+
+  void merge(const Ratio& other) {
+    windows += other.windows;
+    x += other.x, y += other.y, xx += other.xx, xy += other.xy, yy += other.yy;
+  }
+  void add(double window_x, double window_y) {
+    if (window_x == 0 && window_y == 0) return;
+    ++windows;
+    x += window_x;
+    y += window_y;
+    xx += window_x * window_x;
+    xy += window_x * window_y;
+    yy += window_y * window_y;
+  }
+  double value() const { return x > 0 ? y / x : std::numeric_limits<double>::quiet_NaN(); }
+  double error() const {
+    if (windows < 2 || x <= 0) return std::numeric_limits<double>::quiet_NaN();
+    const double r = y / x, m = static_cast<double>(windows);
+    const double squares = yy - 2 * r * xy + r * r * xx;
+    return std::sqrt(std::max(0.0, squares) * m / (m - 1)) / x;
+  }
+};
+
+// Bin 0 holds 0; bin k holds 2^(k-1) ≤ value < 2^k.
+constexpr unsigned bin_of(uint64_t value) { return static_cast<unsigned>(std::bit_width(value)); }
+
+struct Spread {
+  static constexpr unsigned kBins = 48;  // up to 2^47, later ones in the last
+  uint64_t count = 0, sum = 0, least = std::numeric_limits<uint64_t>::max(), most = 0;
+  std::array<uint64_t, kBins> bins{};
+  void add(uint64_t value) {
+    ++count;
+    sum += value;
+    least = std::min(least, value);
+    most = std::max(most, value);
+    ++bins[std::min(bin_of(value), kBins - 1)];
+  }
+  void merge(const Spread& other) {
+    count += other.count;
+    sum += other.sum;
+    least = std::min(least, other.least);
+    most = std::max(most, other.most);
+    for (unsigned i = 0; i < kBins; ++i) bins[i] += other.bins[i];
+  }
+};
+
+struct ReuseRow {
+  uint64_t accesses = 0;
+  uint64_t first = 0;    // the block's first access of all
+  uint64_t earlier = 0;  // the block was last seen in an earlier window: its distance cannot be observed
+  Spread distance, interval;
+  Ratio mean_distance;  // distance over reuses
+  Ratio new_blocks;     // accesses that are their window's first to a block, over accesses
+};
+
+class ReuseSummary {
+ public:
+  // `groups` may be empty: all belongs to group 0.
+  void add(std::span<const uint32_t> distances, std::span<const uint64_t> intervals, std::span<const uint32_t> groups);
+  void end_window();
+  void merge(const ReuseSummary& other);
+  const std::vector<ReuseRow>& rows() const { return rows_; }
+
+ private:
+  struct Open {
+    uint64_t accesses = 0, reuses = 0, distance = 0;
+  };
+  ReuseRow& row(uint32_t group);
+  std::vector<ReuseRow> rows_;
+  std::vector<Open> open_;
+  std::vector<uint32_t> touched_;
+};
+
+// The miss ratio of a fully associative LRU cache of every size, from exact distances.
+class MissCurve {
+ public:
+  void add(std::span<const uint32_t> distances);
+  void merge(const MissCurve& other);
+  // Misses of caches of so many blocks. Accesses without a known distance are misses in `misses`; those last seen in
+  // an earlier window may be hits, so the truth lies between misses - earlier() and misses.
+  std::vector<uint64_t> misses(std::span<const uint64_t> cache_blocks) const;
+  uint64_t accesses() const { return accesses_; }
+  uint64_t first() const { return first_; }
+  uint64_t earlier() const { return earlier_; }
+  uint64_t greatest() const { return counts_.empty() ? 0 : counts_.size() - 1; }
+
+ private:
+  LargeVector<uint64_t> counts_;  // by distance
+  uint64_t accesses_ = 0, first_ = 0, earlier_ = 0;
+};
+
+}  // namespace memlens::locality

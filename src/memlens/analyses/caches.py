@@ -1,0 +1,222 @@
+"""Analysis `caches`: which code and data would miss in the caches and TLBs of a machine, by a model.
+
+A model, not a measurement: LRU, no time, and no prefetcher unless one is asked for. Levels come from the machine of the
+capture, or from the caller. Threads are cores of their own, and meet in shared levels in the order of time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UsageError
+from ..registry import AnalysisDescriptor, Option
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..capture.reader import Capture
+    from ..results import Result
+
+MOST_ACCESSES = 200_000_000
+MOST_CORES = 64
+
+
+@dataclass(frozen=True)
+class Level:
+    """One cache, or one TLB (bytes are then entries times the page)."""
+
+    bytes: int
+    ways: int = 0
+    """0: fully associative."""
+    shared: bool = False
+    policy: str = "lru"
+    name: str = ""
+
+
+DEFAULT_LEVELS = (
+    Level(32 << 10, 8, name="L1"),
+    Level(1 << 20, 16, name="L2"),
+    Level(32 << 20, 16, shared=True, name="L3"),
+)
+"""Where the capture does not know its machine."""
+DEFAULT_TLBS = (Level(64 * 4096, 4, name="TLB1"), Level(2048 * 4096, 8, name="TLB2"))
+"""Entries of 4 KiB: the kernel does not say what a machine has."""
+
+
+def machine_levels(capture: Capture) -> tuple[Level, ...]:
+    """The data caches of the machine that the capture was made on."""
+    found = [c for c in capture.meta.get("machine", {}).get("caches", []) if c["type"] in ("data", "unified")]
+    levels = [
+        Level(c["bytes"], c["ways"], shared=c["shared_by_cpus"] > 1, name=f"L{c['level']}")
+        for c in sorted(found, key=lambda c: int(c["level"]))
+        if c["bytes"]
+    ]
+    # Two hardware threads of a core share its first levels: for the model they are one core's own.
+    last = len(levels) - 1
+    made = tuple(Level(v.bytes, v.ways, v.shared and at == last, v.policy, v.name) for at, v in enumerate(levels))
+    return made[:4] or DEFAULT_LEVELS
+
+
+def cache_model(
+    capture: Capture,
+    *,
+    by: Sequence[str] = ("function", "object"),
+    levels: Sequence[Level] | None = None,
+    tlbs: Sequence[Level] = DEFAULT_TLBS,
+    line_bytes: int = 64,
+    page_bytes: int = 4096,
+    inclusive: bool = True,
+    next_line: bool = False,
+    stride: bool = False,
+    most_accesses: int = MOST_ACCESSES,
+    progress: Callable[[int, int], None] | None = None,
+) -> Result:
+    """Misses of each level by group, from the accesses in windows.
+
+    Parameters
+    ----------
+    by
+        One or two of program, function, line, object, thread, region: a table for each, and with two one of both.
+    levels, tlbs
+        The nearest first; the machine's of the capture when not given.
+    inclusive
+        A line that leaves a level leaves the levels above it.
+    next_line, stride
+        Prefetchers into the second level.
+    most_accesses
+        Accesses after these are left out, and the result says so.
+    """
+    from ..capture.locality import CacheModel, ThreadAccesses, by_time, interleaved
+    from ..results import Quality, Result
+    from ._groups import _Pair, named_dimension
+
+    if not 1 <= len(by) <= 2 or isinstance(by, str):
+        raise UsageError(
+            f"misses cannot be grouped by {by!r}", hint='one or two, for example by=("function", "object")'
+        )
+    chosen = tuple(levels) if levels is not None else machine_levels(capture)
+    accesses = ThreadAccesses(capture)
+    dimensions = [named_dimension(accesses, name) for name in by]
+    pair = _Pair(dimensions[0], dimensions[1]) if len(dimensions) == 2 else None
+    cores = min(MOST_CORES, max(1, len(accesses.streams)))
+    try:
+        model = CacheModel(
+            levels=[(v.bytes, v.ways, v.shared, v.policy) for v in chosen],
+            tlbs=[(v.bytes, v.ways, False, v.policy) for v in tlbs],
+            line_bytes=line_bytes, page_bytes=page_bytes, cores=cores, inclusive=inclusive, next_line=next_line, stride=stride,
+        )  # fmt: skip
+    except ValueError as error:
+        raise UsageError(f"this cache cannot be: {error}", hint="bytes = sets × ways × line_bytes") from None
+    recorded = int(capture.windows.units.recorded.sum())
+    done = _run(model, by_time(accesses), dimensions, pair, cores, most_accesses, recorded, progress, interleaved)
+    columns = {name: values.tolist() for name, values in model.columns().items()}
+    names = [level.name or f"level {at + 1}" for at, level in enumerate(chosen)]
+    tables = _tables(by, dimensions, pair, columns, len(chosen), len(tlbs))
+    sums = {name: sum(values) for name, values in columns.items()}
+    units = capture.windows.units
+    whole = int(units.recorded.sum()) >= int(units.executed.sum())
+    notes = [
+        f"Misses are those of a model ({', '.join(names)}; LRU{', inclusive' if inclusive else ''}), not measured."
+    ]
+    if not whole:
+        notes.append(
+            "The caches of the model keep their lines from one window to the next: what was not recorded does not push them out."
+        )
+    if done < recorded:
+        notes.append(f"The cache model saw the first {done:,} of {recorded:,} accesses.")
+    figures = {
+        "accesses": sums.get("accesses", 0),
+        "levels": [{"name": n, "bytes": v.bytes, "ways": v.ways, "shared": v.shared,
+                    "misses": sums.get(f"misses_{at + 1}", 0), "miss_ratio": _ratio(sums.get(f"misses_{at + 1}", 0), sums.get("accesses", 0)),
+                    **model.totals()[at]}
+                   for at, (n, v) in enumerate(zip(names, chosen, strict=True))],
+        "tlbs": [{"name": v.name or f"TLB {at + 1}", "entries": v.bytes // page_bytes, "misses": sums.get(f"tlb_misses_{at + 1}", 0)}
+                 for at, v in enumerate(tlbs)],
+        "cores": cores,
+        "modelled_accesses": done,
+    }  # fmt: skip
+    return Result("caches", figures, tables, capture.quality.joined(Quality(exact=False, notes=tuple(notes))))
+
+
+def _run(
+    model: Any, groups_of_batches: Any, dimensions: list[Any], pair: Any, cores: int, most: int, recorded: int,
+    progress: Callable[[int, int], None] | None, interleaved: Callable[[Any], tuple[Any, dict[str, Any]]],
+) -> int:  # fmt: skip
+    import numpy as np
+
+    done = 0
+    for batches in groups_of_batches:
+        parts = [np.concatenate([dimension.numbers(b) for b in batches]) for dimension in dimensions]
+        order, columns = interleaved(batches)
+        numbers = (pair.of_parts(*parts) if pair is not None else parts[0])[order]
+        model.add(
+            columns["address"],
+            bytes=columns["bytes"],
+            is_store=columns["is_store"],
+            cores=columns["stream"] % np.uint32(cores),
+            groups=np.ascontiguousarray(numbers, dtype=np.uint32),
+            sites=columns["pc"],
+        )
+        done += len(columns["address"])
+        if progress is not None:
+            progress(done, recorded)
+        if done >= most:
+            break
+    return done
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def _tables(
+    by: Sequence[str], dimensions: list[Any], pair: Any, columns: dict[str, list[int]], n_levels: int, n_tlbs: int
+) -> dict[str, pa.Table]:
+    import pyarrow as pa
+
+    counts = ["accesses", "stores", *(f"misses_{i + 1}" for i in range(n_levels)),
+              *(f"store_misses_{i + 1}" for i in range(n_levels)), *(f"tlb_misses_{i + 1}" for i in range(n_tlbs))]  # fmt: skip
+    ratios = [f"miss_ratio_{i + 1}" for i in range(n_levels)]
+    numbered = {"process", "thread", "line"}
+
+    def table(names: tuple[str, ...], keys: list[tuple[Any, ...]]) -> pa.Table:
+        sums: dict[tuple[Any, ...], dict[str, int]] = {}
+        for at in range(len(columns["accesses"])):
+            if not columns["accesses"][at]:
+                continue
+            row = sums.setdefault(keys[at], dict.fromkeys(counts, 0))
+            for name in counts:
+                row[name] += columns[name][at]
+        rows = []
+        for key, row in sums.items():
+            ratio = {f"miss_ratio_{i + 1}": row[f"misses_{i + 1}"] / row["accesses"] for i in range(n_levels)}
+            rows.append({**dict(zip(names, key, strict=True)), **row, **ratio})
+        # A miss of every level counts once more: the worst first, and nobody left out who stays within the last one.
+        rows.sort(key=lambda r: -sum(r[f"misses_{i + 1}"] for i in range(n_levels)))
+        schema = [(n, pa.uint32() if n in numbered else pa.string()) for n in names]
+        schema += [(n, pa.uint64()) for n in counts] + [(n, pa.float64()) for n in ratios]
+        return pa.Table.from_pylist(rows, schema=pa.schema(schema))
+
+    if pair is None:
+        return {f"by_{by[0]}": table(dimensions[0].names, dimensions[0].keys)}
+    split = len(dimensions[0].names)
+    return {
+        f"by_{by[0]}": table(dimensions[0].names, [key[:split] for key in pair.keys]),
+        f"by_{by[1]}": table(dimensions[1].names, [key[split:] for key in pair.keys]),
+        f"by_{by[0]}_and_{by[1]}": table(pair.names, pair.keys),
+    }
+
+
+DESCRIPTOR = AnalysisDescriptor(
+    name="caches",
+    question="Which functions and objects would miss in this machine's caches and TLBs?",
+    needs=("window",),
+    options=(
+        Option("by", "one or two of program, function, line, object, thread, region", "function, object"),
+        Option("levels", "caches, the nearest first", "those of the capture's machine"),
+        Option("most_accesses", "accesses after these are left out", MOST_ACCESSES),
+    ),
+    run=cache_model,
+)

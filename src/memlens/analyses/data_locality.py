@@ -1,0 +1,479 @@
+"""Analysis `locality`: footprint, growth and reuse of data, by what code or data a person asks for.
+
+Symbols as in MemGaze (sections IV and V): A are accesses that are not constant, A_const those that are;
+F counts unique addresses, all constants together as one.
+
+    kappa   = 1 + A_const / A                                   accesses made : accesses that are not constant
+    rho     = executed / (kappa · A)                            accesses executed : accesses recorded
+    F       = C + S (+ 1 when there are constants)              C: accessed again, S: accessed once
+    F_est   = rho · F                                           between windows; F itself within them
+    growth  = F / (kappa · A)                                   Eq. 4
+    growth_memgaze = F / A                                      what MemGaze's tool prints: constants left out
+
+D has three forms: the distance of a reuse, in blocks between two accesses to a block (exact, within windows); the blocks of a
+window; and the blocks expected from one window's start to the next one's (estimated from growth).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import MemoryLimitError, UsageError
+from ..registry import AnalysisDescriptor, Option
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..capture.locality import ThreadAccesses
+    from ..capture.reader import Capture
+    from ..results import Result
+    from ._groups import Dimension
+
+MEMORY_LIMIT_BYTES = 4 << 30
+FEWEST_WINDOWS = 10
+GREATEST_ERROR = 0.25
+"""A row with fewer windows, or a greater relative standard error of its growth, is under-sampled."""
+REPORT_BY = ("function", "object")
+DISTANCE_BINS = 48
+
+
+def locality(
+    capture: Capture,
+    *,
+    by: str | Sequence[str | tuple[str, str]] = REPORT_BY,
+    line_bytes: int = 64,
+    memory_limit_bytes: int = MEMORY_LIMIT_BYTES,
+    heat_columns: int = 64,
+    heat_rows: int = 128,
+    site_classes: Mapping[str, Any] | None = None,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Result:
+    """Footprint, growth, classes and reuse of the accesses in windows.
+
+    Parameters
+    ----------
+    by
+        One of program, function, line, object, thread, region; two of them with a comma; or a list of such.
+        One table ``by_…`` for each, and always ``by_program``.
+    line_bytes
+        The block of reuse distances: 64 for cache lines, 4096 for pages; a power of two.
+    memory_limit_bytes
+        For all engines together.
+    site_classes
+        Class of each site (0 unknown, 1 constant, 2 strided, 3 irregular) by build-id, where it is known statically.
+        Other instructions are classed by the addresses that were seen of them.
+    progress
+        Called with (accesses done, accesses in all).
+
+    Returns
+    -------
+    Result
+        Tables ``by_…``, ``reuse_distances`` (histogram), ``miss_curve`` and ``heat_map``. Reuse is that of each thread for
+        itself, among all its accesses. In windows, ``unobservable`` accesses are their window's first to a block: when the block
+        was used before is not known, and they are in no distance.
+    """
+    from ..capture.locality import Classifier, LocalityStream, ThreadAccesses, Workers
+    from ._groups import named_dimension
+
+    if line_bytes < 1 or line_bytes & (line_bytes - 1):
+        raise UsageError(f"a line of {line_bytes} bytes is not a power of two", hint="for example line_bytes=64")
+    asked = [by] if isinstance(by, str) else list(by)
+    names = list(dict.fromkeys(["program", *(part if isinstance(part, str) else ",".join(part) for part in asked)]))
+    accesses = ThreadAccesses(capture)
+    dimensions = {name: named_dimension(accesses, name) for name in names}
+    classes = Classifier(accesses, site_classes)
+    units = capture.windows.units
+    executed, recorded = int(units.executed.sum()), int(units.recorded.sum())
+    implied = accesses.implied_constants
+    whole = recorded + int(implied.sum()) >= executed
+    count = max(1, len(accesses.streams))
+    streams = [
+        LocalityStream(
+            block_bytes=line_bytes, views=len(names), has_windows=not whole,
+            memory_limit_bytes=memory_limit_bytes // count, heat_columns=heat_columns, heat_rows=heat_rows,
+            begin_ns=_begin_ns(capture), end_ns=_end_ns(capture),
+        )
+        for _ in accesses.streams
+    ]  # fmt: skip
+    # Constants that a window leaves out are known of the window: of a program, thread or region, not of a function.
+    implied_views = [view for view, dimension in enumerate(dimensions.values()) if dimension.follows_windows]
+    for stream in streams:
+        stream.set_implied_constants(implied, implied_views)
+    done = 0
+    try:
+        with Workers(workers) as pool:
+            for batch in accesses:
+                groups = [dimension.numbers(batch) for dimension in dimensions.values()]
+                pool.submit(batch.stream, _adder(streams[batch.stream], batch, classes(batch), groups))
+                done += len(batch)
+                if progress is not None:
+                    progress(done, recorded)
+    except MemoryError as error:
+        raise MemoryLimitError(
+            f"{error} ({memory_limit_bytes:,} for {count} threads)",
+            hint="allow more with memory_limit_bytes=, use a larger line_bytes=, or record windows instead of everything",
+        ) from None
+    for stream in streams:
+        stream.finish()
+    return _result(
+        capture,
+        accesses,
+        dimensions,
+        streams,
+        origin=classes.origin,
+        whole=whole,
+        line_bytes=line_bytes,
+        executed=executed,
+        recorded=recorded,
+        implied=int(implied.sum()),
+    )
+
+
+def _begin_ns(capture: Capture) -> int:
+    begins = capture.windows.columns["begin_ns"]
+    return int(begins.min()) if len(begins) else 0
+
+
+def _end_ns(capture: Capture) -> int:
+    ends = capture.windows.columns["end_ns"]
+    return int(ends.max()) if len(ends) else 0
+
+
+def _adder(stream: Any, batch: Any, classes: Any, groups: list[Any]) -> Callable[[], None]:
+    import numpy as np
+
+    def add() -> None:
+        stream.add(
+            batch.key_address,
+            bytes=np.ascontiguousarray(batch.bytes),
+            classes=classes,
+            windows=np.ascontiguousarray(batch.unit),
+            times_ns=np.ascontiguousarray(batch.time_ns),
+            weights=np.ascontiguousarray(batch.weight),
+            groups=groups,
+        )
+
+    return add
+
+
+def _result(
+    capture: Capture,
+    accesses: ThreadAccesses,
+    dimensions: Mapping[str, Dimension],
+    streams: list[Any],
+    *,
+    origin: str,
+    whole: bool,
+    line_bytes: int,
+    executed: int,
+    recorded: int,
+    implied: int,
+) -> Result:
+    import pyarrow as pa
+
+    from ..results import Quality, Result
+
+    merged = streams[0] if streams else None
+    for other in streams[1:]:
+        merged.merge(other)  # type: ignore[union-attr]
+    kappa_implied = (recorded + implied) / recorded if recorded else 1.0
+    tables: dict[str, pa.Table] = {}
+    for view, (name, dimension) in enumerate(dimensions.items()):
+        rows = [] if merged is None else _rows(
+            dimension, merged.reuse(view), merged.footprint(view), whole=whole, origin=origin, windows=merged.windows,
+            executed=executed, kappa_implied=1.0 if dimension.follows_windows else kappa_implied,
+        )  # fmt: skip
+        title = "by_" + name.replace(",", "_and_")
+        tables[title] = pa.Table.from_pylist(rows, schema=_schema(dimension))
+    program = tables["by_program"].to_pylist()
+    total = program[0] if program else {}
+    tables["reuse_distances"] = _distances(merged)
+    tables["miss_curve"] = _miss_curve(merged, line_bytes, whole=whole)
+    tables["heat_map"] = _heat(merged, capture)
+    figures = {
+        "windows": 0 if merged is None else int(merged.windows),
+        "everything_recorded": whole,
+        "recorded_accesses": recorded,
+        "executed_accesses": executed,
+        "line_bytes": line_bytes,
+        "class_origin": origin,
+        "damaged_windows": accesses.damaged,
+        "memory_bytes": sum(int(stream.memory_bytes) for stream in streams),
+        **{name: total.get(name) for name in (
+            "footprint", "footprint_estimated", "footprint_bytes", "footprint_lines", "growth", "growth_memgaze",
+            "strided_percent", "irregular_percent", "constant_percent", "kappa", "rho", "reuse_distance_mean",
+            "unobservable", "blocks_of_window", "blocks_between_windows_estimated")},
+    }  # fmt: skip
+    return Result(
+        "locality",
+        figures,
+        tables,
+        capture.quality.joined(
+            Quality(
+                exact=whole and not accesses.damaged and origin == "static",
+                notes=tuple(_notes(figures, tables, whole=whole)),
+            )
+        ),
+    )
+
+
+def _known(value: float) -> float | None:
+    return None if value != value else float(value)
+
+
+def _rows(
+    dimension: Dimension,
+    reuse: Mapping[str, Any],
+    footprint: Mapping[str, Any],
+    *,
+    whole: bool,
+    origin: str,
+    windows: int,
+    executed: int,
+    kappa_implied: float,
+) -> list[dict[str, Any]]:
+    reuse = {name: values.tolist() for name, values in reuse.items()}
+    footprint = {name: values.tolist() for name, values in footprint.items()}
+    total = sum(reuse["executed"])
+    rows = []
+    for at, key in enumerate(dimension.keys):
+        if at >= len(reuse["accesses"]) or not reuse["accesses"][at]:
+            continue
+        row = dict(zip(dimension.names, key, strict=True))
+        row.update(
+            _footprint_row({n: v[at] for n, v in footprint.items()}, reuse["executed"][at], kappa_implied, whole)
+        )
+        row.update(_reuse_row({n: v[at] for n, v in reuse.items()}, windows, executed, whole))
+        row["recorded"] = reuse["accesses"][at]
+        row["share"] = reuse["executed"][at] / total if total else 0.0
+        row["class_origin"] = origin
+        error, growth = row["window_growth_error"], row["window_growth"]
+        row["under_sampled"] = not whole and (
+            row["windows"] < FEWEST_WINDOWS or error is None or (growth > 0 and error / growth > GREATEST_ERROR)
+        )
+        rows.append(row)
+    return sorted(rows, key=lambda row: -row["executed"])
+
+
+def _footprint_row(f: dict[str, Any], executed: float, kappa_implied: float, whole: bool) -> dict[str, Any]:
+    a, constants = f["accesses"], f["constants"]
+    made = (a + constants) * kappa_implied  # kappa · A
+    rho = 1.0 if whole else executed / made if made else None
+    f_total = f["footprint"]
+    moving = f["addresses_strided"] + f["addresses_irregular"]
+    return {
+        "executed": executed,
+        "accesses": a,
+        "constants": constants,
+        "constant_percent": 100 * constants / (a + constants) if a + constants else None,
+        "kappa": made / a if a else None,
+        "rho": rho,
+        "footprint": f_total,
+        "footprint_strided": f["addresses_strided"],
+        "footprint_irregular": f["addresses_irregular"],
+        "footprint_estimated": None if rho is None else rho * f_total,
+        "footprint_strided_estimated": None if rho is None else rho * f["addresses_strided"],
+        "footprint_irregular_estimated": None if rho is None else rho * f["addresses_irregular"],
+        # Streams of sites have no widths.
+        "footprint_bytes": f["bytes"] if f["bytes"] or not f["addresses"] else None,
+        "footprint_lines": f["lines"],
+        "captures": f["again"],
+        "survivals": f["addresses"] - f["again"],
+        "growth": f_total / made if made else None,
+        "growth_strided": f["addresses_strided"] / made if made else None,
+        "growth_irregular": f["addresses_irregular"] / made if made else None,
+        "growth_memgaze": f_total / a if a else None,
+        "strided_percent": 100 * f["addresses_strided"] / moving if moving else None,
+        "irregular_percent": 100 * f["addresses_irregular"] / moving if moving else None,
+        "window_growth": f_total / made if whole and made else _known(f["window_growth"]),
+        "window_growth_error": 0.0 if whole else _known(f["window_growth_error"]),
+        "windows": 1 if whole else f["window_growth_windows"],
+        "window_footprint": float(f_total) if whole
+        else f["window_footprint_sum"] / f["window_growth_windows"] if f["window_growth_windows"] else None,
+    }  # fmt: skip
+
+
+def _reuse_row(r: dict[str, Any], windows: int, executed: int, whole: bool) -> dict[str, Any]:
+    reuses = r["distance_count"]
+    unobservable = 0 if whole else r["first"] + r["earlier"]
+    new = _known(r["new_blocks"])
+    return {
+        "reuses": reuses,
+        "first_accesses": r["first"],
+        "unobservable": unobservable,
+        "unobservable_percent": 100 * unobservable / r["accesses"],
+        "reuse_distance_mean": r["distance_sum"] / reuses if reuses else None,
+        "reuse_distance_error": 0.0 if whole and reuses else _known(r["mean_distance_error"]),
+        "reuse_distance_min": r["distance_min"] if reuses else None,
+        "reuse_distance_max": r["distance_max"] if reuses else None,
+        "reuse_interval_mean": r["interval_sum"] / reuses if reuses else None,
+        "reuse_interval_min": r["interval_min"] if reuses else None,
+        "reuse_interval_max": r["interval_max"] if reuses else None,
+        "blocks_of_window": (r["first"] + r["earlier"]) / r["new_blocks_windows"] if r["new_blocks_windows"] else None,
+        # From one window's start to the next one's, if blocks go on to be new as they are within windows.
+        "blocks_between_windows_estimated": None if whole or new is None or not windows else new * r["executed"] / windows,
+    }  # fmt: skip
+
+
+FIELDS: dict[str, str] = {
+    "executed": "double", "share": "double", "recorded": "uint64", "accesses": "uint64", "constants": "uint64",
+    "constant_percent": "double", "kappa": "double", "rho": "double", "footprint": "uint64", "footprint_strided": "uint64",
+    "footprint_irregular": "uint64", "footprint_estimated": "double", "footprint_strided_estimated": "double",
+    "footprint_irregular_estimated": "double", "footprint_bytes": "uint64", "footprint_lines": "uint64",
+    "captures": "uint64", "survivals": "uint64", "growth": "double", "growth_strided": "double",
+    "growth_irregular": "double", "growth_memgaze": "double", "strided_percent": "double", "irregular_percent": "double",
+    "window_growth": "double", "window_growth_error": "double", "windows": "uint64", "window_footprint": "double",
+    "reuses": "uint64", "first_accesses": "uint64", "unobservable": "uint64", "unobservable_percent": "double",
+    "reuse_distance_mean": "double", "reuse_distance_error": "double", "reuse_distance_min": "uint64",
+    "reuse_distance_max": "uint64", "reuse_interval_mean": "double", "reuse_interval_min": "uint64",
+    "reuse_interval_max": "uint64", "blocks_of_window": "double", "blocks_between_windows_estimated": "double",
+    "class_origin": "string", "under_sampled": "bool",
+}  # fmt: skip
+
+
+def _schema(dimension: Dimension) -> pa.Schema:
+    import pyarrow as pa
+
+    numbers = {"process", "thread", "line"}
+    keys = [(name, pa.uint32() if name in numbers else pa.string()) for name in dimension.names]
+    return pa.schema([*keys, *((name, pa.type_for_alias(kind)) for name, kind in FIELDS.items())])
+
+
+def _distances(merged: Any) -> pa.Table:
+    """Reuses of the whole program by distance and by interval, in powers of two."""
+    import pyarrow as pa
+
+    schema = pa.schema([("from", pa.uint64()), ("to", pa.uint64()), ("reuses_by_distance", pa.uint64()),
+                        ("reuses_by_interval", pa.uint64())])  # fmt: skip
+    if merged is None:
+        return schema.empty_table()
+    reuse = merged.reuse(0)
+    if not len(reuse["accesses"]):
+        return schema.empty_table()
+    distance, interval = reuse["distance_bins"][0].tolist(), reuse["interval_bins"][0].tolist()
+    last = max((at for at in range(DISTANCE_BINS) if distance[at] or interval[at]), default=-1)
+    rows = [
+        {"from": 0 if at == 0 else 1 << (at - 1), "to": 0 if at == 0 else (1 << at) - 1,
+         "reuses_by_distance": distance[at], "reuses_by_interval": interval[at]}
+        for at in range(last + 1)
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def curve_sizes(greatest: int, *, steps: int = 4) -> list[int]:
+    """Numbers of blocks from 1 to beyond `greatest`, `steps` for each factor of two."""
+    sizes: list[int] = []
+    step = 0
+    while not sizes or sizes[-1] <= greatest:
+        size = round(2 ** (step / steps))
+        if not sizes or size > sizes[-1]:
+            sizes.append(size)
+        step += 1
+    return sizes
+
+
+def _miss_curve(merged: Any, line_bytes: int, *, whole: bool) -> pa.Table:
+    """Misses of a fully associative LRU cache that each thread has for itself."""
+    import numpy as np
+    import pyarrow as pa
+
+    schema = pa.schema([("cache_bytes", pa.uint64()), ("miss_ratio", pa.float64()), ("miss_ratio_low", pa.float64())])
+    if merged is None or not merged.accesses:
+        return schema.empty_table()
+    greatest = int(merged.curve(np.zeros(0, dtype=np.uint64))["greatest"])
+    sizes = np.array(curve_sizes(greatest), dtype=np.uint64)
+    found = merged.curve(sizes)
+    total = found["accesses"]
+    # What was last used in another window, or before the first one, may be in the cache or not.
+    unknown = 0 if whole else found["first"] + found["earlier"]
+    return pa.table(
+        {
+            "cache_bytes": sizes * np.uint64(line_bytes),
+            "miss_ratio": found["misses"] / total,
+            "miss_ratio_low": (found["misses"] - np.uint64(unknown)) / total,
+        },
+        schema=schema,
+    )
+
+
+def _heat(merged: Any, capture: Capture) -> pa.Table:
+    import numpy as np
+    import pyarrow as pa
+
+    from ..capture.locality import PROCESS_SHIFT
+
+    schema = pa.schema([("process", pa.uint32()), ("address", pa.uint64()), ("bytes", pa.uint64()), ("begin_ns", pa.uint64()),
+                        ("end_ns", pa.uint64()), ("accesses", pa.uint64()), ("reuse_distance_mean", pa.float64())])  # fmt: skip
+    heat = None if merged is None else merged.heat()
+    if heat is None or not len(heat["address"]):
+        return schema.empty_table()
+    processes = np.array(list(dict.fromkeys(capture.windows.columns["process"].tolist())), dtype=np.uint32)
+    rows, columns = np.nonzero(heat["accesses"])
+    begin, end = _begin_ns(capture), max(_end_ns(capture), _begin_ns(capture) + 1)
+    edges = begin + (np.arange(heat["accesses"].shape[1] + 1) * ((end - begin) / heat["accesses"].shape[1]))
+    key = heat["address"][rows]
+    reuses = heat["reuses"][rows, columns]
+    mean = np.divide(heat["distance_sum"][rows, columns], reuses, out=np.zeros(len(rows)), where=reuses > 0)
+    return pa.table(
+        {
+            "process": processes[(key >> np.uint64(PROCESS_SHIFT)).astype(np.int64) % len(processes)],
+            "address": key & np.uint64((1 << PROCESS_SHIFT) - 1),
+            "bytes": np.full(len(rows), heat["row_bytes"], dtype=np.uint64),
+            "begin_ns": edges[columns].astype(np.uint64),
+            "end_ns": edges[columns + 1].astype(np.uint64),
+            "accesses": heat["accesses"][rows, columns],
+            "reuse_distance_mean": pa.array(mean, mask=reuses == 0),
+        },
+        schema=schema,
+    )
+
+
+def _notes(figures: Mapping[str, Any], tables: Mapping[str, pa.Table], *, whole: bool) -> list[str]:
+    notes = []
+    if figures["damaged_windows"]:
+        notes.append(f"{figures['damaged_windows']} windows are damaged and were left out.")
+    if figures["class_origin"] != "static":
+        notes.append(
+            "Classes of accesses (constant, strided, irregular) are inferred from the addresses that were seen of each instruction."
+        )
+    if not whole:
+        notes.append(
+            f"Footprints and reuse are observed in {figures['windows']:,} windows; *_estimated scales by executed : recorded accesses, "
+            "which is too much where windows use the same data."
+        )
+        under = sum(
+            tables[name].column("under_sampled").to_pylist().count(True) for name in tables if name.startswith("by_")
+        )
+        if under:
+            notes.append(
+                f"{under} rows are under-sampled: fewer than {FEWEST_WINDOWS} windows, or a standard error above "
+                f"{GREATEST_ERROR:.0%} of the growth."
+            )
+    return notes
+
+
+def for_report(capture: Capture, **options: Any) -> Result:
+    """The same, but a program too large for the memory limit is left out with a note: a report never fails for one part."""
+    from ..results import Quality, Result
+
+    try:
+        return locality(capture, **options)
+    except MemoryLimitError as error:
+        note = f"Locality was left out: {error}; {error.hint}."
+        figures = {"recorded_accesses": 0, "everything_recorded": False}
+        return Result("locality", figures, {}, capture.quality.joined(Quality(exact=False, notes=(note,))))
+
+
+DESCRIPTOR = AnalysisDescriptor(
+    name="locality",
+    question="How much data does each function and object use, how fast is it new, and how soon is it used again?",
+    needs=("window",),
+    options=(
+        Option("by", "program, function, line, object, thread, region, or two of them", "function, object"),
+        Option("line_bytes", "block of reuse distances, a power of two", 64),
+        Option("memory_limit_bytes", "for all engines together", MEMORY_LIMIT_BYTES),
+    ),
+    run=for_report,
+)

@@ -1,0 +1,165 @@
+"""Analysis `sharing`: lines that threads share and write: who, where, and whether they use the same bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..registry import AnalysisDescriptor, Option
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..capture.reader import Capture
+    from ..results import Result
+
+MOST_LINES = 2000
+LOOKS = 17
+"""Moments at which the object of a line is looked for: objects come and go."""
+
+
+def line_sharing(capture: Capture, *, line_bytes: int = 64) -> Result:
+    """False and true sharing of lines between the threads of a process.
+
+    ``kind`` is ``true`` when a byte that one thread writes is used by the other, else ``false``: then only the line is shared,
+    and moving their data apart ends it. ``hand_overs`` are accesses that find the line last written (or, for a write, last
+    used) by the other thread, in the order of time that windows give. ``offsets`` are the bytes of the line that each writes.
+    """
+    import numpy as np
+
+    from ..capture.locality import LineSharing, ThreadAccesses, by_time, interleaved
+    from ..results import Quality, Result
+
+    accesses = ThreadAccesses(capture)
+    processes = [process for process, _ in accesses.streams]
+    several = len(processes) > len(set(processes))
+    engine = LineSharing(line_bytes=line_bytes)
+    if several:
+        for batches in by_time(accesses):
+            _, columns = interleaved(batches)
+            engine.add(columns["address"], columns["bytes"], columns["is_store"], columns["stream"])
+    pairs = {name: np.asarray(values) for name, values in engine.pairs().items()}
+    rows = _rows(capture, accesses, pairs, line_bytes)
+    kinds = np.where(pairs["common_mask"] == 0, "false", "true")
+    units = capture.windows.units
+    whole = int(units.recorded.sum()) >= int(units.executed.sum())
+    figures: dict[str, Any] = {
+        "threads": len(accesses.streams),
+        "line_bytes": line_bytes,
+        "accesses": int(capture.windows.units.recorded.sum()),
+        "lines": int(engine.lines),
+        "shared_lines": len(np.unique(pairs["line"])),
+    }
+    for kind in ("false", "true"):
+        mine = kinds == kind
+        figures[f"{kind}_sharing_lines"] = len(np.unique(pairs["line"][mine]))
+        figures[f"{kind}_sharing_hand_overs"] = int(pairs["hand_overs"][mine].sum())
+    notes = []
+    if several and not whole:
+        notes.append("Sharing is seen in windows only: hand-overs between accesses that were not recorded are missing.")
+    if len(rows) < len(pairs["line"]):
+        notes.append(f"The table of shared lines has the first {len(rows):,} of {len(pairs['line']):,} pairs.")
+    quality = capture.quality.joined(Quality(exact=whole or not several, notes=tuple(notes)))
+    return Result("sharing", figures, {"lines": _table(rows), "by_object": _by_object(rows)}, quality)
+
+
+def _offsets(mask: int, unit: int) -> str:
+    """Bytes of a mask as ranges: ``0-7, 16-23``."""
+    ranges: list[list[int]] = []
+    for bit in range(64):
+        if mask >> bit & 1:
+            if ranges and ranges[-1][1] == bit * unit - 1:
+                ranges[-1][1] = bit * unit + unit - 1
+            else:
+                ranges.append([bit * unit, bit * unit + unit - 1])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
+
+
+def _rows(capture: Capture, accesses: Any, pairs: dict[str, Any], line_bytes: int) -> list[dict[str, Any]]:
+    from ..capture.locality import PROCESS_SHIFT
+
+    count = min(MOST_LINES, len(pairs["line"]))
+    columns = {name: values[:count].tolist() for name, values in pairs.items()}
+    unit = max(1, line_bytes // 64)
+    rows = []
+    for at in range(count):
+        (process, thread), (_, other) = accesses.streams[columns["thread"][at]], accesses.streams[columns["other"][at]]
+        used = columns["write_mask"][at] | columns["other_write_mask"][at]
+        first = (used & -used).bit_length() - 1
+        rows.append(
+            {
+                "process": process,
+                "line": columns["line"][at] & ((1 << PROCESS_SHIFT) - 1),
+                "kind": "true" if columns["common_mask"][at] else "false",
+                "thread": thread,
+                "other_thread": other,
+                "hand_overs": columns["hand_overs"][at],
+                "reads": columns["reads"][at],
+                "writes": columns["writes"][at],
+                "other_reads": columns["other_reads"][at],
+                "other_writes": columns["other_writes"][at],
+                "offsets": _offsets(columns["write_mask"][at], unit),
+                "other_offsets": _offsets(columns["other_write_mask"][at], unit),
+                "common_offsets": _offsets(columns["common_mask"][at], unit),
+                "written_address": (columns["line"][at] & ((1 << PROCESS_SHIFT) - 1)) + first * unit,
+            }
+        )
+    _name_objects(capture, rows)
+    return rows
+
+
+def _name_objects(capture: Capture, rows: list[dict[str, Any]]) -> None:
+    """The object at the first byte that is written, at the first of some moments when there is one."""
+    import numpy as np
+
+    from .object_accesses import ObjectGroups
+
+    for row in rows:
+        row["object"] = None
+    if not rows:
+        return
+    groups = ObjectGroups(capture)
+    columns = capture.windows.columns
+    addresses = np.array([row["written_address"] for row in rows], dtype=np.uint64)
+    processes = np.array([row["process"] for row in rows], dtype=np.uint32)
+    for moment in np.linspace(int(columns["begin_ns"].min()), int(columns["end_ns"].max()), LOOKS).astype(np.uint64):
+        times = np.full(len(rows), moment, dtype=np.uint64)
+        for row, found in zip(rows, capture.objects.find(addresses, times, process=processes).tolist(), strict=True):
+            if row["object"] is None and found:
+                row["object"] = groups.rows[int(groups.of_object[found])]["object"]
+
+
+def _table(rows: list[dict[str, Any]]) -> pa.Table:
+    import pyarrow as pa
+
+    number, text = pa.uint64(), pa.string()
+    return pa.Table.from_pylist(rows, schema=pa.schema([
+        ("process", pa.uint32()), ("line", number), ("object", text), ("kind", text), ("thread", pa.uint32()),
+        ("other_thread", pa.uint32()), ("hand_overs", number), ("reads", number), ("writes", number), ("other_reads", number),
+        ("other_writes", number), ("offsets", text), ("other_offsets", text), ("common_offsets", text)]))  # fmt: skip
+
+
+def _by_object(rows: list[dict[str, Any]]) -> pa.Table:
+    import pyarrow as pa
+
+    sums: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        key = (row["object"], row["kind"])
+        mine = sums.setdefault(
+            key, {"object": key[0], "kind": key[1], "lines": set(), "hand_overs": 0, "threads": set()}
+        )
+        mine["lines"].add((row["process"], row["line"]))
+        mine["threads"] |= {row["thread"], row["other_thread"]}
+        mine["hand_overs"] += row["hand_overs"]
+    found = [{**row, "lines": len(row["lines"]), "threads": len(row["threads"])} for row in sums.values()]
+    schema = pa.schema([("object", pa.string()), ("kind", pa.string()), ("lines", pa.uint64()), ("threads", pa.uint64()),
+                        ("hand_overs", pa.uint64())])  # fmt: skip
+    return pa.Table.from_pylist(sorted(found, key=lambda row: -int(row["hand_overs"])), schema=schema)
+
+
+DESCRIPTOR = AnalysisDescriptor(
+    name="sharing",
+    question="Which cache lines do threads fight for, and do they use the same bytes of them?",
+    needs=("window",),
+    options=(Option("line_bytes", "bytes of a line, a power of two", 64),),
+    run=line_sharing,
+)

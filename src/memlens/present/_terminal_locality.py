@@ -1,0 +1,143 @@
+"""Locality in the terminal: footprint and reuse by code and data, working set, modelled misses, shared lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._terminal_traffic import _code, _percent, _print
+from ._terminal_traffic import _grid as _wide_grid
+from ._units import human_bytes, human_count
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from ..results import Result
+
+CURVE_POINTS = 6
+LEAST_SHARE = 0.002
+"""Rows with less of the accesses, or of the misses, are left to the tables."""
+LEAST_HAND_OVERS = 0.001
+"""Of all accesses: start-up and shut-down of threads share lines in every program."""
+
+
+def _grid(*columns: tuple[str, str]) -> Table:
+    """Names give way to numbers in a narrow terminal."""
+    table = _wide_grid(*columns)
+    table.columns[0].max_width = 36
+    return table
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    if value is None:
+        return "–"
+    return human_count(value) if value >= 1000 else f"{value:.{digits}g}"
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f}%"
+
+
+def show_locality(console: Console, result: Result, rows: int, *, brief: bool) -> None:
+    from rich.markup import escape
+
+    figures = result.figures
+    if not figures["recorded_accesses"]:
+        return
+    whole = figures["everything_recorded"]
+    how = "every access" if whole else f"in {figures['windows']:,} windows"
+    inferred = "" if figures["class_origin"] == "static" else ", classes inferred"
+    console.print(
+        f"\n[bold]Locality[/]  {how}: {human_count(figures['footprint'])} addresses, {human_bytes(figures['footprint_bytes'])} in "
+        f"{human_count(figures['footprint_lines'])} lines; {_number(figures['growth'])} new addresses an access; "
+        f"{_share(figures['constant_percent'])} of the accesses constant{inferred}"
+    )
+    for name, title in (("by_function", "function"), *(() if brief else (("by_object", "object"),))):
+        if name not in result.tables:
+            continue
+        found = [row for row in result.tables[name].slice(0, rows).to_pylist() if row["share"] >= LEAST_SHARE]
+        table = _grid((title, "left"), *((n, "right") for n in ("accesses", "footprint", "growth", "irregular", "distance")),
+                      *(() if whole else (("unknown", "right"),)))  # fmt: skip
+        for row in found:
+            label = _code(row, line=False) if title == "function" else row["object"]
+            table.add_row(
+                escape(label), human_count(row["executed"]), human_bytes(row["footprint_bytes"]),
+                _number(row["growth"]) + ("?" if row["under_sampled"] else ""), _share(row["irregular_percent"]), _number(row["reuse_distance_mean"]),
+                *(() if whole else (_share(row["unobservable_percent"]),)),
+            )  # fmt: skip
+        _print(console, table)
+    if not brief:
+        _legend(console, result, whole=whole)
+    _curve(console, result, whole=whole)
+
+
+def _legend(console: Console, result: Result, *, whole: bool) -> None:
+    text = f"footprint: unique bytes; growth: unique addresses an access; distance: mean blocks of {result.figures['line_bytes']} B between two uses"
+    if not whole:
+        text += "; unknown: accesses whose last use lies outside their window; ?: too few windows"
+    console.print(f"  [dim]{text}[/]")
+
+
+def _curve(console: Console, result: Result, *, whole: bool) -> None:
+    """Sizes at which the miss ratio falls the most: the working sets."""
+    points = result.tables["miss_curve"].to_pylist()
+    if len(points) < 2:
+        return
+    drops = sorted(range(1, len(points)), key=lambda at: points[at]["miss_ratio"] - points[at - 1]["miss_ratio"])
+    chosen = sorted(
+        at for at in drops[:CURVE_POINTS] if points[at - 1]["miss_ratio"] - points[at]["miss_ratio"] >= 0.01
+    )
+    parts = [f"{human_bytes(points[at]['cache_bytes'])} {points[at]['miss_ratio']:.1%}" for at in chosen]
+    least = points[-1]["miss_ratio"]
+    limit = (
+        f"any larger {least:.1%}"
+        if whole
+        else f"any larger {least:.1%} at most: the rest was last used outside its window"
+    )
+    console.print(f"  Misses of a cache of  {',  '.join([*parts, limit])}")
+
+
+def show_caches(console: Console, result: Result, rows: int, *, brief: bool) -> None:
+    from rich.markup import escape
+
+    levels = result.figures["levels"]
+    if not result.figures["accesses"]:
+        return
+    parts = [f"{v['name']} {human_bytes(v['bytes'])} {v['miss_ratio']:.1%}" for v in levels]
+    tlbs = [f"{v['name']} {v['misses'] / result.figures['accesses']:.1%}" for v in result.figures["tlbs"]]
+    console.print(f"\n[bold]Modelled misses[/]  of all accesses: {', '.join([*parts, *tlbs])}")
+    if brief:
+        return
+    last = len(levels)
+    total = {at: sum(r[f"misses_{at}"] for r in result.tables["by_function"].to_pylist()) for at in range(1, last + 1)}
+    table = _grid(("function", "left"), *((f"{v['name']} misses", "right") for v in levels), ("share of last", "right"))
+    for row in result.tables["by_function"].slice(0, rows).to_pylist():
+        if all(row[f"misses_{at}"] < LEAST_SHARE * total[at] for at in range(1, last + 1)):
+            continue
+        cells = [
+            f"{human_count(row[f'misses_{at}'])} ({_percent(row[f'misses_{at}'], row['accesses'])})"
+            for at in range(1, last + 1)
+        ]
+        table.add_row(escape(_code(row, line=False)), *cells, _percent(row[f"misses_{last}"], total[last]))
+    _print(console, table)
+
+
+def show_sharing(console: Console, result: Result, rows: int) -> None:
+    """Nothing for a program whose threads hardly meet."""
+    from rich.markup import escape
+
+    figures = result.figures
+    hand_overs = figures["false_sharing_hand_overs"] + figures["true_sharing_hand_overs"]
+    if hand_overs <= LEAST_HAND_OVERS * figures["accesses"]:
+        return
+    console.print(
+        f"\n[bold]Shared lines[/]  {figures['false_sharing_lines']:,} falsely ({human_count(figures['false_sharing_hand_overs'])} "
+        f"hand-overs), {figures['true_sharing_lines']:,} truly ({human_count(figures['true_sharing_hand_overs'])})"
+    )
+    table = _grid(("object", "left"), ("line", "right"), ("sharing", "left"), ("threads", "left"), ("hand-overs", "right"),
+                  ("bytes written by each", "left"))  # fmt: skip
+    for row in result.tables["lines"].slice(0, rows).to_pylist():
+        written: list[Any] = [row["offsets"] or "none", row["other_offsets"] or "none"]
+        table.add_row(escape(row["object"] or "?"), f"{row['line']:#x}", row["kind"], f"{row['thread']}, {row['other_thread']}",
+                      human_count(row["hand_overs"]), " / ".join(written))  # fmt: skip
+    _print(console, table)
