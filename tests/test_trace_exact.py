@@ -59,22 +59,23 @@ def compare(capture: Path) -> tuple[int, int]:
     """Every site's accesses in a full trace are its executions; returns how many sites and accesses there were."""
     exact, found, sites = exact_counts(capture), recorded_counts(capture), traced_sites(capture)
     wrong = []
-    implied = 0
+    every = 0
     for code, row in sites.items():
         expected = exact.get((row["build_id"], row["site"]), exact.get((row["module"], row["site"]), 0))
-        if row["implied"]:
-            implied += expected
-        elif found.get(code, 0) != expected:
+        every += expected
+        # A copy whose size is known only when it runs may be one of nothing: no access, though it runs.
+        is_right = found.get(code, 0) <= expected if row["bytes"] == 0 else found.get(code, 0) == expected
+        if not row["implied"] and not is_right:
             wrong.append((row["function"], row["line"], row["operation"], found.get(code, 0), expected))
     assert not wrong, wrong[:10]
     total = sum(found.values())
     windows = open_capture(capture).table("windows")
     assert sum(windows.column("dropped").to_pylist()) == 0
-    assert sum(windows.column("implied_constant").to_pylist()) <= implied
+    assert total + sum(windows.column("implied_constant").to_pylist()) == every
     return len(found), total
 
 
-@pytest.mark.parametrize("clang", each_clang())
+@each_clang
 @pytest.mark.parametrize("level", ["-O0", "-O2", "-O3"])
 def test_generated_control_flow(clang: str, level: str, tmp_path: Path) -> None:
     """Loops, continue, goto, switch, exceptions and longjmp: the trace has each site as often as a counter of its own says."""
@@ -176,7 +177,7 @@ NO_BIAS = {
     "graph_tc.c": "--scale 10 --iterations 1 --threads 1",
     "hash_map.cpp": "--mib 1 --iterations 4",
     "pointer_chase.c": "--mib 1 --iterations 40",
-    "stencil.c": "--mib 1 --iterations 20 --threads 1",
+    "stencil.c": "--mib 2 --iterations 10 --threads 1",
     "patterns.c": "--elements 16384 --repeats 20",
 }
 
@@ -193,10 +194,11 @@ def test_windows_favour_no_site(source: str, tmp_path: Path) -> None:
     record(capture, [str(program), *NO_BIAS[source].split()], "--collectors", "count,trace", settings)
     opened = open_capture(capture)
     windows = opened.table("windows")
-    recorded = windows.column("recorded").to_numpy().astype(float)
-    length = recorded + windows.column("implied_constant").to_numpy()
+    numbers = windows.column("window").to_numpy()
+    length = np.zeros(int(numbers.max()) + 1)  # by number: records that tell of a thread's end are not in the table
+    length[numbers] = windows.column("recorded").to_numpy() + windows.column("implied_constant").to_numpy()
     totals = opened.meta["trace"]
-    drawn = recorded > 0
+    drawn = length > 0  # a loop of constants has windows that record nothing
     expected = totals["executed"] / period
     assert abs(int(drawn.sum()) - expected) <= max(0.01 * expected, 3 * expected**0.5), (int(drawn.sum()), expected)
     exact, sites = exact_counts(capture), traced_sites(capture)

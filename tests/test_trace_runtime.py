@@ -99,8 +99,13 @@ def check(run: Run, *, window: int, period: int, loads_only: bool = False) -> No
             assert one.end <= len(log)
         starts = whole_windows(own)
         for parts in starts[:-1]:
+            end = parts[-1].end
+            if sum(part.recorded for part in parts) < window:  # it gave up in code that has nothing but constants
+                tail = log[end - max(period // 4, 2048) : end]["kind"]
+                assert not ((tail == LOAD) | (tail == STORE)).any()
+                continue
             assert sum(part.recorded for part in parts) == window
-            last = log[parts[-1].end - 1]
+            last = log[end - 1]
             assert last["kind"] in (LOAD, STORE), "a window ends with a recorded access"
         assert at >= len(log) or not own or period > len(log)
     assert run.status("executed") == sum(map(len, run.logs.values()))

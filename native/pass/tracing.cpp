@@ -1,6 +1,6 @@
 #include "tracing.h"
 
-#include "classes.h"
+#include "address_classes.h"
 #include "code.h"
 #include "llvm_versions.h"
 #include "memlens_count.h"

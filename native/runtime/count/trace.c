@@ -65,6 +65,8 @@ static bool parse_one(const char *text, size_t length) {
   return true;
 }
 
+#define LEAST_PATIENCE 2048u
+
 /* A region's name may hold anything but a comma. */
 static bool parse_settings(const char *text) {
   while (*text != 0) {
@@ -76,6 +78,7 @@ static bool parse_settings(const char *text) {
   if (settings->window == 0 || settings->period < settings->window || settings->period > UINT64_C(1) << 40) return false;
   settings->full = settings->period == settings->window;
   if (settings->full) settings->window = UINT64_MAX;
+  settings->patience = settings->full ? UINT64_MAX : settings->period / 4 > LEAST_PATIENCE ? settings->period / 4 : LEAST_PATIENCE;
   ml_trace_selects = settings->selects_regions = region_count != 0;
   return true;
 }

@@ -24,6 +24,7 @@
 
 struct ml_trace_settings {
   uint64_t window, period, seed; /* of a full trace `window` is UINT64_MAX */
+  uint64_t patience; /* executed accesses without a recorded one after which a window ends: it is in code that has nothing but constants */
   bool full, loads_only, wait, stacks, selects_regions;
 };
 extern struct ml_trace_settings ml_trace_settings;
@@ -43,6 +44,7 @@ struct ml_trace {
   uint64_t random;
   uint64_t told;     /* of `executed`, to the process's total */
   uint64_t goal;     /* accesses that the open window still records */
+  uint64_t last;     /* number behind its last recorded access */
   uint64_t parked_left;
   bool active, busy, open, buffering, parked, has_facts, found_torn;
   uint32_t words_each; /* words that an access takes, times 256 */

@@ -145,6 +145,7 @@ static void cut_at(struct ml_trace *trace, uint64_t number) {
 static void open_at(struct ml_trace *trace, uint64_t number) {
   trace->open = true;
   trace->goal = ml_trace_settings.window;
+  trace->last = number;
   begin_record(trace, number);
 }
 
@@ -180,6 +181,7 @@ static void record_access(struct ml_trace *trace, uint64_t header, const uint64_
   const bool sized = form == ML_TRACE_SIZED;
   const uint64_t address = words[sized ? 2 * i : i], bytes = sized ? words[2 * i + 1] : 0;
   if (address == 0 || (sized && bytes == 0)) return;
+  trace->last = number + 1;
   if (ml_trace_settings.loads_only && (header >> (ML_TRACE_STORES_SHIFT + (form == ML_TRACE_LANES ? 0 : i)) & 1) != 0) return;
   uint64_t site = (header & UINT32_MAX) + (form == ML_TRACE_LANES ? 0 : i);
   if (ML_UNLIKELY(site < ML_TRACE_FIRST_SITE)) {
@@ -213,7 +215,8 @@ static void take_segment(struct ml_trace *trace, uint64_t header, const uint64_t
     close_at(trace, begin + i);
   }
   trace->executed = end;
-  if (ML_UNLIKELY(trace->open && end - trace->first > MOST_OF_RECORD)) cut_at(trace, end);
+  if (ML_UNLIKELY(trace->open && end - trace->last > ml_trace_settings.patience)) close_at(trace, end);
+  else if (ML_UNLIKELY(trace->open && end - trace->first > MOST_OF_RECORD)) cut_at(trace, end);
 }
 
 void ml_trace_tell(struct ml_trace *trace) {
@@ -263,6 +266,7 @@ static const uint64_t *take_usual(struct ml_trace *trace, const uint64_t *at, co
   trace->executed = executed;
   trace->recorded += taken;
   trace->goal -= taken;
+  if (taken != 0) trace->last = executed;
   return at;
 }
 

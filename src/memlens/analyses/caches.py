@@ -109,14 +109,13 @@ def cache_model(
         )  # fmt: skip
     except ValueError as error:
         raise UsageError(f"this cache cannot be: {error}", hint="bytes = sets × ways × line_bytes") from None
-    recorded = int(capture.windows.units.recorded.sum())
+    recorded = accesses.recorded
     done = _run(model, by_time(accesses), dimensions, pair, cores, most_accesses, recorded, progress, interleaved)
     columns = {name: values.tolist() for name, values in model.columns().items()}
     names = [level.name or f"level {at + 1}" for at, level in enumerate(chosen)]
     tables = _tables(by, dimensions, pair, columns, len(chosen), len(tlbs))
     sums = {name: sum(values) for name, values in columns.items()}
-    units = capture.windows.units
-    whole = int(units.recorded.sum()) >= int(units.executed.sum())
+    whole = accesses.is_whole
     notes = [
         f"Misses are those of a model ({', '.join(names)}; LRU{', inclusive' if inclusive else ''}), not measured."
     ]

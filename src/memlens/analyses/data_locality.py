@@ -85,7 +85,7 @@ def locality(
     dimensions = {name: named_dimension(accesses, name) for name in names}
     classes = Classifier(accesses, site_classes)
     units = capture.windows.units
-    executed, recorded = int(units.executed.sum()), int(units.recorded.sum())
+    executed, recorded = int(units.executed.sum()), accesses.recorded
     implied = accesses.implied_constants
     whole = recorded + int(implied.sum()) >= executed
     count = max(1, len(accesses.streams))

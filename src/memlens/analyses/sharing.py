@@ -40,12 +40,11 @@ def line_sharing(capture: Capture, *, line_bytes: int = 64) -> Result:
     pairs = {name: np.asarray(values) for name, values in engine.pairs().items()}
     rows = _rows(capture, accesses, pairs, line_bytes)
     kinds = np.where(pairs["common_mask"] == 0, "false", "true")
-    units = capture.windows.units
-    whole = int(units.recorded.sum()) >= int(units.executed.sum())
+    whole = accesses.is_whole
     figures: dict[str, Any] = {
         "threads": len(accesses.streams),
         "line_bytes": line_bytes,
-        "accesses": int(capture.windows.units.recorded.sum()),
+        "accesses": accesses.recorded,
         "lines": int(engine.lines),
         "shared_lines": len(np.unique(pairs["line"])),
     }

@@ -265,7 +265,7 @@ class Windows:
                 by_site = columns["encoding"][window] != pc_delta if has_sites else None
                 site_codes = None
                 if by_site is not None and by_site.any():
-                    site_codes = self._take_sites(found, window, by_site)
+                    site_codes = self.take_sites(found, window, by_site)
                 operations = pa.array(found["operation"].astype(np.int8) - np.int8(1), mask=found["operation"] == 0)
                 arrays = [
                     pa.array(np.full(len(window), header["process"], dtype=np.uint32)),
@@ -292,7 +292,7 @@ class Windows:
         """The range of sites (`TraceSites.ranges`) of each window record."""
         return self.capture.trace_sites.range_of_windows(self.columns["process"], self.columns["module"])
 
-    def _take_sites(self, found: dict[str, Any], window: Any, by_site: Any) -> Any:
+    def take_sites(self, found: dict[str, Any], window: Any, by_site: Any) -> Any:
         """Codes of accesses that name sites; fills in their bytes and operations."""
         import numpy as np
 

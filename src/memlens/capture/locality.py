@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
-from .accesses import NO_CODE
+from .accesses import NO_UNIT
 from .layouts import enum_value
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ class AccessBatch:
     weight: Any
     process_number: int = 0
     """Processes in the order of their first window."""
+    site_code: Any = None
+    """Code of each access whose window has sites; None = the window has instructions."""
 
     def __len__(self) -> int:
         return len(self.address)
@@ -102,6 +104,7 @@ class ThreadAccesses:
 
         windows = self.capture.windows
         columns, units, weights = windows.columns, windows.units, windows.weights
+        pc_delta = enum_value("stream_encoding", "pc_delta")
         first = 0
         self.damaged = 0
         for header, payload in self.capture.payloads("window"):
@@ -110,6 +113,8 @@ class ThreadAccesses:
             reader = _core.AccessReader(payload, batch_accesses=BATCH_ACCESSES)
             while (found := reader.next()) is not None:
                 window = found["row"] + np.uint32(first)
+                by_site = columns["encoding"][window] != pc_delta
+                site_codes = windows.take_sites(found, window, by_site) if by_site.any() else None
                 stream = self._stream_of_window[window]
                 # Sites of different modules have the same numbers: they do not meet in one batch.
                 changes = (np.diff(stream) != 0) | (np.diff(columns["module"][window]) != 0)
@@ -120,7 +125,7 @@ class ThreadAccesses:
                         int(stream[begin]), process, int(columns["thread"][window[begin]]), window[part],
                         units.of_window[window[part]], found["time_ns"][part], found["code"][part], found["address"][part],
                         found["bytes"][part], (found["operation"][part] >= STORE).astype(np.uint8), weights[window[part]],
-                        self.process_numbers[process],
+                        self.process_numbers[process], None if site_codes is None else site_codes[part],
                     )  # fmt: skip
             self.damaged += reader.damaged
             first += count
@@ -133,8 +138,10 @@ class ThreadAccesses:
         codes = self.capture.windows.codes(
             np.full(len(batch), batch.process, dtype=np.uint32), batch.pc, columns["begin_ns"][batch.window]
         )
+        if batch.site_code is None:
+            return codes
         by_site = columns["encoding"][batch.window] != enum_value("stream_encoding", "pc_delta")
-        return np.where(by_site, np.uint32(NO_CODE), codes) if by_site.any() else codes
+        return np.where(by_site, batch.site_code, codes)
 
     @property
     def implied_constants(self) -> Any:
@@ -143,14 +150,29 @@ class ThreadAccesses:
 
         windows = self.capture.windows
         implied = np.zeros(len(windows.units.executed), dtype=np.uint64)
-        np.add.at(implied, windows.units.of_window, windows.columns["implied_constant"].astype(np.uint64))
+        whose = windows.units.of_window
+        drawn = whose != NO_UNIT
+        np.add.at(implied, whose[drawn], windows.columns["implied_constant"][drawn].astype(np.uint64))
         return implied
+
+    @property
+    def recorded(self) -> int:
+        return int(self.capture.windows.columns["recorded"].sum())
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing was left out but constants."""
+        units = self.capture.windows.units
+        return int(units.covered.sum()) >= int(units.executed.sum())
 
 
 class Classifier:
-    """The class of each access: from the table of its site where there is one, else from the addresses of its instruction."""
+    """The class of each access: what is known of its code beforehand (table ``sites``, or `site_classes` by module), else from the addresses
+    of its instruction."""
 
     def __init__(self, accesses: ThreadAccesses, site_classes: Mapping[str, Any] | None = None) -> None:
+        import numpy as np
+
         self._accesses = accesses
         self._site_classes = dict(site_classes or {})
         self._inferred = AccessClasses()
@@ -158,12 +180,33 @@ class Classifier:
         self.inferred_accesses = 0
         strings = accesses.capture.strings()
         self._modules = {key: strings.get(key, "") for key in set(accesses.capture.windows.columns["module"].tolist())}
+        names = accesses.capture.table("sites").column("class").to_pylist()
+        self._of_code = np.array(
+            [CLASSES.index(name) if name in CLASSES else 0 for name in names] + [0], dtype=np.uint8
+        )
+        self._has_static = bool(self._of_code.any())
         for batch in accesses:
-            if not self._is_static(batch):
+            if self._module(batch) in self._site_classes:
+                continue
+            unknown = self._static(batch) == 0
+            if unknown.all():
                 self._inferred.add(batch.stream, self._keys(batch), batch.address, batch.is_store, batch.unit)
+            elif unknown.any():
+                self._inferred.add(
+                    batch.stream,
+                    self._keys(batch)[unknown],
+                    batch.address[unknown],
+                    batch.is_store[unknown],
+                    batch.unit[unknown],
+                )
 
-    def _is_static(self, batch: AccessBatch) -> bool:
-        return bool(self._site_classes) and self._module(batch) in self._site_classes
+    def _static(self, batch: AccessBatch) -> Any:
+        """Class of each access as its code has it, 0 = not classed."""
+        import numpy as np
+
+        if not self._has_static:
+            return np.zeros(len(batch), dtype=np.uint8)
+        return self._of_code[np.minimum(self._accesses.codes(batch), np.uint32(len(self._of_code) - 1))]
 
     def _module_id(self, batch: AccessBatch) -> int:
         return int(self._accesses.capture.windows.columns["module"][batch.window[0]])
@@ -181,13 +224,20 @@ class Classifier:
     def __call__(self, batch: AccessBatch) -> Any:
         import numpy as np
 
-        if self._is_static(batch):
+        if self._module(batch) in self._site_classes:
             table = np.asarray(self._site_classes[self._module(batch)], dtype=np.uint8)
             known = batch.pc < len(table)
             self.static_accesses += int(known.sum())
             return np.where(known, table[np.where(known, batch.pc, np.uint64(0))], np.uint8(0))
-        self.inferred_accesses += len(batch)
-        return self._inferred.classify(batch.stream, self._keys(batch), batch.is_store)
+        classes = self._static(batch)
+        unknown = classes == 0
+        n_unknown = int(unknown.sum())
+        self.inferred_accesses += n_unknown
+        self.static_accesses += len(batch) - n_unknown
+        if n_unknown:
+            inferred: Any = self._inferred.classify(batch.stream, self._keys(batch), batch.is_store)
+            classes = np.where(unknown, inferred, classes)
+        return classes
 
     @property
     def origin(self) -> str:

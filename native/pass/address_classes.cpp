@@ -1,4 +1,4 @@
-#include "classes.h"
+#include "address_classes.h"
 
 #include "memlens_trace.h"
 

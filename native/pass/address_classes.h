@@ -1,6 +1,6 @@
 /// What can be said before the program runs about the addresses that a site accesses.
-#ifndef MEMLENS_PASS_CLASSES_H
-#define MEMLENS_PASS_CLASSES_H
+#ifndef MEMLENS_PASS_ADDRESS_CLASSES_H
+#define MEMLENS_PASS_ADDRESS_CLASSES_H
 
 #include "llvm/Analysis/LoopInfo.h"
 #include "llvm/Analysis/ScalarEvolution.h"
