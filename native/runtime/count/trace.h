@@ -58,6 +58,7 @@ struct ml_trace {
   uint64_t lost, lost_records, lost_first, lost_executed, lost_begin_ns, lost_end_ns;
   uint32_t region_node, region_string; /* the last name asked for */
   uint32_t region_generation;
+  uint32_t image_string, image_generation; /* names the program image in windows */
   const void *caller; /* of the runtime, the last time: where stacks begin */
   uint32_t node;      /* that the thread was in then */
   struct ml_stream stream;

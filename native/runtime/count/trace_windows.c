@@ -14,6 +14,7 @@
 #include <string.h>
 
 #define FEWEST_WORDS 64u /* asked for at once: calls cost more than accesses behind the end of a window */
+#define MOST_WORDS 512u  /* at once, used again and again: they stay in the first cache, and so does more of the program's data */
 #define MOST_OF_RECORD (UINT64_C(1) << 31)
 
 static uint64_t draw(struct ml_trace *trace, uint64_t below) {
@@ -40,6 +41,7 @@ void ml_trace_begin(struct ml_trace *trace) {
   trace->open = trace->buffering = trace->parked = trace->has_facts = trace->found_torn = false;
   trace->base = 0;
   trace->region_generation = UINT32_MAX;
+  trace->image_string = 0;
   trace->words_each = 512;
   trace->start = start_in(trace, 0);
   trace->active = true;
@@ -63,7 +65,7 @@ void ml_trace_facts_now(struct ml_trace *trace) {
   trace->has_facts = true;
 }
 
-static uint32_t image_string(void) {
+static uint32_t new_image_string(void) {
   char text[32] = "image ", digits[24];
   size_t length = 6, count = 0;
   for (uint64_t left = ml_process.born_ns; left != 0; left /= 10) digits[count++] = (char)('0' + left % 10);
@@ -71,9 +73,18 @@ static uint32_t image_string(void) {
   return ml_trace_services->string(text, length);
 }
 
+/* Asked for once in a process image; 0 again when it found no room. */
+static uint32_t image_string(struct ml_trace *trace) {
+  if (trace->image_string == 0 || trace->image_generation != ml_process.generation) {
+    trace->image_string = new_image_string();
+    trace->image_generation = ml_process.generation;
+  }
+  return trace->image_string;
+}
+
 static bool write_window(struct ml_trace *trace, struct ml_window *window, const void *stream, bool wait) {
   window->thread = trace->thread->tid;
-  window->module = image_string();
+  window->module = image_string(trace);
   if (window->module == 0) return false; /* without it nobody knows what sites mean */
   window->encoding = ML_ENUM_stream_encoding_SITE_DELTA;
   if (window->period == 0) window->period = ml_trace_settings.period;
@@ -246,11 +257,15 @@ static const uint64_t *take_usual(struct ml_trace *trace, const uint64_t *at, co
       const uint64_t address = at[i];
       uint64_t *const last = &stream->last[code % ML_STREAM_ENTRIES];
       const uint64_t before = *last, second = ml_stream_zigzag(address - before);
-      if (ML_LIKELY((first | second) < 128 && before != 0)) {
+      if (ML_LIKELY(first < 128 && before != 0)) {
         *last = address;
-        const uint16_t pair = (uint16_t)(first | second << 8);
-        memcpy(out, &pair, 2);
-        out += 2;
+        *out = (unsigned char)first;
+        if (second < 128) {
+          out[1] = (unsigned char)second;
+          out += 2;
+        } else {
+          out = ml_stream_varint(out + 1, second);
+        }
       } else {
         stream->previous = code - ml_stream_unzigzag(first);
         out = ml_stream_add_site(stream, out, code / 2, address);
@@ -340,6 +355,7 @@ void ml_trace_finish(struct ml_trace *trace) {
 
 uint64_t ml_trace_words_wanted(const struct ml_trace *trace) {
   const uint64_t goal = trace->open ? trace->goal : ml_trace_settings.window;
-  if (goal >= ML_TRACE_RAW_WORDS) return ML_TRACE_RAW_WORDS;
-  return goal * trace->words_each / 256 + FEWEST_WORDS;
+  if (goal >= MOST_WORDS) return MOST_WORDS;
+  const uint64_t wanted = goal * trace->words_each / 256 + FEWEST_WORDS;
+  return wanted < MOST_WORDS ? wanted : MOST_WORDS;
 }
