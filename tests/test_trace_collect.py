@@ -169,6 +169,21 @@ def test_windows_estimate_what_a_full_trace_counts(program: Path, tmp_path: Path
     assert 0 not in stacks and len(stacks) >= 3, "one for each function that runs"
 
 
+def test_locality_knows_static_classes_and_functions(program: Path, tmp_path: Path) -> None:
+    from memlens import analyses
+    from memlens.analyses.caches import cache_model
+
+    capture = record(program, tmp_path, "window=500,period=5000,seed=3", 40)
+    result = analyses.locality(capture, by="function")
+    rows = {row["function"]: row for row in result.tables["by_function"].to_pylist()}
+    assert result.figures["class_origin"] == "static"
+    assert rows["scale"]["irregular_percent"] == 0 and rows["scale"]["strided_percent"] == 100
+    assert rows["pick"]["irregular_percent"] == pytest.approx(50, abs=5)
+    assert rows["chase"]["irregular_percent"] == pytest.approx(100)
+    modelled = {row["function"] for row in cache_model(capture, by=["function"]).tables["by_function"].to_pylist()}
+    assert {"scale", "pick", "chase"} <= modelled
+
+
 def test_threads_and_forks_tell_their_totals(program: Path, tmp_path: Path) -> None:
     for what, parts in (("threads", 5), ("fork", 2)):
         capture = record(program, tmp_path, "window=100,period=1000,on-full=wait", 5, what)

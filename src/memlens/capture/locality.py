@@ -326,6 +326,7 @@ def _part(batch: AccessBatch, part: slice) -> AccessBatch:
     return AccessBatch(
         batch.stream, batch.process, batch.thread, batch.window[part], batch.unit[part], batch.time_ns[part], batch.pc[part],
         batch.address[part], batch.bytes[part], batch.is_store[part], batch.weight[part], batch.process_number,
+        None if batch.site_code is None else batch.site_code[part],
     )  # fmt: skip
 
 
