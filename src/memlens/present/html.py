@@ -157,6 +157,9 @@ def _collector(name: str, options: Any) -> str:
         )
         if options.get("epoch_s"):
             said.append(f"read every {1000 * options['epoch_s']:g} ms")
+    elif name == "trace":
+        window, period = options.get("window") or 0, options.get("period") or 0
+        said.append(f"windows of {window:,} in {period:,} accesses" if period > window else "every access")
     elif "stacks" in options:
         said.append(
             "no call stacks" if options["stacks"] == "none" else f"call stacks by {unwinder(options['stacks'])}"
