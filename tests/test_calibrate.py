@@ -251,6 +251,7 @@ def test_all_cores_are_never_slower_than_one() -> None:
 
 # ---- several nodes ---------------------------------------------------------------------------------------------------------------
 @pytest.mark.numa
+@pytest.mark.slow  # a guest of its own, beside the one of test_numa, disturbs what that measures
 def test_every_pair_of_nodes_is_measured(tmp_path: Path) -> None:
     """A guest with four nodes and a fifth that has memory only: 4 × 5 pairs. Its figures are an emulator's and mean nothing."""
     guest = ROOT / "tools" / "numa-guest"

@@ -489,7 +489,8 @@ void FunctionTracer::Implementation::writeSegment(const Segment &S) {
 
   B.SetInsertPoint(End);
   B.SetCurrentDebugLocation(DebugLoc());
-  Value *Before = B.CreateAdd(Rest, Executed); // computed again, so that no register keeps it
+  // Computed again, so that no register keeps it; from memory, so that the usual path is one instruction there.
+  Value *Before = B.CreateAdd(Register ? Rest : load(B, I64, Thread), Executed);
   if (!Register)
     store(B, Before, Thread);
   Value *Header = B.CreateAdd(firstSite(B, Descriptor), ConstantInt::get(I64, Bits));
