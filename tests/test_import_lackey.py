@@ -140,7 +140,7 @@ int main(void) { fill(); return chase(50000) == 1; }
 """
 
 
-@pytest.mark.skipif(not shutil.which("valgrind") or not shutil.which("gcc"), reason="needs valgrind and gcc")
+@pytest.mark.skipif(not shutil.which("valgrind") or not shutil.which("gcc"), reason="sudo apt-get install valgrind gcc")
 def test_valgrinds_own_trace_of_a_program_with_known_counts(tmp_path: Path) -> None:
     (tmp_path / "p.c").write_text(PROGRAM)
     program, trace = tmp_path / "p", tmp_path / "p.lackey"

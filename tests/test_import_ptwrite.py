@@ -268,7 +268,7 @@ def test_real_files_of_perf_without_a_trace_are_refused_in_words(tmp_path: Path)
         assert str(path) in str(caught.value), caught.value
 
 
-@pytest.mark.skipif(not shutil.which("perf"), reason="needs perf")
+@pytest.mark.skipif(not shutil.which("perf"), reason="no perf: sudo apt-get install linux-perf")
 def test_perf_cuts_the_same_file_into_the_same_packets(tmp_path: Path) -> None:
     """perf's own dump of a file made here: offsets and bytes of each packet, also of kinds that libipt does not know."""
     source = random.Random(3)

@@ -45,7 +45,7 @@ def program(request: pytest.FixtureRequest, builder: Builder) -> Path:
         )
     if request.param == "clang":
         if shutil.which("clang") is None:
-            pytest.skip("clang is not installed")
+            pytest.skip("no clang: sudo apt-get install clang")
         return builder.build("traced_clang", *sources, compiler="clang")
     return builder.build("traced_gcc", *sources)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from ..capture.count_tables import MIX
 from ._region_rows import intensity, shares
-from ._region_sums import MIX, QUANTITIES, Regions, scaled_sums, sums_of
+from ._region_sums import QUANTITIES, Regions, scaled_sums, sums_of
 
 if TYPE_CHECKING:
     from ..capture.counting import Counts

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from ._region_sums import MIX, QUANTITIES, Path, Regions, Thread, Time
+from ..capture.count_tables import MIX
+from ._region_sums import QUANTITIES, Path, Regions, Thread, Time
 
 if TYPE_CHECKING:
     from ..capture.reader import Capture

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..capture.count_tables import MIX
+
 if TYPE_CHECKING:
     from ..capture.counting import Counts
     from ..capture.reader import Capture
@@ -17,15 +19,6 @@ if TYPE_CHECKING:
 QUANTITIES = (
     "loads", "stores", "read_bytes", "written_bytes", "stack_loads", "stack_stores", "stack_read_bytes", "stack_written_bytes",
 )  # fmt: skip
-MIX = (
-    "integer_operations",
-    "float_operations",
-    "vector_operations",
-    "branches",
-    "calls",
-    "prefetches",
-    "float_results",
-)
 Path = tuple[str, ...]
 
 

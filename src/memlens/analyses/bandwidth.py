@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..capture.count_tables import MIX
 from ..registry import AnalysisDescriptor
 from ._code_rows import rows_by_code, rows_refused, rows_unseen
 from ._levels import Levels, roofline
 from ._region_rows import OUTSIDE, per_second, rows_by_region, rows_by_thread, sampled_cells
-from ._region_sums import MIX, QUANTITIES, Path, Regions
+from ._region_sums import QUANTITIES, Path, Regions
 
 if TYPE_CHECKING:
     import pyarrow as pa
