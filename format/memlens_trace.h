@@ -26,7 +26,7 @@
  *    adding up `trace_sites` in the order of the section; the runtime puts the modules of a process one after the other, from
  *    ML_TRACE_FIRST_SITE on. Smaller numbers are written by functions that are not registered: nobody knows which.
  *
- * 3. What a traced process writes: `window` records with encoding site_delta, through the library that records
+ * 3. What a traced process writes: `window` records with encoding site_segments, through the library that records
  *    (memlens_services). */
 #ifndef MEMLENS_TRACE_H
 #define MEMLENS_TRACE_H
@@ -43,7 +43,8 @@ struct ml_trace_thread {
 
 /* Room for the words of a segment that begins `left` accesses before the next window, or inside one. NULL: it is not recorded, and
  * __memlens_trace.left has its accesses already taken off. Calling convention: preserve_most on x86-64 and AArch64, C elsewhere; never
- * bound lazily, as that does not keep what preserve_most keeps.
+ * bound lazily, as that does not keep what preserve_most keeps: on these two machines compiled code calls __memlens_trace_room_near, a hidden
+ * function of each module that jumps there.
  *   uint64_t *__memlens_trace_room(uint64_t left, uint64_t header); */
 
 /* Where nobody records, a thread's `left` is this: about a day. Products of a trip count and the accesses of an iteration are compared

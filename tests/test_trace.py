@@ -20,17 +20,17 @@ from memlens.capture.layouts import Packer
 Access = tuple[int, int, int, int]
 
 
-def documented_decoder() -> Callable[..., list[Any]]:
-    """`decode` as FORMAT.md has it."""
+def documented_decoder(name: str) -> Callable[..., list[Any]]:
+    """As FORMAT.md has it."""
     text = (ROOT / "format" / "FORMAT.md").read_text()
-    source = re.search(r"```python\n(def decode\(.*?)```", text, re.DOTALL)
+    source = re.search(rf"```python\n(def {name}\(.*?)```", text, re.DOTALL)
     assert source is not None
     names: dict[str, Any] = {}
     exec(source[1], names)
-    return names["decode"]  # type: ignore[no-any-return]
+    return names[name]  # type: ignore[no-any-return]
 
 
-decode = documented_decoder()
+decode, decode_segments = documented_decoder("decode"), documented_decoder("decode_segments")
 
 
 def native(stream: bytes, recorded: int, *, encoding: int = 2, batch: int = 1 << 18) -> list[Access] | None:
@@ -84,6 +84,80 @@ def test_site_streams_round_trip(trace: list[tuple[int, int, int]], batch: int) 
     assert [(site, address, width or 0) for site, address, width, _ in found] == trace
     assert native(stream, len(trace), encoding=1, batch=batch) == [(*access, 0) for access in trace]
     assert _core.is_sound_stream(stream, len(trace), 1)
+
+
+Segment = tuple[int, int, list[int]]
+"""first site, form, words"""
+
+
+def segment_of(site: int, form: int, words: list[int]) -> Segment:
+    if form == 1:
+        words = [word if i % 2 == 0 else word % (2**32 - 1) + 1 for i, word in enumerate(words)]
+        words = words[: len(words) // 2 * 2] or [7, 8]
+    return site, form, words
+
+
+def segment_stream(segments: list[Segment]) -> tuple[bytes, list[tuple[int, int, int]]]:
+    """The native encoder's stream, and what is in it."""
+    words = [word for _, _, part in segments for word in part]
+    stream = _core.encode_segments(
+        np.array([s for s, _, _ in segments], dtype=np.uint64),
+        np.array([len(w) for _, _, w in segments], dtype=np.uint8),
+        np.array([f for _, f, _ in segments], dtype=np.uint8),
+        np.array(words, dtype=np.uint64),
+    )
+    told = []
+    for site, form, part in segments:
+        if form == 1:
+            told += [(site + i, part[2 * i], part[2 * i + 1]) for i in range(len(part) // 2)]
+        else:
+            told += [(site + i * (form == 0), word, 0) for i, word in enumerate(part)]
+    return bytes(stream), told
+
+
+segments = st.lists(
+    st.builds(
+        segment_of,
+        st.one_of(st.integers(65536, 65550), st.integers(65536 + 1020, 65536 + 1030), st.integers(0, 2**32 - 32)),
+        st.integers(0, 2),
+        st.lists(st.one_of(st.sampled_from([0, 8, 16, 64]), numbers), min_size=1, max_size=31),
+    ),
+    max_size=40,
+).flatmap(lambda some: st.just(some) if not some else st.lists(st.sampled_from(some), max_size=60))
+
+
+@settings(max_examples=300, deadline=None)
+@given(segments, st.integers(1, 90))
+def test_segment_streams_round_trip(trace: list[Segment], batch: int) -> None:
+    stream, told = segment_stream(trace)
+    found = decode_segments(stream, len(told))
+    assert [(site, address, width or 0) for site, address, width in found] == told
+    assert native(stream, len(told), encoding=3, batch=batch) == [(*access, 0) for access in told]
+    assert _core.is_sound_stream(stream, len(told), 3)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.one_of(st.binary(max_size=120), segments.map(lambda some: segment_stream(some)[0])),
+    st.integers(0, 40), st.integers(0, 200), st.integers(0, 255), st.integers(1, 50),
+)  # fmt: skip
+def test_damaged_segment_streams_are_left_out(stream: bytes, recorded: int, at: int, byte: int, batch: int) -> None:
+    if at < len(stream):
+        stream = stream[:at] + bytes([byte]) + stream[at + 1 :]
+    try:
+        expected = decode_segments(stream, recorded)
+    except (ValueError, IndexError):
+        expected = None
+    found = native(stream, recorded, encoding=3, batch=batch)
+    assert (found is None) == (expected is None)
+    assert _core.is_sound_stream(stream, recorded, 3) == (expected is not None)
+    if expected is not None and found is not None:
+        assert [access[:3] for access in found] == [(site, address, width or 0) for site, address, width in expected]
+
+
+def test_a_strided_loop_takes_two_bytes_an_iteration() -> None:
+    trace = [(65536, 0, [0x7F0000000000 + 8 * i, 0x7F1000000000 + 64 * i, 0x7F2000000000]) for i in range(1000)]
+    assert len(segment_stream(trace)[0]) <= 2 * 1000 + 60
 
 
 def test_strided_accesses_of_three_sites_take_two_bytes() -> None:

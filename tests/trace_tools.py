@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,39 +22,21 @@ Access = tuple[int, int, int]
 """site, address, bytes (0: the site's own)"""
 
 
+def documented_decoder() -> Callable[..., list[tuple[int, int, int | None]]]:
+    text = (Path(__file__).parent.parent / "format" / "FORMAT.md").read_text()
+    source = re.search(r"```python\n(def decode_segments\(.*?)```", text, re.DOTALL)
+    assert source is not None
+    names: dict[str, Any] = {}
+    exec(source[1], names)
+    return names["decode_segments"]  # type: ignore[no-any-return]
+
+
+decode_segments = documented_decoder()
+
+
 def decode_sites(stream: bytes, recorded: int) -> list[Access]:
-    """A ``site_delta`` stream, as FORMAT.md says; ValueError where it is damaged."""
-    at = 0
-
-    def varint() -> int:
-        nonlocal at
-        value = 0
-        for shift in range(0, 70, 7):
-            if at >= len(stream):
-                raise ValueError("it ends early")
-            byte = stream[at]
-            at += 1
-            value |= (byte & 127) << shift
-            if byte < 128 and value < 2**64:
-                return value
-        raise ValueError("a varint that is too long")
-
-    def unzigzag(value: int) -> int:
-        return (value >> 1) ^ -(value & 1)
-
-    previous, last = 0, [0] * 1024
-    accesses = []
-    for _ in range(recorded):
-        code = (previous + unzigzag(varint())) % 2**64
-        address = (last[code % 1024] + unzigzag(varint())) % 2**64
-        n_bytes = varint() if code & 1 else 0
-        if code & 1 and not 0 < n_bytes < 2**32:
-            raise ValueError("a width out of range")
-        previous, last[code % 1024] = code, address
-        accesses.append((code >> 1, address, n_bytes))
-    if at != len(stream):
-        raise ValueError("bytes left over")
-    return accesses
+    """A segment stream, as FORMAT.md says; ValueError where it is damaged."""
+    return [(site, address, n_bytes or 0) for site, address, n_bytes in decode_segments(stream, recorded)]
 
 
 @dataclass

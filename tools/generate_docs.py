@@ -429,7 +429,7 @@ TABLES: dict[str, tuple[str, dict[str, str]]] = {
             "weight": "executed by recorded of the whole unit",
             "stack": "stack id at the window's start; joins `stacks.id`",
             "cpu": "CPU at the window's start",
-            "encoding": "one of: site_delta, pc_delta",
+            "encoding": "one of: site_delta, pc_delta, site_segments",
             "module": "build-id that site numbers belong to, null = the stream has instruction addresses",
             "stream_bytes": "bytes of the stream",
         },

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "memlens_segments.h"
 #include "memlens_stream.h"
 #include "replay/fault_classifier.h"
 #include "trace/access_join.h"
@@ -125,7 +126,7 @@ class AccessReader {
 
   void fill(Batch& batch) {
     size_t filled = 0;
-    if (at_ < windows_.size()) batch.reserve(std::min<uint64_t>(batch_, view(payload_).size() / 2 + 1));
+    if (at_ < windows_.size()) batch.reserve(batch_);
     while (at_ < windows_.size()) {
       const Window& window = windows_[at_];
       const uint64_t recorded = window.record.recorded;
@@ -133,7 +134,7 @@ class AccessReader {
         // A small window goes into one batch, whole; a longer one is looked at first.
         const bool fits = recorded <= batch_;
         if (fits && filled > 0 && recorded > batch_ - filled) break;
-        if (recorded > window.stream.size() / fewest_bytes(window.record.encoding) ||
+        if (recorded > most_accesses(window.stream.size(), window.record.encoding) ||
             (!fits && !is_sound(window.stream, recorded, window.record.encoding))) {
           ++damaged_;
           ++at_;
@@ -197,6 +198,27 @@ nb::bytes encode_stream(const Input<uint64_t>& codes, const Input<uint64_t>& add
   return nb::bytes(reinterpret_cast<const char*>(stream.data()), static_cast<size_t>(at - stream.data()));
 }
 
+// Segments one after the other: site, words and form of each, and the words of all.
+nb::bytes encode_segments(const Input<uint64_t>& sites, const Input<uint8_t>& counts, const Input<uint8_t>& forms,
+                          const Input<uint64_t>& words) {
+  const size_t count = sites.size();
+  if (counts.size() != count || forms.size() != count) throw nb::value_error("the columns have one length");
+  std::vector<unsigned char> stream(count * ML_SEGMENTS_MAX_BYTES + 8);
+  auto state = std::make_unique<ml_segments>();  // zeros
+  unsigned char* at = stream.data();
+  size_t word = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const unsigned n = counts.data()[i], form = forms.data()[i];
+    if (n == 0 || n > ML_SEGMENTS_WORDS || form > 2 || words.size() - word < n) throw nb::value_error("a segment of 1 to 31 words");
+    unsigned char* usual = nullptr;
+    if (ml_segments_expects(state.get(), sites.data()[i], ml_segments_shape(n, form)))
+      usual = ml_segments_add_usual(state.get(), at, sites.data()[i], words.data() + word, n);
+    at = usual != nullptr ? usual : ml_segments_add(state.get(), at, sites.data()[i], words.data() + word, n, form);
+    word += n;
+  }
+  return nb::bytes(reinterpret_cast<const char*>(stream.data()), static_cast<size_t>(at - stream.data()));
+}
+
 nb::dict traffic_columns(const AccessJoin& join, const std::vector<Traffic>& rows) {
   nb::dict columns;
   columns["group"] = column<uint32_t>(rows, [](const auto& r) { return r.group; });
@@ -252,6 +274,8 @@ void bind_trace(nb::module_& module) {
              "(fixed parts of the window records of a payload, where each stream begins in it)");
   module.def("encode_stream", &encode_stream, "codes"_a, "addresses"_a, "bytes"_a, "operations"_a,
              "A delta stream as the emulator's plugin writes it; site_delta when operations are empty; bytes are then those of accesses whose site does not tell them, else 0.");
+  module.def("encode_segments", &encode_segments, "sites"_a, "counts"_a, "forms"_a, "words"_a,
+             "A segment stream as traced programs write it: first site, number of words and form of each segment, and the words of all.");
   module.def("is_sound_stream",
              [](const nb::bytes& stream, uint64_t recorded, int encoding) {
                return is_sound(view(stream), recorded, static_cast<uint8_t>(encoding));

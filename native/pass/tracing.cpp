@@ -91,6 +91,7 @@ private:
   std::vector<AllocaInst *> Held;            // `left` in loops
   DenseMap<const Loop *, AllocaInst *> HeldIn; // outermost loop → its variable
   GlobalVariable *Thread = nullptr, *Descriptor = nullptr;
+  DenseMap<uint64_t, GlobalVariable *> Constants;
 
   bool mayTrace(const Instruction &I) const;
   uint64_t bytesOfOne(const Access &A) const;
@@ -120,6 +121,8 @@ private:
     Value *Words;
   };
   Room askForRoom(IRBuilder<> &B, Value *Left, Value *Header, Value *Count, BasicBlock *Before);
+  static Instruction *beforeCondition(Instruction *End);
+  Value *outOfLine(IRBuilder<> &B, uint64_t Number);
   Value *again(IRBuilder<> &B, Value *Address, unsigned Depth);
   void writeWords(IRBuilder<> &B, const Segment &S, Value *Words);
   Value *lanes(IRBuilder<> &B, const Access &A, Value *&Mask);
@@ -350,6 +353,40 @@ void FunctionTracer::Implementation::passAtOnce(Loop *L) {
 
 // ---- segments -------------------------------------------------------------------------------------------------------
 
+/// What computes the condition of a branch and nothing else moves down to it, so that instruction selection sees them together: else the
+/// condition becomes a value that is tested. Returns the first instruction of these, behind which nothing is recorded.
+Instruction *FunctionTracer::Implementation::beforeCondition(Instruction *End) {
+  auto *Branch = dyn_cast<BranchInst>(End);
+  if (!Branch || !Branch->isConditional())
+    return End;
+  Instruction *First = End;
+  SmallVector<Value *, 8> Wanted{Branch->getCondition()};
+  while (!Wanted.empty()) {
+    auto *I = dyn_cast<Instruction>(Wanted.pop_back_val());
+    if (!I || I->getParent() != End->getParent() || !I->hasOneUse() || !I->getType()->isIntegerTy(1) ||
+        !(isa<CmpInst>(I) || isa<BinaryOperator>(I) || isa<SelectInst>(I) || isa<FreezeInst>(I)))
+      continue;
+    I->moveBefore(First);
+    First = I;
+    if (!isa<CmpInst>(I))
+      Wanted.append(I->value_op_begin(), I->value_op_end());
+  }
+  return First;
+}
+
+/// A constant in memory, read where it is used.
+Value *FunctionTracer::Implementation::outOfLine(IRBuilder<> &B, uint64_t Number) {
+  GlobalVariable *&Place = Constants[Number];
+  if (!Place) {
+    Place = new GlobalVariable(*F.getParent(), I64, true, GlobalValue::PrivateLinkage, ConstantInt::get(I64, Number), "memlens.header");
+    Place->setUnnamedAddr(GlobalValue::UnnamedAddr::Global);
+    Place->setAlignment(Align(8));
+  }
+  LoadInst *Read = load(B, I64, Place);
+  Read->setAtomic(AtomicOrdering::Monotonic);
+  return Read;
+}
+
 /// The address, computed once more out of line: the one of the usual path can then stay part of its instruction.
 Value *FunctionTracer::Implementation::again(IRBuilder<> &B, Value *Address, unsigned Depth) {
   auto *I = dyn_cast<Instruction>(Address);
@@ -418,14 +455,16 @@ FunctionTracer::Implementation::Room FunctionTracer::Implementation::askForRoom(
       L->addBasicBlockToLoop(BB, *LI);
   B.CreateCondBr(IsFull, Ask, Write);
   B.SetInsertPoint(Ask);
-  FunctionCallee Callee = M.getOrInsertFunction("__memlens_trace_room", Pointer, I64, I64);
-  auto *Function = cast<llvm::Function>(Callee.getCallee());
   const Triple T(M.getTargetTriple());
-  const CallingConv::ID Convention = T.getArch() == Triple::x86_64 || T.isAArch64() ? CallingConv::PreserveMost : CallingConv::C;
+  const bool HasNear = T.getArch() == Triple::x86_64 || T.isAArch64();
+  const CallingConv::ID Convention = HasNear ? CallingConv::PreserveMost : CallingConv::C;
+  FunctionCallee Callee = M.getOrInsertFunction(HasNear ? "__memlens_trace_room_near" : "__memlens_trace_room", Pointer, I64, I64);
+  auto *Function = cast<llvm::Function>(Callee.getCallee());
   Function->setCallingConv(Convention);
   Function->setDoesNotThrow();
   Function->addFnAttr(Attribute::WillReturn);
-  Function->addFnAttr(Attribute::NonLazyBind); // binding it late would not keep all registers
+  if (HasNear)
+    Function->setVisibility(GlobalValue::HiddenVisibility); // no register of the loop is kept for its address
   CallInst *Found = B.CreateCall(Callee, {Left, Header});
   Found->setCallingConv(Convention);
   B.CreateCondBr(B.CreateIsNull(Found), Done, Write);
@@ -440,7 +479,7 @@ FunctionTracer::Implementation::Room FunctionTracer::Implementation::askForRoom(
 
 void FunctionTracer::Implementation::writeSegment(const Segment &S) {
   LLVMContext &C = F.getContext();
-  Instruction *Place = S.Before ? S.Before : S.After->getNextNode();
+  Instruction *Place = S.Before ? beforeCondition(S.Before) : S.After->getNextNode();
   IRBuilder<> B(Place);
   B.SetCurrentDebugLocation(DebugLoc());
   uint64_t Stores = 0;
@@ -493,8 +532,12 @@ void FunctionTracer::Implementation::writeSegment(const Segment &S) {
   Value *Before = B.CreateAdd(Register ? Rest : load(B, I64, Thread), Executed);
   if (!Register)
     store(B, Before, Thread);
-  Value *Header = B.CreateAdd(firstSite(B, Descriptor), ConstantInt::get(I64, Bits));
-  Header = B.CreateAdd(Header, B.CreateShl(Count, ML_TRACE_WORDS_SHIFT));
+  // Of constants that do not fit an instruction only the address is known here: registers of the loop would be kept for them otherwise.
+  Value *Header = firstSite(B, Descriptor);
+  if (auto *Known = dyn_cast<ConstantInt>(Count))
+    Header = B.CreateAdd(Header, outOfLine(B, Bits | Known->getZExtValue() << ML_TRACE_WORDS_SHIFT));
+  else
+    Header = B.CreateAdd(B.CreateAdd(Header, outOfLine(B, Bits)), B.CreateShl(Count, ML_TRACE_WORDS_SHIFT));
   End->eraseFromParent();
   B.SetInsertPoint(Out);
   auto [Write, Done, Words] = askForRoom(B, Before, Header, Count, Join);

@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "memlens_segments.h"
 #include "memlens_stream.h"
 #include "trace/access_join.h"
 
@@ -23,6 +24,24 @@ std::vector<unsigned char> stream_of(size_t count) {
   for (size_t i = 0; i < count; ++i)
     at = ml_stream_add_pc(state.get(), at, 0x400000 + source() % 64, source() % 3 ? 0x10000 + source() % 100000 : source(),
                           1u << source() % 6, 1 + source() % 3);
+  stream.resize(static_cast<size_t>(at - stream.data()));
+  return stream;
+}
+
+// Segments of a few shapes; `recorded` becomes the number of their accesses.
+std::vector<unsigned char> segments_of(size_t count, uint32_t& recorded) {
+  std::vector<unsigned char> stream((count + 1) * ML_SEGMENTS_MAX_BYTES);
+  auto state = std::make_unique<ml_segments>();
+  unsigned char* at = stream.data();
+  recorded = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const uint64_t site = 65536 + source() % 40;
+    const unsigned form = site % 3, words = 2 * (1 + static_cast<unsigned>(site * 7 + (source() % 9 == 0)) % 15);
+    uint64_t content[ML_SEGMENTS_WORDS];
+    for (unsigned k = 0; k < words; ++k) content[k] = source() % 4 ? 0x1000 + 8 * i : 1 + source() % (1u << 30);
+    at = ml_segments_add(state.get(), at, site, content, words, form);
+    recorded += form == 1 ? words / 2 : words;
+  }
   stream.resize(static_cast<size_t>(at - stream.data()));
   return stream;
 }
@@ -75,7 +94,14 @@ int main(int argc, char** argv) {
       if (round % 3 == 1 && !stream.empty()) stream[source() % stream.size()] = static_cast<unsigned char>(source());
       if (round % 5 == 0) stream.resize(source() % (stream.size() + 1));
     }
-    failed += check_stream(stream, recorded, static_cast<uint8_t>(1 + round % 2));
+    failed += check_stream(stream, recorded, static_cast<uint8_t>(1 + source() % 3));
+    uint32_t told = 0;
+    auto segments = segments_of(source() % 20, told);
+    failed += !trace::is_sound(segments, told, 3);
+    failed += check_stream(segments, told, 3);
+    if (!segments.empty()) segments[source() % segments.size()] = static_cast<unsigned char>(source());
+    if (round % 5 == 0) segments.resize(source() % (segments.size() + 1));
+    failed += check_stream(segments, told, 3);
     failed += round % 3 == 2 && round % 5 != 0 && !trace::is_sound(stream, recorded, 2);
   }
   for (int round = 0; round < rounds / 20; ++round) {

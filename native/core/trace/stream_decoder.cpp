@@ -106,16 +106,76 @@ size_t StreamDecoder::decode(const AccessColumns& columns, size_t count) {
   return done;
 }
 
+// The words of the next segment; false: it is damaged.
+bool StreamDecoder::read_segment() {
+  Expected& state = *expected_;
+  uint64_t named, missed;
+  const unsigned char* at = at_;
+  if (!slow_varint(at, end_, named)) return false;
+  const uint64_t site = previous_ + unzigzag(named >> 1);
+  const size_t entry = site % ML_SEGMENTS_ENTRIES;
+  unsigned shape = state.shape[entry];
+  if ((named & 1) != 0) {
+    if (at == end_) return false;
+    shape = *at++;
+  }
+  const unsigned words = shape & 31, form = shape >> 5;
+  if (words == 0 || form > 2 || (form == 1 && words % 2 != 0)) return false;
+  if (!slow_varint(at, end_, missed) || missed >> words != 0) return false;
+  uint64_t *const last = last_ + entry, *const step = state.step + entry;
+  const uint32_t before = state.missed[entry];
+  for (unsigned i = 0; i < words; ++i) {
+    uint64_t difference = step[i];
+    if ((missed >> i & 1) != 0) {
+      uint64_t value;
+      if (end_ - at >= 8 ? !varint(at, end_, value) : !slow_varint(at, end_, value)) return false;
+      difference = unzigzag(value);
+      if ((before >> i & 1) != 0) step[i] = difference;
+    }
+    last[i] += difference;
+    state.words[i] = last[i];
+  }
+  if (form == 1)
+    for (unsigned i = 1; i < words; i += 2)
+      if (state.words[i] == 0 || state.words[i] > kMostBytes) return false;
+  state.shape[entry] = static_cast<uint8_t>(shape);
+  state.missed[entry] = static_cast<uint32_t>(missed);
+  state.form = form;
+  previous_ = site;
+  at_ = at;
+  accesses_ = form == 1 ? words / 2 : words;
+  given_ = 0;
+  return true;
+}
+
+size_t StreamDecoder::decode_segments(const AccessColumns& columns, size_t count) {
+  if (!expected_) expected_ = std::make_unique<Expected>();
+  size_t done = 0;
+  while (done < count) {
+    if (given_ == accesses_ && !read_segment()) break;
+    const Expected& state = *expected_;
+    const unsigned until = static_cast<unsigned>(std::min<size_t>(accesses_, given_ + (count - done)));
+    for (; given_ < until; ++given_, ++done) {
+      columns.code[done] = previous_ + (state.form == 2 ? 0 : given_);
+      columns.address[done] = state.words[state.form == 1 ? 2 * given_ : given_];
+      columns.bytes[done] = state.form == 1 ? static_cast<uint32_t>(state.words[2 * given_ + 1]) : 0;
+      columns.operation[done] = 0;
+    }
+  }
+  return done;
+}
+
 size_t StreamDecoder::next(const AccessColumns& columns, size_t count) {
   switch (encoding_) {
     case ML_ENUM_stream_encoding_PC_DELTA: return decode<true>(columns, count);
     case ML_ENUM_stream_encoding_SITE_DELTA: return decode<false>(columns, count);
+    case ML_ENUM_stream_encoding_SITE_SEGMENTS: return decode_segments(columns, count);
     default: return 0;
   }
 }
 
 bool is_sound(std::span<const unsigned char> stream, uint64_t recorded, uint8_t encoding) {
-  if (recorded > stream.size() / fewest_bytes(encoding)) return false;
+  if (recorded > most_accesses(stream.size(), encoding)) return false;
   constexpr size_t kPart = 4096;
   std::vector<uint64_t> code(kPart), address(kPart);
   std::vector<uint32_t> bytes(kPart);

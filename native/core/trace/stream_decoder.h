@@ -1,4 +1,4 @@
-// Reads the delta stream of a window (FORMAT.md); format/memlens_stream.h writes it.
+// Reads the stream of a window (FORMAT.md); format/memlens_stream.h and format/memlens_segments.h write it.
 //
 // A decoder gives the accesses of one stream in parts of any size, into columns of the caller. It
 // reads nothing beyond the stream. A damaged stream is found at the latest at its end; `is_sound`
@@ -7,13 +7,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "memlens_format.h"
+#include "memlens_segments.h"
 
 namespace memlens::trace {
 
-// Where decoded accesses go. For site_delta `code` is the site's number, `bytes` is 0 where the site's table tells it, and
+// Where decoded accesses go. For site_delta and site_segments `code` is the site's number, `bytes` is 0 where the site's table tells it, and
 // `operation` is 0: the table tells it.
 struct AccessColumns {
   uint64_t* code = nullptr;
@@ -22,8 +24,14 @@ struct AccessColumns {
   uint8_t* operation = nullptr;
 };
 
-// The fewest bytes that an access takes: bounds `recorded` by the length of a stream.
-constexpr size_t fewest_bytes(uint8_t encoding) { return encoding == ML_ENUM_stream_encoding_PC_DELTA ? 3 : 2; }
+// The most accesses that a stream of so many bytes can hold.
+constexpr uint64_t most_accesses(size_t bytes, uint8_t encoding) {
+  switch (encoding) {
+    case ML_ENUM_stream_encoding_PC_DELTA: return bytes / 3;
+    case ML_ENUM_stream_encoding_SITE_SEGMENTS: return uint64_t{bytes} / 2 * 31;
+    default: return bytes / 2;
+  }
+}
 
 class StreamDecoder {
  public:
@@ -32,17 +40,29 @@ class StreamDecoder {
 
   // Decodes up to `count` more accesses; fewer only when the stream is damaged there.
   size_t next(const AccessColumns& columns, size_t count);
-  bool at_end() const { return at_ == end_; }
+  bool at_end() const { return at_ == end_ && given_ == accesses_; }
 
  private:
   template <bool kPc>
   size_t decode(const AccessColumns& columns, size_t count);
+  size_t decode_segments(const AccessColumns& columns, size_t count);
+  bool read_segment();
 
   const unsigned char* at_;
   const unsigned char* end_;
   uint8_t encoding_;
   uint64_t previous_ = 0;
-  uint64_t last_[1024] = {};
+  uint64_t last_[ML_SEGMENTS_ENTRIES + ML_SEGMENTS_WORDS] = {};
+  // Of site_segments only: what entries expect, and the segment that was read last.
+  struct Expected {
+    uint8_t shape[ML_SEGMENTS_ENTRIES] = {};
+    uint32_t missed[ML_SEGMENTS_ENTRIES] = {};
+    uint64_t step[ML_SEGMENTS_ENTRIES + ML_SEGMENTS_WORDS] = {};
+    uint64_t words[ML_SEGMENTS_WORDS] = {};
+    unsigned form = 0;
+  };
+  std::unique_ptr<Expected> expected_;
+  unsigned accesses_ = 0, given_ = 0;  // of that segment
 };
 
 // True when the stream holds exactly `recorded` accesses.

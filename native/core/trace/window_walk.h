@@ -43,7 +43,7 @@ class WindowWalker {
   bool walk_window(const ml_window& window, uint32_t row, std::span<const unsigned char> stream, Sink&& sink) {
     const uint64_t recorded = window.recorded;
     const AccessColumns columns{code_.data(), address_.data(), bytes_.data(), operation_.data()};
-    if (recorded > stream.size() / fewest_bytes(window.encoding)) return false;
+    if (recorded > most_accesses(stream.size(), window.encoding)) return false;
     const Part part{&window, row, 0, 0, code_.data(), address_.data(), bytes_.data(), operation_.data()};
     if (recorded <= code_.size()) {
       StreamDecoder decoder(stream, window.encoding);
@@ -88,21 +88,22 @@ class WindowWalker {
 template <typename Sink>
 void each_window_code(std::span<const unsigned char> payload, WindowWalker& walker, Sink&& sink) {
   uint64_t recent[1024];
-  uint32_t of_row = UINT32_MAX;
-  walker.walk(
-      payload,
-      [&](const Part& part) {
-        if (part.window->encoding != ML_ENUM_stream_encoding_PC_DELTA) return;
-        if (part.row != of_row) std::fill(std::begin(recent), std::end(recent), ~part.code[0]);
-        of_row = part.row;
-        for (size_t i = 0; i < part.count; ++i) {
-          uint64_t& entry = recent[part.code[i] % 1024];
-          if (entry == part.code[i]) continue;
-          entry = part.code[i];
-          sink(*part.window, part.code[i]);
-        }
-      },
-      [](const ml_window&, uint32_t) {});
+  uint32_t row = 0, of_row = UINT32_MAX;
+  const auto look = [&](const Part& part) {
+    if (part.row != of_row) std::fill(std::begin(recent), std::end(recent), ~part.code[0]);
+    of_row = part.row;
+    for (size_t i = 0; i < part.count; ++i) {
+      uint64_t& entry = recent[part.code[i] % 1024];
+      if (entry == part.code[i]) continue;
+      entry = part.code[i];
+      sink(*part.window, part.code[i]);
+    }
+  };
+  replay::each_variable_record<ml_window>(payload, [&](const ml_window& window, std::span<const unsigned char> stream) {
+    // Streams of sites have no addresses of code: not even decoded, as this runs beside the program.
+    if (window.encoding == ML_ENUM_stream_encoding_PC_DELTA) walker.walk_window(window, row, stream, look);
+    ++row;
+  });
 }
 
 }  // namespace memlens::trace

@@ -15,7 +15,7 @@
 #include "count.h"
 #include "memlens_channel.h"
 #include "memlens_format.h"
-#include "memlens_stream.h"
+#include "memlens_segments.h"
 #include "memlens_trace.h"
 
 #define ML_TRACE_RAW_WORDS 8192u
@@ -61,7 +61,7 @@ struct ml_trace {
   uint32_t image_string, image_generation; /* names the program image in windows */
   const void *caller; /* of the runtime, the last time: where stacks begin */
   uint32_t node;      /* that the thread was in then */
-  struct ml_stream stream;
+  struct ml_segments segments;
   unsigned char bytes[ML_TRACE_STREAM_BYTES];
   uint64_t words[ML_TRACE_RAW_WORDS + ML_TRACE_SLACK_WORDS];
 };

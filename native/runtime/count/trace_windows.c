@@ -86,7 +86,7 @@ static bool write_window(struct ml_trace *trace, struct ml_window *window, const
   window->thread = trace->thread->tid;
   window->module = image_string(trace);
   if (window->module == 0) return false; /* without it nobody knows what sites mean */
-  window->encoding = ML_ENUM_stream_encoding_SITE_DELTA;
+  window->encoding = ML_ENUM_stream_encoding_SITE_SEGMENTS;
   if (window->period == 0) window->period = ml_trace_settings.period;
   return ml_trace_services->write(ML_KIND_WINDOW, window, sizeof *window, stream, window->tail_bytes, wait) != 0;
 }
@@ -122,7 +122,7 @@ static void begin_record(struct ml_trace *trace, uint64_t number) {
   trace->first = number;
   trace->recorded = 0;
   trace->at = trace->bytes;
-  ml_stream_begin(&trace->stream);
+  ml_segments_begin(&trace->segments);
 }
 
 /* `number` is that of the first access behind the record, `next` where the next record or window begins. */
@@ -186,42 +186,70 @@ static bool is_header(uint64_t header, uint64_t sites_end) {
   return site + sites <= sites_end || site + sites <= ML_TRACE_FIRST_SITE;
 }
 
-/* Access number i of the segment goes into the record, if it is one that is asked for. */
-static void record_access(struct ml_trace *trace, uint64_t header, const uint64_t *words, unsigned i, uint64_t number) {
-  const unsigned form = (unsigned)(header >> ML_TRACE_FORM_SHIFT & 3);
-  const bool sized = form == ML_TRACE_SIZED;
-  const uint64_t address = words[sized ? 2 * i : i], bytes = sized ? words[2 * i + 1] : 0;
-  if (address == 0 || (sized && bytes == 0)) return;
-  trace->last = number + 1;
-  if (ml_trace_settings.loads_only && (header >> (ML_TRACE_STORES_SHIFT + (form == ML_TRACE_LANES ? 0 : i)) & 1) != 0) return;
-  uint64_t site = (header & UINT32_MAX) + (form == ML_TRACE_LANES ? 0 : i);
-  if (ML_UNLIKELY(site < ML_TRACE_FIRST_SITE)) {
-    site = 0;
-    ml_add(&ml_process.shared->trace_unregistered, 1);
-  }
-  if (ML_UNLIKELY(trace->at > trace->bytes + sizeof trace->bytes - ML_STREAM_MAX_ACCESS)) cut_at(trace, number);
-  trace->at = sized ? ml_stream_add_site_sized(&trace->stream, trace->at, site, address,
-                                               (uint32_t)(bytes < UINT32_MAX ? bytes : UINT32_MAX))
-                    : ml_stream_add_site(&trace->stream, trace->at, site, address);
-  trace->recorded++;
-  trace->goal--;
+static bool is_full(const struct ml_trace *trace) {
+  return trace->at > trace->bytes + sizeof trace->bytes - ML_SEGMENTS_MAX_BYTES || trace->recorded >= ML_SEGMENTS_MOST_RECORDED;
 }
 
-static void take_segment(struct ml_trace *trace, uint64_t header, const uint64_t *words) {
+/* Accesses of a segment go into the record: from number `first` of the segment on, `count` of them. */
+static void record_run(struct ml_trace *trace, uint64_t header, const uint64_t *words, unsigned first, unsigned count) {
+  unsigned form = (unsigned)(header >> ML_TRACE_FORM_SHIFT & 3);
+  const unsigned each = form == ML_TRACE_SIZED ? 2 : 1;
+  uint64_t site = (header & UINT32_MAX) + (form == ML_TRACE_LANES ? 0 : first);
+  if (ML_UNLIKELY((header & UINT32_MAX) < ML_TRACE_FIRST_SITE)) { /* nobody knows which: all of them are site 0 */
+    if (form == ML_TRACE_SIZED && count > 1) {
+      record_run(trace, header, words, first, 1);
+      record_run(trace, header, words, first + 1, count - 1);
+      return;
+    }
+    site = 0;
+    ml_add(&ml_process.shared->trace_unregistered, count);
+    if (form == ML_TRACE_WORDS) form = ML_TRACE_LANES;
+  }
+  trace->at = ml_segments_add(&trace->segments, trace->at, site, words + first * each, count * each, form);
+  trace->recorded += count;
+  trace->goal -= count;
+}
+
+/* Whether access number i is one that is recorded; `trace->last` says how far the window has come. */
+static bool is_recorded(struct ml_trace *trace, uint64_t header, uint64_t *words, unsigned i, uint64_t number) {
+  const unsigned form = (unsigned)(header >> ML_TRACE_FORM_SHIFT & 3);
+  if (form == ML_TRACE_SIZED && words[2 * i + 1] > UINT32_MAX) words[2 * i + 1] = UINT32_MAX;
+  if (words[form == ML_TRACE_SIZED ? 2 * i : i] == 0 || (form == ML_TRACE_SIZED && words[2 * i + 1] == 0)) return false;
+  trace->last = number + 1;
+  return !ml_trace_settings.loads_only || (header >> (ML_TRACE_STORES_SHIFT + (form == ML_TRACE_LANES ? 0 : i)) & 1) == 0;
+}
+
+/* Accesses i to `accesses` of a segment, as far as the window goes; returns the number of the first that it does not take. */
+static unsigned record_segment(struct ml_trace *trace, uint64_t header, uint64_t *words, unsigned i, unsigned accesses, uint64_t begin) {
+  unsigned run = i; /* recorded from here on, not written yet */
+  uint64_t goal = trace->goal;
+  if (is_full(trace)) cut_at(trace, begin + i);
+  while (i < accesses && goal != 0) {
+    const bool takes = is_recorded(trace, header, words, i, begin + i);
+    if (!takes && i > run) record_run(trace, header, words, run, i - run);
+    i++;
+    if (takes) goal--;
+    else {
+      run = i;
+      if (is_full(trace)) cut_at(trace, begin + i);
+    }
+  }
+  if (i > run) record_run(trace, header, words, run, i - run);
+  return i;
+}
+
+static void take_segment(struct ml_trace *trace, uint64_t header, uint64_t *words) {
   const uint64_t begin = trace->executed, end = begin + ml_trace_executed(header);
   const unsigned form = (unsigned)(header >> ML_TRACE_FORM_SHIFT & 3), accesses = words_of(header) / (form == ML_TRACE_SIZED ? 2 : 1);
-  uint64_t i = 0;
+  unsigned i = 0;
   for (;;) {
     if (!trace->open) {
       if (trace->start >= end) break;
       if (ML_UNLIKELY(trace->start < begin)) trace->start = begin; /* a handler came between */
-      i = trace->start - begin;
+      i = (unsigned)(trace->start - begin);
       open_at(trace, trace->start);
     }
-    while (i < accesses && trace->goal != 0) {
-      record_access(trace, header, words, (unsigned)i, begin + i);
-      i++;
-    }
+    i = record_segment(trace, header, words, i, accesses, begin);
     if (trace->goal != 0) break; /* the constants too are in the window */
     close_at(trace, begin + i);
   }
@@ -235,53 +263,35 @@ void ml_trace_tell(struct ml_trace *trace) {
   trace->told = trace->executed;
 }
 
-/* The usual segment: words, all of them inside the open window and recorded. Takes as many segments as are of that kind, and returns where
- * the first one is that is not. What changes lives in registers here: this is most of what a recorded access costs. */
-static const uint64_t *take_usual(struct ml_trace *trace, const uint64_t *at, const uint64_t *until, uint64_t sites_end, uint64_t *segments) {
+/* The usual segment: of a shape that was told, all of it inside the open window and recorded. Takes as many segments as are of that kind, and
+ * returns where the first one is that is not. This is most of what a recorded access costs. */
+static uint64_t *take_usual(struct ml_trace *trace, uint64_t *at, const uint64_t *until, uint64_t sites_end, uint64_t *segments) {
   if (!trace->open || ml_trace_settings.loads_only) return at;
-  struct ml_stream *const stream = &trace->stream;
-  unsigned char *out = trace->at, *const full = trace->bytes + sizeof trace->bytes - ML_TRACE_WORDS_MAX * ML_STREAM_MAX_ACCESS;
-  uint64_t executed = trace->executed, taken = 0;
-  const uint64_t goal = trace->goal;
+  const uint64_t most = ML_SEGMENTS_MOST_RECORDED - trace->recorded;
+  const uint64_t goal = trace->goal < most ? trace->goal : most;
+  const unsigned char *const full = trace->bytes + sizeof trace->bytes - ML_SEGMENTS_MAX_BYTES;
+  unsigned char *out = trace->at;
+  uint64_t implied = 0, taken = 0;
   while (at < until) {
-    const uint64_t header = *at, words = words_of(header), site = header & UINT32_MAX;
-    if (ML_UNLIKELY((header >> ML_TRACE_FORM_SHIFT & 3) != ML_TRACE_WORDS || words - 1 >= ML_TRACE_WORDS_MAX ||
-                    site < ML_TRACE_FIRST_SITE || site + words > sites_end || words >= (uint64_t)(until - at) ||
-                    taken + words >= goal || out > full))
+    const uint64_t header = *at, site = header & UINT32_MAX;
+    const unsigned words = words_of(header);
+    if (ML_UNLIKELY((header >> ML_TRACE_FORM_SHIFT & 3) != ML_TRACE_WORDS || words == 0 || site < ML_TRACE_FIRST_SITE ||
+                    site + words > sites_end || words >= (uint64_t)(until - at) || taken + words >= goal || out > full ||
+                    !ml_segments_expects(&trace->segments, site, ml_segments_shape(words, ML_TRACE_WORDS))))
       break;
-    uint64_t zeros = 0;
-    for (uint64_t i = 1; i <= words; i++) zeros |= at[i] == 0;
-    if (ML_UNLIKELY(zeros != 0)) break;
-    uint64_t code = site * 2, first = ml_stream_zigzag(code - stream->previous);
-    for (uint64_t i = 1; i <= words; i++, code += 2, first = 4 /* zigzag(2) */) {
-      const uint64_t address = at[i];
-      uint64_t *const last = &stream->last[code % ML_STREAM_ENTRIES];
-      const uint64_t before = *last, second = ml_stream_zigzag(address - before);
-      if (ML_LIKELY(first < 128 && before != 0)) {
-        *last = address;
-        *out = (unsigned char)first;
-        if (second < 128) {
-          out[1] = (unsigned char)second;
-          out += 2;
-        } else {
-          out = ml_stream_varint(out + 1, second);
-        }
-      } else {
-        stream->previous = code - ml_stream_unzigzag(first);
-        out = ml_stream_add_site(stream, out, code / 2, address);
-      }
-    }
-    stream->previous = code - 2;
+    unsigned char *const behind = ml_segments_add_usual(&trace->segments, out, site, at + 1, words);
+    if (ML_UNLIKELY(behind == NULL)) break;
+    out = behind;
     taken += words;
     ++*segments;
-    executed += words + (header >> ML_TRACE_IMPLIED_SHIFT & ML_TRACE_IMPLIED_MAX);
+    implied += header >> ML_TRACE_IMPLIED_SHIFT & ML_TRACE_IMPLIED_MAX;
     at += 1 + words;
   }
   trace->at = out;
-  trace->executed = executed;
+  trace->executed += taken + implied;
   trace->recorded += taken;
   trace->goal -= taken;
-  if (taken != 0) trace->last = executed;
+  if (taken != 0) trace->last = trace->executed;
   return at;
 }
 
@@ -289,7 +299,8 @@ static const uint64_t *take_usual(struct ml_trace *trace, const uint64_t *at, co
  * follows is taken up again at the next header. */
 void ml_trace_consume(struct ml_trace *trace, const uint64_t *until) {
   uint64_t *const begin = trace->words + trace->base;
-  const uint64_t *at = begin, *torn_end = NULL;
+  uint64_t *at = begin;
+  const uint64_t *torn_end = NULL;
   uint64_t segments = 0;
   const uint64_t sites_end = ml_sites_end();
   if (until < begin || until > trace->words + ML_TRACE_RAW_WORDS) until = begin;

@@ -530,7 +530,7 @@ class Capture:
 
     @property
     def trace_sites(self) -> TraceSites:
-        """Sites of traced code (cached): what the numbers of ``site_delta`` streams mean."""
+        """Sites of traced code (cached): what the numbers in streams of sites mean."""
         if self._trace_sites is None:
             from .tracing import TraceSites
 

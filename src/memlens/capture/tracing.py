@@ -1,4 +1,4 @@
-"""Sites of traced code: what the numbers in ``site_delta`` streams mean.
+"""Sites of traced code: what the numbers in streams of sites mean.
 
 Every address that traced code records has a code of its own, behind those of instruction pointers: rows of table ``sites``, and of
 table ``trace_sites`` with what the compiler knows of it. Numbers in streams belong to a program image, which puts its modules
