@@ -170,6 +170,7 @@ struct ml_count_header {
   uint32_t event_type[ML_COUNT_EVENTS]; /* perf events read at a region's ends: type and config; count in `events` */
   uint64_t event_config[ML_COUNT_EVENTS];
   uint64_t events;
+  uint64_t selection_offset, selection_bytes; /* in the file: sites of traces that are asked for (memlens_trace.h); 0 = all */
 };
 
 enum ml_count_kind { ML_COUNT_PROCESS = 1, ML_COUNT_MODULE = 2, ML_COUNT_NODE = 3, ML_COUNT_PLACE = 4 };

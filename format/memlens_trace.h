@@ -96,8 +96,18 @@ enum ml_trace_kind {
  *   seed=N        of the random places of windows
  *   wait=1        a full ring is waited for; else the window is dropped and counted
  *   stacks=0      no call stacks
+ *   functions=1   only sites that the arena's selection names; what else is executed counts in windows, and is not recorded
  *   regions=A\x1fB   only while a thread is in one of these regions; executed accesses are then counted only there */
 #define ML_TRACE_VARIABLE "MEMLENS_TRACE"
+
+/* ---- selection ---------------------------------------------------------------------------------------------------------
+ * In the arena of memlens_count.h: for each module that the recorder knows one of these, behind it a bit for each site of the module in the
+ * order of their numbers, the lowest first, and zeros up to a multiple of 8 bytes. */
+struct ml_trace_selection {
+  uint32_t build_id_bytes; /* 1 to 64 */
+  uint32_t sites;
+  uint8_t build_id[64];
+};
 
 /* ---- what the library that records does for others in the process --------------------------------------------------------
  * A symbol of default visibility of libmemlens: `const struct ml_services memlens_services`. Found by name. */

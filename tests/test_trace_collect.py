@@ -138,6 +138,32 @@ def test_a_full_trace_has_every_access_of_every_line(program: Path, tmp_path: Pa
     assert capture.windows.thread_totals == capture.meta["trace"]["executed"] == capture.meta["trace"]["recorded"] + capture.meta["trace"]["implied"]  # fmt: skip
 
 
+def test_functions_are_chosen_when_the_program_runs(program: Path, tmp_path: Path) -> None:
+    rounds = 12
+    output = tmp_path / "some.memlens"
+    question = "SELECT s.function, count(*), sum(a.weight) FROM accesses a JOIN sites s ON a.code = s.id GROUP BY ALL"
+    everything = record(program, tmp_path, "full,on-full=wait", rounds).meta["trace"]["executed"]
+
+    def some(how: str, functions: str) -> Any:
+        run("record", "-q", "--force", "-o", output, "--collectors", "trace", f"--trace={how}", "--functions", functions, "--", program, rounds)  # fmt: skip
+        return memlens.open(output)
+
+    capture = some("full,on-full=wait", "^(pick|bulk)$")
+    assert {(f, n) for f, n, _ in rows(capture, question)} == {("pick", 2 * rounds * N), ("bulk", 2 * rounds)}
+    assert capture.meta["trace"]["executed"] == everything
+    # Windows are drawn over everything, so that the estimate has no bias: pick makes 2 of 8 accesses of a round.
+    found = rows(some("window=200,period=2000,seed=3", "^pick$"), question)
+    assert [f for f, _, _ in found] == ["pick"]
+    windows = everything / 2000
+    share = 2 * rounds * N / everything
+    assert abs(found[0][2] / everything - share) < 5 * (share * (1 - share) / windows) ** 0.5
+    listed = tmp_path / "hot.txt"
+    listed.write_text("# hot\n^chase$\n^scale$\n")
+    assert {f for f, _, _ in rows(some("window=50,period=500", f"@{listed}"), question)} == {"chase", "scale"}
+    refused = run("record", "-o", tmp_path / "none.memlens", "--trace", "--functions", "nothing", "--", program, status=64)
+    assert "no traced function of p or its libraries matches --functions 'nothing'" in refused.stderr
+
+
 def test_classes_and_strides(program: Path, tmp_path: Path) -> None:
     capture = record(program, tmp_path, "window=100,period=1000", 2)
     found = set(
@@ -246,5 +272,5 @@ def test_settings_that_make_no_sense_are_refused_with_a_hint(text: str) -> None:
 def test_settings_reach_the_program_and_the_capture(program: Path, tmp_path: Path) -> None:
     capture = record(program, tmp_path, "window=100,period=1000,seed=5,stacks=off", 2)
     meta = json.loads((Path(capture.path) / "meta.json").read_text())
-    assert meta["collectors"]["trace"] == {"window": 100, "period": 1000, "seed": 5, "loads_only": False, "regions": [], "stacks": False, "on_full": "drop"}  # fmt: skip
+    assert meta["collectors"]["trace"] == {"window": 100, "period": 1000, "seed": 5, "loads_only": False, "regions": [], "functions": "", "stacks": False, "on_full": "drop"}  # fmt: skip
     assert set(capture.windows.columns["stack"].tolist()) == {0}

@@ -113,6 +113,8 @@ bool ml_arena_map_over(void *address, uint64_t bytes, uint64_t file_offset) {
   return map_file(address, file_offset, bytes, false) != NULL;
 }
 
+const void *ml_arena_map(uint64_t bytes, uint64_t file_offset) { return map_file(NULL, file_offset, bytes, false); }
+
 /* ---- opening ----------------------------------------------------------------------------------------------- */
 static bool parse_hex(const char **at, uint64_t *value) {
   *value = 0;

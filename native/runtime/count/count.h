@@ -102,6 +102,8 @@ void ml_arena_publish(struct ml_count_entry *entry, enum ml_count_kind kind);
 void ml_arena_forget_room(void); /* a fork's child: what was claimed is its parent's */
 /* Maps a part of the file at an address that is already ours. */
 bool ml_arena_map_over(void *address, uint64_t bytes, uint64_t file_offset);
+/* Maps a part of the file that the recorder wrote, where there is room; NULL: it cannot. */
+const void *ml_arena_map(uint64_t bytes, uint64_t file_offset);
 void *ml_map_private(uint64_t bytes);
 
 /* ---- nodes.c ------------------------------------------------------------------------------------------- */
@@ -254,6 +256,8 @@ bool ml_openmp_tells(void);
 /* ---- trace.c ---------------------------------------------------------------------------------------------- */
 extern uint32_t ml_trace_selects; /* not 0: tracing depends on the region */
 void ml_trace_start(void);
+/* A module's sites have got their numbers; the lock is held. */
+void ml_trace_module(const uint8_t *build_id, uint32_t build_id_bytes, uint64_t first_site, uint64_t sites);
 void ml_trace_thread_begin(struct ml_thread *self);
 void ml_trace_thread_end(struct ml_thread *self); /* in the thread, or when the process ends */
 void ml_trace_forked(struct ml_thread *self);

@@ -185,6 +185,7 @@ ML_EXPORT void __memlens_count_register(struct ml_count_function *first, struct 
       function->first_site = at;
       at += function->trace_sites;
     }
+    ml_trace_module(facts.build_id, facts.build_id_bytes, module->shared->first_site, module->shared->sites);
   }
   ml_unlock(signals);
   ml_process_sync(NULL, 0);

@@ -6,6 +6,7 @@
 #define ml_arena_claim __memlens_count_private_arena_claim
 #define ml_arena_forget_room __memlens_count_private_arena_forget_room
 #define ml_arena_header __memlens_count_private_arena_header
+#define ml_arena_map __memlens_count_private_arena_map
 #define ml_arena_map_over __memlens_count_private_arena_map_over
 #define ml_arena_open __memlens_count_private_arena_open
 #define ml_arena_publish __memlens_count_private_arena_publish
@@ -80,6 +81,8 @@
 #define ml_trace_facts_now __memlens_count_private_trace_facts_now
 #define ml_trace_finish __memlens_count_private_trace_finish
 #define ml_trace_forked __memlens_count_private_trace_forked
+#define ml_trace_is_asked_for __memlens_count_private_trace_is_asked_for
+#define ml_trace_module __memlens_count_private_trace_module
 #define ml_trace_resume __memlens_count_private_trace_resume
 #define ml_trace_room __memlens_count_private_trace_room
 #define ml_trace_selects __memlens_count_private_trace_selects

@@ -61,6 +61,7 @@ static bool parse_one(const char *text, size_t length) {
   else if (name == 4 && memcmp(text, "seed", 4) == 0) ml_trace_settings.seed = value;
   else if (name == 4 && memcmp(text, "wait", 4) == 0) ml_trace_settings.wait = value != 0;
   else if (name == 6 && memcmp(text, "stacks", 6) == 0) ml_trace_settings.stacks = value != 0;
+  else if (name == 9 && memcmp(text, "functions", 9) == 0) ml_trace_settings.selects_functions = value != 0;
   else return false;
   return true;
 }
@@ -100,6 +101,44 @@ void ml_trace_start(void) {
   }
   if (ml_trace_services == NULL) ml_trace_selects = 0;
   __atomic_store_n(&ready, state == ML_TRACE_ON ? 1 : 2, __ATOMIC_RELEASE);
+}
+
+/* ---- functions --------------------------------------------------------------------------------------------------------
+ * The recorder has found out which sites of which files belong to the functions that are asked for. A bit for each site of the process. */
+#define SELECTABLE_SITES (UINT64_C(1) << 26)
+static uint8_t *selected;
+
+bool ml_trace_is_asked_for(uint64_t site) {
+  const uint8_t *bits = __atomic_load_n(&selected, __ATOMIC_ACQUIRE);
+  return bits != NULL && site < SELECTABLE_SITES && (__atomic_load_n(&bits[site / 8], __ATOMIC_RELAXED) >> site % 8 & 1) != 0;
+}
+
+static const unsigned char *find_selection(const uint8_t *build_id, uint32_t build_id_bytes, uint64_t sites) {
+  static const unsigned char *all;
+  const uint64_t bytes = ml_arena_header->selection_bytes;
+  if (all == NULL && bytes != 0) all = ml_arena_map(bytes, ml_arena_header->selection_offset);
+  if (all == NULL || build_id_bytes == 0) return NULL;
+  for (uint64_t at = 0; at + sizeof(struct ml_trace_selection) <= bytes;) {
+    struct ml_trace_selection head;
+    memcpy(&head, all + at, sizeof head);
+    const uint64_t bits = at + sizeof head;
+    at = bits + ((uint64_t)head.sites + 63) / 64 * 8;
+    if (at <= bytes && head.sites == sites && head.build_id_bytes == build_id_bytes &&
+        memcmp(head.build_id, build_id, build_id_bytes) == 0)
+      return all + bits;
+  }
+  return NULL;
+}
+
+void ml_trace_module(const uint8_t *build_id, uint32_t build_id_bytes, uint64_t first_site, uint64_t sites) {
+  if (!ml_trace_settings.selects_functions || ml_arena_header == NULL) return;
+  const unsigned char *bits = find_selection(build_id, build_id_bytes, sites);
+  if (bits == NULL) return; /* the recorder has not seen this file: nothing of it is asked for */
+  uint8_t *mine = selected != NULL ? selected : ml_map_private(SELECTABLE_SITES / 8);
+  if (mine == NULL) return;
+  for (uint64_t i = 0; i < sites && first_site + i < SELECTABLE_SITES; i++)
+    if ((bits[i / 8] >> i % 8 & 1) != 0) mine[(first_site + i) / 8] |= (uint8_t)(1u << (first_site + i) % 8);
+  __atomic_store_n(&selected, mine, __ATOMIC_RELEASE);
 }
 
 /* ---- regions --------------------------------------------------------------------------------------------------------- */

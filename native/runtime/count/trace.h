@@ -25,7 +25,7 @@
 struct ml_trace_settings {
   uint64_t window, period, seed; /* of a full trace `window` is UINT64_MAX */
   uint64_t patience; /* executed accesses without a recorded one after which a window ends: it is in code that has nothing but constants */
-  bool full, loads_only, wait, stacks, selects_regions;
+  bool full, loads_only, wait, stacks, selects_regions, selects_functions;
 };
 extern struct ml_trace_settings ml_trace_settings;
 extern const struct ml_services *ml_trace_services;
@@ -65,6 +65,9 @@ struct ml_trace {
   unsigned char bytes[ML_TRACE_STREAM_BYTES];
   uint64_t words[ML_TRACE_RAW_WORDS + ML_TRACE_SLACK_WORDS];
 };
+
+/* trace.c: whether the site is one of those that --functions names */
+bool ml_trace_is_asked_for(uint64_t site);
 
 /* trace_windows.c */
 void ml_trace_begin(struct ml_trace *trace);   /* a thread's first access comes */

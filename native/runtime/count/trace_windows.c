@@ -210,26 +210,30 @@ static void record_run(struct ml_trace *trace, uint64_t header, const uint64_t *
   trace->goal -= count;
 }
 
-/* Whether access number i is one that is recorded; `trace->last` says how far the window has come. */
+/* Whether access number i is one that is recorded; `trace->last` says how far the window has come. One that is executed in a function that
+ * nobody asked for takes its place in the window all the same: windows are then as long whatever they come by. */
 static bool is_recorded(struct ml_trace *trace, uint64_t header, uint64_t *words, unsigned i, uint64_t number) {
   const unsigned form = (unsigned)(header >> ML_TRACE_FORM_SHIFT & 3);
   if (form == ML_TRACE_SIZED && words[2 * i + 1] > UINT32_MAX) words[2 * i + 1] = UINT32_MAX;
   if (words[form == ML_TRACE_SIZED ? 2 * i : i] == 0 || (form == ML_TRACE_SIZED && words[2 * i + 1] == 0)) return false;
   trace->last = number + 1;
+  if (ml_trace_settings.selects_functions &&
+      !ml_trace_is_asked_for((header & UINT32_MAX) + (form == ML_TRACE_LANES ? 0 : i))) {
+    trace->goal--;
+    return false;
+  }
   return !ml_trace_settings.loads_only || (header >> (ML_TRACE_STORES_SHIFT + (form == ML_TRACE_LANES ? 0 : i)) & 1) == 0;
 }
 
 /* Accesses i to `accesses` of a segment, as far as the window goes; returns the number of the first that it does not take. */
 static unsigned record_segment(struct ml_trace *trace, uint64_t header, uint64_t *words, unsigned i, unsigned accesses, uint64_t begin) {
   unsigned run = i; /* recorded from here on, not written yet */
-  uint64_t goal = trace->goal;
   if (is_full(trace)) cut_at(trace, begin + i);
-  while (i < accesses && goal != 0) {
+  while (i < accesses && trace->goal > i - run) {
     const bool takes = is_recorded(trace, header, words, i, begin + i);
     if (!takes && i > run) record_run(trace, header, words, run, i - run);
     i++;
-    if (takes) goal--;
-    else {
+    if (!takes) {
       run = i;
       if (is_full(trace)) cut_at(trace, begin + i);
     }
@@ -266,7 +270,7 @@ void ml_trace_tell(struct ml_trace *trace) {
 /* The usual segment: of a shape that was told, all of it inside the open window and recorded. Takes as many segments as are of that kind, and
  * returns where the first one is that is not. This is most of what a recorded access costs. */
 static uint64_t *take_usual(struct ml_trace *trace, uint64_t *at, const uint64_t *until, uint64_t sites_end, uint64_t *segments) {
-  if (!trace->open || ml_trace_settings.loads_only) return at;
+  if (!trace->open || ml_trace_settings.loads_only || ml_trace_settings.selects_functions) return at;
   const uint64_t most = ML_SEGMENTS_MOST_RECORDED - trace->recorded;
   const uint64_t goal = trace->goal < most ? trace->goal : most;
   const unsigned char *const full = trace->bytes + sizeof trace->bytes - ML_SEGMENTS_MAX_BYTES;

@@ -27,11 +27,13 @@ COUNTERS_MAX = 1 << 20
 FREE_COUNTERS = 1 << 15
 """The first of each array: code that is not registered yet counts there."""
 THREADS_MAX = 4096
+PAGE_MOST = 1 << 16
+"""The largest page size of a machine: what processes map begins at a multiple."""
 PROCESS, MODULE, NODE, PLACE = 1, 2, 3, 4
 ENDED, UNATTRIBUTED = 1, 2
 SAMPLE_ALL, SAMPLE_EVERY, SAMPLE_RANDOM, SAMPLE_BUDGET = 0, 1, 2, 3
 
-HEADER = struct.Struct(f"<15Q{EVENTS}I{EVENTS}QQ")
+HEADER = struct.Struct(f"<15Q{EVENTS}I{EVENTS}QQ2Q")
 ENTRY = struct.Struct("<IIQQQIIII16x")
 PROCESS_FIELDS = (
     "parent_pid", "ticks_per_second", "start_ticks", "start_ns", "last_ticks", "last_ns", "read_cost_ticks",
@@ -48,7 +50,7 @@ PLACE_FIELDS = (
     "event_enabled_ns", "event_running_ns", "first_ticks", "last_ticks",
     "joined", "joined_ticks", "joined_open_ticks",
 )  # fmt: skip
-assert ENTRY.size == ENTRY_BYTES and HEADER.size == 176 and MODULE_HEAD.size == 120
+assert ENTRY.size == ENTRY_BYTES and HEADER.size == 192 and MODULE_HEAD.size == 120
 
 Image = tuple[int, int]
 """(pid, born_ns): one program in one process, from exec or fork to its end."""
@@ -108,6 +110,7 @@ class CountArena:
         events: tuple[tuple[int, int], ...] = (),
         threads_max: int = THREADS_MAX,
         counters_max: int = COUNTERS_MAX,
+        selection: bytes = b"",
         file_bytes: int = FILE_BYTES,
     ) -> None:
         self.fd = os.memfd_create("memlens-count", os.MFD_CLOEXEC)
@@ -118,12 +121,16 @@ class CountArena:
             self.counters_max = counters_max
             padded = [*events, *[(0, 0)] * (EVENTS - len(events))]
             first_byte = DIRECTORY_BYTE + MOST_ENTRIES * ENTRY_BYTES
+            place = (first_byte + PAGE_MOST - 1) // PAGE_MOST * PAGE_MOST if selection else 0
+            behind = place + len(selection) if selection else first_byte
             header = HEADER.pack(
-                MAGIC, VERSION, *self.token, file_bytes, first_byte, 0, 0, counters_max, sampling, sample_first,
+                MAGIC, VERSION, *self.token, file_bytes, behind, 0, 0, counters_max, sampling, sample_first,
                 sample_every, seed, budget_ppm, threads_max, *(kind for kind, _ in padded),
-                *(config for _, config in padded), len(events),
+                *(config for _, config in padded), len(events), place, len(selection),
             )  # fmt: skip
             os.pwrite(self.fd, header, 0)
+            if selection:
+                os.pwrite(self.fd, selection, place)
         except BaseException:
             os.close(self.fd)
             raise

@@ -74,6 +74,8 @@ class CountRecords:
         """module → enum module_status, of those whose tables were looked for"""
         self.sections: dict[str, tuple[bytes, int, bytes, int]] = {}
         """module → functions, their address, tables, their address"""
+        self.traced: dict[str, str] = {}
+        """Modules with sites of traces → path"""
         self.stray_adds = 0
         self._epoch = 0
 
@@ -281,6 +283,7 @@ class CountRecords:
             for module in image.modules[known.modules :]
             if module.sites
         ]
+        self.traced |= {module.build_id or module.path: module.path for module in image.modules if module.sites}
         known.modules = len(image.modules)
         writer.records("counted_module", packed, process=known.process)
         writer.records("traced_module", sites, process=known.process)

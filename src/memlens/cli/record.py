@@ -95,7 +95,8 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument(
         "--functions",
         metavar="REGEX",
-        help="with --emulate: functions that are regions, callees included; @FILE: expressions of a file, one a line",
+        help="with --emulate: functions that are regions, callees included; with --trace: record only accesses of the code of these "
+        "functions and of what was inlined into them; @FILE: expressions of a file, one a line",
     )
     parser.add_argument(
         "--count",
@@ -130,8 +131,10 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         raise UsageError(f"--rate {options.rate:g} is out of range", hint="give 1 to 1000 readings a second")
     if options.duration is not None and options.duration <= 0:
         raise UsageError(f"--duration {options.duration:g} must be positive")
-    if options.functions is not None and options.emulate is None:
-        raise UsageError("--functions needs --emulate", hint="memlens record --emulate --functions REGEX -- PROGRAM")
+    if options.functions is not None and options.emulate is None and options.trace is None:
+        raise UsageError(
+            "--functions needs --emulate or --trace", hint="memlens record --emulate --functions REGEX -- PROGRAM"
+        )
     if options.emulate is not None and options.pid is not None:
         raise UsageError("--emulate starts a program; it cannot watch a running one")
     if options.count is not None and (options.pid is not None or options.emulate is not None):
@@ -217,9 +220,11 @@ def _count_options(options: argparse.Namespace) -> CountOptions | None:
 def _trace_options(options: argparse.Namespace) -> TraceOptions | None:
     if options.trace is None:
         return None
+    from dataclasses import replace
+
     from ..collect import tracing
 
-    return tracing.parse(options.trace)
+    return replace(tracing.parse(options.trace), functions=function_pattern(options.functions or ""))
 
 
 def main(arguments: list[str]) -> int:

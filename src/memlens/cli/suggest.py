@@ -16,6 +16,7 @@ EXAMPLES = """\
   memlens suggest run.memlens --by bytes --top 5
   memlens suggest run.memlens --output hot.txt      then: memlens cc --memlens-functions=@hot.txt …
                                                     or: memlens record --emulate --functions @hot.txt -- PROGRAM
+                                                    or: memlens record --trace --functions @hot.txt -- PROGRAM
 
 The capture is one of a program built with memlens cc, or of any program under --emulate.
 """

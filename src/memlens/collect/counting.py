@@ -158,7 +158,7 @@ class Counting(CountRecords):
         Text → id of a string record; the record is written before it is used.
     """
 
-    def __init__(self, options: CountOptions, *, has_pmu: bool) -> None:
+    def __init__(self, options: CountOptions, *, has_pmu: bool, selection: bytes = b"") -> None:
         self.options = options
         self.events = options.events if options.events is not None else PMU_EVENTS if has_pmu else ()
         arena = CountArena(
@@ -170,6 +170,7 @@ class Counting(CountRecords):
             events=tuple(event_code(name) for name in self.events),
             threads_max=options.threads,
             counters_max=options.counters,
+            selection=selection,
         )
         super().__init__(arena)
         self.add_ps = _sampling.counter_add_ps()

@@ -132,6 +132,7 @@ class Recorder:
         self.launch: emulator.Launch | None = None
         self.counting: counting.Counting | None = None
         self.trace: tracing.TraceOptions | None = None
+        self.selection: tracing.Selection | None = None
         self.capture: Capture | None = None
         """What was recorded, after the end: spares reading it again."""
         self._recording = True
@@ -212,14 +213,18 @@ class Recorder:
         if not wanted:
             return
         self.collectors.extend(wanted)
+        trace = options.trace or tracing.TraceOptions()
+        if "trace" in wanted and trace.functions:
+            self.selection = tracing.select(program, trace.functions)
+        selection = self.selection.content if self.selection is not None else b""
         try:
-            self.counting = counting.Counting(settings, has_pmu=bool(self.facts["has_pmu"]))
+            self.counting = counting.Counting(settings, has_pmu=bool(self.facts["has_pmu"]), selection=selection)
         except OSError as error:
             for name in wanted:
                 self._leave_out(name, f"memfd: {os_reason(error)}", "raise the limit: ulimit -f unlimited")
             return
         if "trace" in wanted:
-            self.trace = (options.trace or tracing.TraceOptions()).drawn()
+            self.trace = trace.drawn()
 
     def _counts(self, program: str, settings: counting.CountOptions) -> bool:
         """Whether the program may count; an error when that was asked for and cannot be."""
@@ -666,7 +671,8 @@ class Recorder:
         if not found["images"] and not found["images_without_library"]:
             self.writer.meta["collectors"].pop("trace", None)
             return ["No traced program ran: nothing has recorded its accesses."]
-        return tracing.notes(found, windows=not self.trace.full)
+        unseen = [path for module, path in running.traced.items() if self.selection and module not in self.selection.modules]
+        return tracing.notes(found, windows=not self.trace.full, unseen=unseen)
 
     def _finish(self, status: int | None, wall_s: float) -> Outcome:
         counts = dict(self.session.counts())

@@ -7,12 +7,14 @@ of `count`, which also keeps what could not be recorded.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .. import _core
 from ..capture import counted_modules
 from ..errors import UsageError
 
@@ -20,6 +22,8 @@ VARIABLE = "MEMLENS_TRACE"
 FUNCTION = struct.Struct("<QqIIQII")
 """ml_count_function: offset, table, counters, bytes of the table, first site, traced sites, reserved"""
 RING_BYTES = 4 << 20
+CALL_PLACE = re.compile(r" \([^()]*:\d+\)$")
+"""Behind the names of functions that another was inlined into."""
 LARGEST_PERIOD = 1 << 40
 STATES = ("not asked", "traced", "no library", "bad settings")
 HINT = "use window=N, period=N, full, loads, regions=A+B, seed=N, stacks=off or on-full=drop|wait, joined by commas"
@@ -38,6 +42,8 @@ class TraceOptions:
     """Stores are executed, but not recorded."""
     regions: tuple[str, ...] = ()
     """Only inside these."""
+    functions: str = ""
+    """Only accesses of the code of functions that this regular expression finds."""
     seed: int | None = None
     """Of the places of windows; None: another one each time."""
     stacks: bool = True
@@ -54,6 +60,8 @@ class TraceOptions:
         window = self.window
         words = [f"window={window}", f"period={window if self.full else self.period}", f"seed={self.seed or 0}"]
         words += [f"loads={int(self.loads)}", f"wait={int(self.wait)}", f"stacks={int(self.stacks)}"]
+        if self.functions:
+            words.append("functions=1")
         if self.regions:
             words.append("regions=" + "\x1f".join(self.regions))
         return f"{VARIABLE}={','.join(words)}"
@@ -68,6 +76,7 @@ class TraceOptions:
             **described,
             "loads_only": self.loads,
             "regions": list(self.regions),
+            "functions": self.functions,
             "stacks": self.stacks,
             "on_full": "wait" if self.wait else "drop",
         }
@@ -111,6 +120,66 @@ def parse(text: str) -> TraceOptions:
             f"--trace: {len(options.regions)} regions are too many", hint="at most 64, of 8000 characters together"
         )
     return options
+
+
+# ---- functions ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Selection:
+    """Sites of the functions that are asked for, as the arena takes them (format/memlens_trace.h)."""
+
+    content: bytes
+    functions: frozenset[str]
+    modules: frozenset[str]
+    """Build-ids of the files that were looked at."""
+
+
+def _names(tables: Mapping[str, Any]) -> Iterator[tuple[int, str, list[str]]]:
+    """Number of each recorded site, the function that it is written in, and those that this was inlined into."""
+    sites = tables["count_sites"]
+    rows = sites.column("name").to_pylist(), sites.column("inlined_into").to_pylist()
+    traced = tables["count_traced"]
+    for number, site in zip(traced.column("number").to_pylist(), traced.column("site").to_pylist(), strict=True):
+        if number is not None:
+            yield number, rows[0][site], [CALL_PLACE.sub("", entry) for entry in rows[1][site] or ()]
+
+
+def select(program: str, pattern: str) -> Selection:
+    """Finds the functions in the program and in the libraries that it needs. Raises UsageError where there is none."""
+    from ..capture.count_tables import decode_modules, static_tables
+
+    try:
+        matches = re.compile(pattern).search
+    except re.error as error:
+        raise UsageError(f"--functions {pattern!r} is not a regular expression: {error}") from None
+    parts, found, modules = [], set(), set()
+    for path in counted_modules.libraries(program):
+        try:
+            sections = counted_modules.read_sections(path)
+            build_id = bytes.fromhex(_core.read_build_id(path) or "")
+        except (OSError, ValueError):
+            continue
+        if sections is None or not build_id:
+            continue
+        decoded = decode_modules(
+            {path: (sections.functions, sections.functions_address, sections.tables, sections.tables_address)}
+        )
+        known: dict[str, bool] = {}
+        bits = bytearray((_sums(path)[1] + 63) // 64 * 8)
+        for number, name, outer in _names(static_tables(decoded)):
+            for function in (name, *outer):
+                if function not in known:
+                    known[function] = matches(function) is not None
+                if known[function]:
+                    found.add(function)
+                    bits[number // 8] |= 1 << number % 8
+        modules.add(build_id.hex())
+        parts.append(struct.pack("<II64s", len(build_id), _sums(path)[1], build_id) + bits)
+    if not found:
+        raise UsageError(
+            f"no traced function of {os.path.basename(program)} or its libraries matches --functions {pattern!r}",
+            hint="names are as c++filt prints them; code is traced if it was built with memlens cc --memlens=trace",
+        )
+    return Selection(b"".join(parts), frozenset(found), frozenset(modules))
 
 
 # ---- programs -------------------------------------------------------------------------------------------------------
@@ -172,9 +241,23 @@ def totals(processes: Sequence[Mapping[str, int]]) -> dict[str, int]:
     return found
 
 
-def notes(found: Mapping[str, int], *, windows: bool) -> list[str]:
-    """Sentences on what is missing. `windows`: some were drawn, as opposed to a full trace."""
+def notes(found: Mapping[str, int], *, windows: bool, unseen: Sequence[str] = ()) -> list[str]:
+    """Sentences on what is missing.
+
+    Parameters
+    ----------
+    windows
+        Some were drawn, as opposed to a full trace.
+    unseen
+        Traced files that were not looked at for the functions that are asked for.
+    """
     told = []
+    if unseen:
+        names = ", ".join(sorted(os.path.basename(path) for path in unseen)[:3])
+        told.append(
+            f"--functions was not looked for in {len(unseen)} files that the program loaded while it ran ({names}): none of their accesses are "
+            "recorded. Link the program with them to have them looked at."
+        )
     if found["images_without_library"]:
         told.append(
             f"Traced programs that recorded no accesses: {found['images_without_library']}; the library that writes them was not loaded "
