@@ -845,7 +845,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium; to run: sudo apt-get install chromium")
 
 
-def loaded(page: str, directory: Path) -> tuple[str, str]:
+def loaded(page: str, directory: Path, *more_flags: str) -> tuple[str, str]:
     """The DOM after the script ran, and the browser's log."""
     assert CHROMIUM is not None
     file = directory / "page.html"
@@ -857,7 +857,7 @@ def loaded(page: str, directory: Path) -> tuple[str, str]:
         "--no-first-run",
         "--disable-background-networking",
     ]
-    flags += ["--enable-logging=stderr", "--dump-dom", f"--user-data-dir={directory / 'profile'}"]
+    flags += ["--enable-logging=stderr", "--dump-dom", f"--user-data-dir={directory / 'profile'}", *more_flags]
     done = subprocess.run([CHROMIUM, *flags, file.as_uri()], capture_output=True, text=True, timeout=120, check=True)
     return done.stdout, done.stderr
 

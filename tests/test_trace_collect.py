@@ -160,7 +160,9 @@ def test_functions_are_chosen_when_the_program_runs(program: Path, tmp_path: Pat
     listed = tmp_path / "hot.txt"
     listed.write_text("# hot\n^chase$\n^scale$\n")
     assert {f for f, _, _ in rows(some("window=50,period=500", f"@{listed}"), question)} == {"chase", "scale"}
-    refused = run("record", "-o", tmp_path / "none.memlens", "--trace", "--functions", "nothing", "--", program, status=64)
+    refused = run(
+        "record", "-o", tmp_path / "none.memlens", "--trace", "--functions", "nothing", "--", program, status=64
+    )
     assert "no traced function of p or its libraries matches --functions 'nothing'" in refused.stderr
 
 

@@ -671,7 +671,9 @@ class Recorder:
         if not found["images"] and not found["images_without_library"]:
             self.writer.meta["collectors"].pop("trace", None)
             return ["No traced program ran: nothing has recorded its accesses."]
-        unseen = [path for module, path in running.traced.items() if self.selection and module not in self.selection.modules]
+        unseen = [
+            path for module, path in running.traced.items() if self.selection and module not in self.selection.modules
+        ]
         return tracing.notes(found, windows=not self.trace.full, unseen=unseen)
 
     def _finish(self, status: int | None, wall_s: float) -> Outcome:

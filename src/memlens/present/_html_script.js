@@ -108,6 +108,88 @@
     });
   }
 
+  // ---- charts whose read-outs are ready: [[place in percent, text], …] ----------------------------
+  for (const svg of document.querySelectorAll("svg[data-points]")) {
+    const points = JSON.parse(svg.dataset.points);
+    const readout = svg.closest("figure").querySelector(".readout");
+    const resting = readout.textContent;
+    const cursor = svg.querySelector(".cursor");
+    let at = -1;
+    const show = (index) => {
+      at = index;
+      const x = points[at][0] + "%";
+      cursor.setAttribute("x1", x);
+      cursor.setAttribute("x2", x);
+      cursor.removeAttribute("visibility");
+      readout.textContent = points[at][1];
+    };
+    const rest = () => {
+      cursor.setAttribute("visibility", "hidden");
+      readout.textContent = resting;
+    };
+    svg.addEventListener("pointermove", (event) => {
+      const box = svg.getBoundingClientRect();
+      const x = 100 * (event.clientX - box.left) / box.width;
+      let nearest = 0;
+      points.forEach((point, index) => {
+        if (Math.abs(point[0] - x) < Math.abs(points[nearest][0] - x)) nearest = index;
+      });
+      show(nearest);
+    });
+    svg.addEventListener("pointerleave", rest);
+    svg.addEventListener("blur", rest);
+    svg.setAttribute("tabindex", "0");
+    svg.addEventListener("keydown", (event) => {
+      const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (!step) return;
+      event.preventDefault();
+      show(Math.min(points.length - 1, Math.max(0, at + step)));
+    });
+  }
+
+  // ---- heat maps: a letter a cell, a row of letters for each range of addresses -------------------
+  for (const svg of document.querySelectorAll("svg[data-cells]")) {
+    const figure = svg.closest("figure");
+    const readout = figure.querySelector(".readout");
+    const rows = svg.dataset.cells.split(" ");
+    const bases = figure.dataset.rows.split(",");
+    const levels = JSON.parse(svg.dataset.levels), tops = JSON.parse(svg.dataset.tops);
+    const rowBytes = Number(figure.dataset.rowBytes), part = Number(figure.dataset.part);
+    const columns = rows[0].length;
+    const chosen = svg.querySelector(".chosen");
+    let row = 0, column = -1;
+    const show = () => {
+      chosen.setAttribute("x", (100 * column / columns).toFixed(4) + "%");
+      chosen.setAttribute("y", tops[row]);
+      chosen.removeAttribute("visibility");
+      const letter = rows[row][column];
+      const digits = part < 0.0001 ? 6 : part < 0.01 ? 4 : 2;
+      readout.textContent = "0x" + bases[row] + " and " + human(rowBytes) + " on, " + (column * part).toFixed(digits) + " to "
+        + ((column + 1) * part).toFixed(digits) + " s: " + (letter === "." ? "nothing" : levels[Number(letter)]);
+    };
+    const rest = () => {
+      chosen.setAttribute("visibility", "hidden");
+      readout.textContent = "";
+    };
+    svg.addEventListener("pointermove", (event) => {
+      const box = svg.getBoundingClientRect();
+      column = Math.min(columns - 1, Math.max(0, Math.floor(columns * (event.clientX - box.left) / box.width)));
+      row = Math.max(0, lastAtOrBefore(tops, event.clientY - box.top));
+      show();
+    });
+    svg.addEventListener("pointerleave", rest);
+    svg.addEventListener("blur", rest);
+    svg.setAttribute("tabindex", "0");
+    svg.addEventListener("keydown", (event) => {
+      const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+      if (!step) return;
+      event.preventDefault();
+      row = Math.min(rows.length - 1, Math.max(0, row + step[0]));
+      column = Math.min(columns - 1, Math.max(0, column + step[1]));
+      show();
+    });
+  }
+
   // ---- call stacks: read-out, and a click makes a frame as wide as the page ---------------------
   for (const svg of document.querySelectorAll("svg.icicle")) {
     const readout = svg.closest("figure").querySelector(".readout");

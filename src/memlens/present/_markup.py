@@ -322,6 +322,11 @@ def fill_patterns() -> str:
         f'<g class="hatch">{HATCHES.get(name, "")}</g></pattern>'
         for name in (*FAULT_CLASSES, "other")
     )
+    # What is not known is lines without a colour of its own.
+    patterns += (
+        '<pattern id="fill-unknown" width="6" height="6" patternUnits="userSpaceOnUse">'
+        '<path d="M-1 1l2-2M0 6l6-6M5 7l2-2" style="stroke:var(--muted)"/></pattern>'
+    )
     return f'<svg class="defs" aria-hidden="true"><defs>{patterns}</defs></svg>'
 
 

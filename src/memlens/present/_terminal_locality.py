@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ._terminal_traffic import _code, _percent, _print
-from ._terminal_traffic import _grid as _wide_grid
+from ._terminal_traffic import _code, _grid, _percent, _print
 from ._units import human_bytes, human_count
 
 if TYPE_CHECKING:
@@ -21,17 +20,42 @@ LEAST_HAND_OVERS = 0.001
 """Of all accesses: start-up and shut-down of threads share lines in every program."""
 
 
-def _grid(*columns: tuple[str, str]) -> Table:
-    """Names give way to numbers in a narrow terminal."""
-    table = _wide_grid(*columns)
-    table.columns[0].max_width = 36
-    return table
+NARROWEST_NAME = 14
+
+
+def _show(console: Console, table: Table) -> None:
+    """Prints a table whose names give way to its numbers: those are never cut."""
+    from rich.cells import cell_len
+
+    numbers = sum(
+        max(cell_len(str(text)) for text in (column.header, *column.cells)) + 2 for column in table.columns[1:]
+    )
+    table.columns[0].max_width = max(NARROWEST_NAME, min(48, console.width - 4 - numbers))
+    _print(console, table)
+
+
+def _say(console: Console, text: str) -> None:
+    """A line below a table; where it is long it goes on below its beginning."""
+    from rich.padding import Padding
+
+    console.print(Padding(text, (0, 0, 0, 2)))
 
 
 def _number(value: float | None, digits: int = 3) -> str:
+    """
+    >>> _number(0.0000814), _number(0.267), _number(2410), _number(None)
+    ('<0.001', '0.267', '2.41 k', '–')
+    """
     if value is None:
         return "–"
+    if 0 < value < 0.001:
+        return "<0.001"
     return human_count(value) if value >= 1000 else f"{value:.{digits}g}"
+
+
+def _function(row: dict[str, Any]) -> str:
+    """A function and its module; an anonymous namespace would leave no room for the name."""
+    return _code(row, line=False).replace("(anonymous namespace)::", "")
 
 
 def _share(value: float | None) -> str:
@@ -59,13 +83,13 @@ def show_locality(console: Console, result: Result, rows: int, *, brief: bool) -
         table = _grid((title, "left"), *((n, "right") for n in ("accesses", "footprint", "growth", "irregular", "distance")),
                       *(() if whole else (("unknown", "right"),)))  # fmt: skip
         for row in found:
-            label = _code(row, line=False) if title == "function" else row["object"]
+            label = _function(row) if title == "function" else row["object"]
             table.add_row(
                 escape(label), human_count(row["executed"]), human_bytes(row["footprint_bytes"]),
                 _number(row["growth"]) + ("?" if row["under_sampled"] else ""), _share(row["irregular_percent"]), _number(row["reuse_distance_mean"]),
                 *(() if whole else (_share(row["unobservable_percent"]),)),
             )  # fmt: skip
-        _print(console, table)
+        _show(console, table)
     if not brief:
         _legend(console, result, whole=whole)
     _curve(console, result, whole=whole)
@@ -75,7 +99,7 @@ def _legend(console: Console, result: Result, *, whole: bool) -> None:
     text = f"footprint: unique bytes; growth: unique addresses an access; distance: mean blocks of {result.figures['line_bytes']} B between two uses"
     if not whole:
         text += "; unknown: accesses whose last use lies outside their window; ?: too few windows"
-    console.print(f"  [dim]{text}[/]")
+    _say(console, f"[dim]{text}[/]")
 
 
 def _curve(console: Console, result: Result, *, whole: bool) -> None:
@@ -89,12 +113,9 @@ def _curve(console: Console, result: Result, *, whole: bool) -> None:
     )
     parts = [f"{human_bytes(points[at]['cache_bytes'])} {points[at]['miss_ratio']:.1%}" for at in chosen]
     least = points[-1]["miss_ratio"]
-    limit = (
-        f"any larger {least:.1%}"
-        if whole
-        else f"any larger {least:.1%} at most: the rest was last used outside its window"
-    )
-    console.print(f"  Misses of a cache of  {',  '.join([*parts, limit])}")
+    size = "any larger" if parts else "any size"
+    limit = f"{size} {least:.1%}" + ("" if whole else " at most: the rest was last used outside its window")
+    _say(console, f"Misses of a cache of {', '.join([*parts, limit])}")
 
 
 def show_caches(console: Console, result: Result, rows: int, *, brief: bool) -> None:
@@ -118,8 +139,19 @@ def show_caches(console: Console, result: Result, rows: int, *, brief: bool) -> 
             f"{human_count(row[f'misses_{at}'])} ({_percent(row[f'misses_{at}'], row['accesses'])})"
             for at in range(1, last + 1)
         ]
-        table.add_row(escape(_code(row, line=False)), *cells, _percent(row[f"misses_{last}"], total[last]))
-    _print(console, table)
+        table.add_row(escape(_function(row)), *cells, _percent(row[f"misses_{last}"], total[last]))
+    _show(console, table)
+
+
+def is_contended(row: dict[str, Any], accesses: int) -> bool:
+    """Whether two threads meet in a line often, or would: windows of two threads seldom overlap, so few hand-overs are seen in them.
+
+    >>> line = {"hand_overs": 3, "reads": 500, "writes": 500, "other_reads": 400, "other_writes": 0}
+    >>> is_contended(line, 10_000), is_contended(line, 10_000_000)
+    (True, False)
+    """
+    both = min(row["reads"] + row["writes"], row["other_reads"] + row["other_writes"])
+    return bool(max(row["hand_overs"], both) > LEAST_HAND_OVERS * accesses)
 
 
 def show_sharing(console: Console, result: Result, rows: int) -> None:
@@ -128,16 +160,38 @@ def show_sharing(console: Console, result: Result, rows: int) -> None:
 
     figures = result.figures
     hand_overs = figures["false_sharing_hand_overs"] + figures["true_sharing_hand_overs"]
-    if hand_overs <= LEAST_HAND_OVERS * figures["accesses"]:
+    lines = result.tables["lines"].to_pylist()
+    contended = [row for row in lines if is_contended(row, figures["accesses"])]
+    if not contended and hand_overs <= LEAST_HAND_OVERS * figures["accesses"]:
         return
     console.print(
         f"\n[bold]Shared lines[/]  {figures['false_sharing_lines']:,} falsely ({human_count(figures['false_sharing_hand_overs'])} "
         f"hand-overs), {figures['true_sharing_lines']:,} truly ({human_count(figures['true_sharing_hand_overs'])})"
     )
+    if not contended:  # many lines, each a few times: one by one they say nothing
+        table = _grid(
+            ("object", "left"), ("sharing", "left"), ("lines", "right"), ("threads", "right"), ("hand-overs", "right")
+        )
+        for row in result.tables["by_object"].slice(0, rows).to_pylist():
+            table.add_row(
+                escape(row["object"] or "?"),
+                row["kind"],
+                f"{row['lines']:,}",
+                str(row["threads"]),
+                human_count(row["hand_overs"]),
+            )
+        _show(console, table)
+        return
     table = _grid(("object", "left"), ("line", "right"), ("sharing", "left"), ("threads", "left"), ("hand-overs", "right"),
-                  ("bytes written by each", "left"))  # fmt: skip
-    for row in result.tables["lines"].slice(0, rows).to_pylist():
+                  ("written", "left"))  # fmt: skip
+    for row in contended[:rows]:
         written: list[Any] = [row["offsets"] or "none", row["other_offsets"] or "none"]
         table.add_row(escape(row["object"] or "?"), f"{row['line']:#x}", row["kind"], f"{row['thread']}, {row['other_thread']}",
                       human_count(row["hand_overs"]), " / ".join(written))  # fmt: skip
-    _print(console, table)
+    _show(console, table)
+    seldom = (
+        ""
+        if result.quality.exact
+        else "; windows of two threads seldom overlap, so hand-overs are fewer than in the run"
+    )
+    _say(console, f"[dim]written: bytes of the line that each thread writes{seldom}[/]")

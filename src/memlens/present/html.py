@@ -1,7 +1,7 @@
 """Presenter `html`: one self-contained page.
 
-Owns the page's order, header, findings, quality and key figures; the sections of single
-analyses are in `_sections.py`, cells and tables in `_markup.py`, charts in `_charts.py`,
+Owns the page's order, header, findings and quality; key figures are in `_key_figures.py`, the sections of single
+analyses in `_sections.py` and `_*_sections.py`, cells and tables in `_markup.py`, charts in `_charts.py`,
 style and script in `_html_style.css` and `_html_script.js`. The page loads nothing, is
 complete without its script, and holds capture text only escaped (`esc`). Nothing is computed
 here beyond scaling: what a number means is decided by the analyses.
@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..registry import PresenterDescriptor
 from ._bandwidth_sections import bandwidth_section
+from ._cache_sections import caches_section, sharing_section
 from ._charts import esc
+from ._key_figures import figures_section
+from ._locality_sections import locality_section
 from ._markup import (
     cell,
     column,
@@ -32,15 +35,16 @@ from ._markup import (
     value_text,
     words,
 )
-from ._object_sections import about, objects_section, regions_section
+from ._object_sections import objects_section, regions_section
 from ._sections import capacity_section, faults_section, first_touch_section, other_section, processes_section
 from ._traffic_sections import accesses_section, page_use_section, traffic_section
-from ._units import addresses_in_words, exit_in_words, human_bytes, human_figure, imported_in_words
+from ._units import addresses_in_words, exit_in_words, human_bytes, imported_in_words
 
 if TYPE_CHECKING:
     from ..results import Finding, Quality, Report, Result
 
 CSP = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+WITH_SECTIONS = ("bandwidth", "traffic", "accesses", "page_use", "locality", "caches", "sharing")
 SEVERITY_MARKS = {"high": "▲", "medium": "◆", "low": "●"}
 
 
@@ -291,93 +295,6 @@ def _how_recorded(meta: dict[str, Any], traffic: dict[str, Any] | None) -> str:
     return " ".join(parts)
 
 
-# ---- key figures ------------------------------------------------------------
-def figures_section(report: Report) -> str:
-    tiles: list[tuple[str, str]] = []
-
-    def tile(label: str, name: str, value: Any, remark: str = "", *, estimated: bool = False) -> None:
-        if value is not None:
-            shown = about(titled(name, value), sampled=estimated)
-            tiles.append((esc(label), shown + (f"<small>{esc(remark)}</small>" if remark else "")))
-
-    if bandwidth := report.results.get("bandwidth"):
-        figures = bandwidth.figures
-        estimated = figures["counted_share"] not in (None, 1.0)
-        remark = f"{figures['loads'] + figures['stores']:,} loads and stores"
-        tile("Counted traffic", "bytes", figures["accessed_bytes"], remark, estimated=estimated)
-    if traffic := report.results.get("traffic"):
-        figures = traffic.figures
-        tile(
-            "Memory traffic",
-            "bytes",
-            figures["accessed_bytes"],
-            f"{figures['loads'] + figures['stores']:,} loads and stores",
-        )
-    if capacity := report.results.get("capacity"):
-        figures = capacity.figures
-        tile("Peak RSS", "bytes", figures.get("peak_rss_bytes"), "largest seen, all processes")
-        tile("Peak RSS, kernel", "bytes", figures.get("kernel_peak_rss_bytes"), "largest single process")
-        tile("Median RSS", "bytes", figures.get("steady_rss_bytes"), "held most of the time")
-        tile("Peak PSS", "bytes", figures.get("peak_pss_bytes"), "shared pages divided")
-        tile("Huge pages", "bytes", figures.get("peak_anon_huge_bytes"), "peak, anonymous memory")
-        if figures.get("peak_swap_bytes"):
-            tile("Swap", "bytes", figures["peak_swap_bytes"], "peak of one process")
-        tile(
-            "Limit",
-            "bytes",
-            (figures.get("limit_bytes") or None) if figures.get("peak_rss_bytes") is not None else None,
-            f"of the {figures.get('limit_kind') or 'machine'}",
-        )
-    if objects := report.results.get("objects"):
-        figures = objects.figures
-        sampled = bool(figures.get("sample_bytes"))
-        tile(
-            "Peak heap", "bytes", figures.get("peak_heap_bytes") or None, "live objects, one process", estimated=sampled
-        )
-        tile("Never touched", "bytes", figures.get("never_touched_bytes") or None, "pages of allocated objects")
-        tile("Not freed at exit", "bytes", figures.get("leaked_bytes") or None, "of the heap", estimated=sampled)
-    if touch := report.results.get("first_touch"):
-        figures = touch.figures
-        tile(
-            "First-touched",
-            "bytes",
-            figures.get("first_touched_bytes"),
-            f"by {counted(int(figures.get('threads') or 0), 'thread')}",
-        )
-        tile(
-            "Inside system calls",
-            "bytes",
-            figures.get("placed_in_system_calls_bytes"),
-            "of the first-touched",
-        )
-        tile("In huge pages", "bytes", figures.get("huge_bytes"), "of the first-touched")
-    if faults := report.results.get("faults"):
-        figures = faults.figures
-        kernel, own = figures.get("kernel_faults"), figures.get("own_faults") or 0
-        counts = [f"kernel's count {kernel:,}"] if kernel is not None else []
-        if own:
-            counts.append(f"with {own:,} of memlens" if counts else f"{own:,} of memlens left out")
-        tile("Page faults", "faults", figures.get("faults"), " ".join(counts))
-        tile(
-            "Fault rate, peak",
-            "peak_faults_per_s",
-            figures.get("peak_faults_per_s"),
-            f"mean {human_figure('faults_per_s', figures.get('faults_per_s'))}",
-        )
-        tile("Major faults", "faults", figures.get("major_faults"), "waited for the disk")
-    usage = report.meta.get("rusage") or {}
-    if usage.get("user_s") is not None and usage.get("system_s") is not None:
-        tile(
-            "CPU time, emulated" if "emulate" in (report.meta.get("collectors") or {}) else "CPU time",
-            "cpu_s",
-            usage["user_s"] + usage["system_s"],
-            f"user {usage['user_s']:.2f} s, system {usage['system_s']:.2f} s",
-        )
-    if not tiles:
-        return ""
-    return f'<section id="figures"><h2>Key figures</h2>{definitions("tiles", tiles)}</section>'
-
-
 # ---- the page ------------------------------------------------------------
 def absent(what: str, collector: str, meta: dict[str, Any]) -> str:
     """One line that says why a section is not there."""
@@ -397,6 +314,13 @@ def absent(what: str, collector: str, meta: dict[str, Any]) -> str:
             else f"the collector {collector} was not used (memlens record --collectors faults,timeline,alloc)"
         )
     return f'<p class="muted absent">{esc(what)} not shown: {esc(why)}.</p>'
+
+
+def _is_for_threads_only(result: Result) -> bool:
+    """Whether a result is about several threads, and the program had one."""
+    if result.name == "page_use":
+        return bool(result.figures["page_threads"] < 2)
+    return result.name == "sharing" and bool(result.figures["threads"] < 2)
 
 
 def _processes_by_number(capacity: Result | None) -> dict[int, dict[str, Any]]:
@@ -436,8 +360,11 @@ def render(report: Report) -> str:
         ("traffic", "Memory traffic", traffic_section),
         ("accesses", "Accesses by object", accesses_section),
         ("page_use", "Pages", page_use_section),
+        ("locality", "Locality", lambda result: locality_section(result, results.get("caches"))),
+        ("caches", "Cache model", lambda result: caches_section(result, meta)),
+        ("sharing", "Shared lines", sharing_section),
     ):
-        if name in results and not (name == "page_use" and results[name].figures["page_threads"] < 2):
+        if name in results and not _is_for_threads_only(results[name]):
             body.append(section(results[name]))
             links.append((name.replace("_", "-"), label))
     over_time = capacity and column(capacity, "over_time", "time_s")
@@ -466,7 +393,7 @@ def render(report: Report) -> str:
         body.append(regions_section(regions, faults_known=faults is not None, objects=objects))
         links.append(("regions", "Regions"))
     for name, result in results.items():
-        if name not in (*names, "bandwidth", "traffic", "accesses", "page_use"):
+        if name not in (*names, *WITH_SECTIONS):
             body.append(other_section(result))
             links.append((esc(name.replace("_", "-")), name.replace("_", " ").capitalize()))
     if emulated and not (over_time or touch or faults):
