@@ -3,6 +3,7 @@ perf's format; packets themselves are compared with Intel's libipt in tests/nati
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import shutil
@@ -16,8 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from import_tools import accesses, imported
 
+import memlens
 from memlens import _core
-from memlens.errors import TraceError
+from memlens.errors import CollectorError, OutputError, TraceError
+from memlens.importing import ptwrite_run, survey
 
 PSB = b"\x02\x82" * 8
 PSBEND, OVF, STOP, PAD = b"\x02\x23", b"\x02\xf3", b"\x02\x83", b"\0"
@@ -328,3 +331,58 @@ def test_any_writes_in_any_pieces(writes: list[tuple[int, int | None]], cut: int
             found.extend(zip(batch["address"].tolist(), batch["code"].tolist(), strict=True))
     assert found == [(value, ip or 0) for value, ip in writes]
     assert reader.counts["left_bytes"] == 0 and reader.counts["damaged"] == 0
+
+
+FAKE_PERF = """#!/bin/sh
+# Takes what `perf record -q -e EVENT -o FILE -- PROGRAM` is given.
+[ "$1 $2 $3 $5" = "record -q -e -o" ] || exit 99
+echo "$4" > "$PREPARED.event"
+[ -s "$PREPARED" ] && cp "$PREPARED" "$6"
+shift 7
+"$@"
+"""
+
+
+@pytest.fixture
+def with_ptwrite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine that has the instruction, and a perf whose recording is prepared here."""
+    (tmp_path / "intel_pt" / "caps").mkdir(parents=True)
+    (tmp_path / "intel_pt" / "caps" / "ptwrite").write_text("1\n")
+    monkeypatch.setattr(survey, "INTEL_PT", str(tmp_path / "intel_pt"))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "perf").write_text(FAKE_PERF)
+    (tmp_path / "bin" / "perf").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("PREPARED", str(tmp_path / "prepared"))
+    return tmp_path
+
+
+def test_recording_runs_perf_and_imports_what_it_took_down(with_ptwrite: Path) -> None:
+    trace = start(1000) + ptw(0x7000, ip=0x401000) + ptw(0x7008, ip=0x401010)
+    PerfFile().comm("prog").itrace_start(ns=900).trace(trace).write(with_ptwrite / "prepared")
+    output = with_ptwrite / "c.memlens"
+    program = ["sh", "-c", f'[ "$MEMLENS_PTWRITE" = 1 ] && touch {with_ptwrite}/ran && exit 7']
+    run = ptwrite_run.record(program, output, force=False)
+    assert os.waitstatus_to_exitcode(run.wait_status) == 7 and (with_ptwrite / "ran").exists()
+    assert [access[:2] for access in accesses(memlens.open(output))] == [(0x401000, 0x7000), (0x401010, 0x7008)]
+    assert (with_ptwrite / "prepared.event").read_text().strip() == "intel_pt/ptw=1,fup_on_ptw=1,branch=0/u"
+    (with_ptwrite / "ran").unlink()
+    with pytest.raises(OutputError, match="exists already"):
+        ptwrite_run.record(program, output, force=False)
+    assert not (with_ptwrite / "ran").exists()  # found before anything was started
+    killed = ptwrite_run.record(["sh", "-c", "kill -9 $$"], output, force=True)
+    assert os.waitstatus_to_exitcode(killed.wait_status) in (-9, 137)  # a shell tells of its child's signal by 128 + N
+    (with_ptwrite / "prepared").write_bytes(b"")
+    with pytest.raises(CollectorError, match="perf recorded nothing: it ended with status 3"):
+        ptwrite_run.record(["sh", "-c", "exit 3"], output, force=True)
+
+
+def test_a_machine_without_ptwrite_is_told_before_the_program_starts(tmp_path: Path) -> None:
+    if os.path.isdir(survey.INTEL_PT):
+        pytest.skip("this machine has Intel Processor Trace")
+    done = run_memlens("record", "--ptwrite", "-o", tmp_path / "c.memlens", "--", "touch", tmp_path / "ran")
+    assert done.returncode == 69 and not (tmp_path / "ran").exists()
+    assert "--ptwrite cannot record here: this CPU has no Intel Processor Trace" in done.stderr
+    assert "--memlens=trace" in done.stderr
+    both = run_memlens("record", "--ptwrite", "--trace", "--", "true")
+    assert both.returncode == 64 and "goes with no" in both.stderr

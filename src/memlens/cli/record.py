@@ -117,6 +117,11 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         "commas: window=N,period=N (N accesses in every so many; default 1000 in 100000), full (all of them), loads (no stores), "
         "regions=A+B (only there), seed=N, stacks=off, on-full=drop|wait (what happens when the recorder is behind; default drop)",
     )
+    parser.add_argument(
+        "--ptwrite",
+        action="store_true",
+        help="a program built with memlens cc --memlens=ptwrite, on an Intel CPU that has the instruction: perf records the addresses",
+    )
     parser.add_argument("--redact", action="store_true", help="keep no paths, arguments or host name in the capture")
     parser.add_argument("-q", "--quiet", action="store_true", help="no summary")
     parser.add_argument("words", nargs="*", metavar="PROGRAM [arguments]")
@@ -141,6 +146,12 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         raise UsageError("--count starts a program natively; it goes with neither --pid nor --emulate")
     if options.trace is not None and (options.pid is not None or options.emulate is not None):
         raise UsageError("--trace starts a program natively; it goes with neither --pid nor --emulate")
+    others = (options.emulate, options.count, options.trace, options.pid, options.collectors)
+    if options.ptwrite and any(other is not None for other in others):
+        raise UsageError(
+            "--ptwrite records by perf alone; it goes with no --emulate, --count, --trace, --collectors or --pid",
+            hint="memlens record --ptwrite -- PROGRAM",
+        )
     if options.collectors is not None:
         names = [name for name in options.collectors.split(",") if name]
         unknown = [name for name in names if name not in COLLECTORS]
@@ -227,8 +238,25 @@ def _trace_options(options: argparse.Namespace) -> TraceOptions | None:
     return replace(tracing.parse(options.trace), functions=function_pattern(options.functions or ""))
 
 
+def _record_ptwrite(options: argparse.Namespace, command: list[str]) -> int:
+    from ..collect.recorder import exit_like, find_program
+    from ..importing import ptwrite_run
+
+    find_program(command[0])
+    output = Path(options.output) if options.output else default_output(command, None)
+    run = ptwrite_run.record(command, output, force=options.force)
+    if not options.quiet:
+        for note in run.outcome.notes:
+            sys.stderr.write(f"memlens: {note}\n")
+        sys.stderr.write(f"memlens: wrote {output}: {run.outcome.accesses:,} accesses; next: memlens report {output}\n")
+    exit_like(run.wait_status)
+    return 0
+
+
 def main(arguments: list[str]) -> int:
     options, command = parse(arguments)
+    if options.ptwrite:
+        return _record_ptwrite(options, command)
     from ..collect.recorder import Recorder, RecordOptions, exit_like
     from .progress import spinning
 
