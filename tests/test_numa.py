@@ -32,6 +32,8 @@ RECORDINGS = {
     "populate": "case_populate --pages 700 --hold-ms 1500",
     "short": "case_read_then_write --pages 3000",
 }
+TRACED = {"traced serial": RECORDINGS["serial"], "traced parallel": RECORDINGS["parallel"]}
+"""The same programs, built for tracing and recorded with nothing but that."""
 SHARES = {0: 1.25, 1: 1.25, 2: 3.25, 3: 3.25, 4: 1}
 """By node, in the recording `policies`: own pages, interleaved ones, two of policies, two huge pages."""
 OTHER_PAGES = 80
@@ -47,25 +49,28 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Captures:
     if ROOT.is_relative_to("/tmp") or ROOT.is_relative_to("/run"):
         pytest.skip("the guest has its own /tmp and /run: clone memlens elsewhere for the NUMA tests")
     folder = tmp_path_factory.mktemp("numa")
+    built = subprocess.run([*MEMLENS, "cc", "--memlens=trace", "-O1", "-g", ROOT / "workloads" / "numa_placement.c", "-o", folder / "traced", "-pthread"], capture_output=True, text=True)  # fmt: skip
+    recordings = RECORDINGS | (TRACED if built.returncode == 0 else {})
     # Only memory that asks for huge pages gets them: else a thread's stack does, where chance aligns it.
     lines = ["set -e", "echo madvise >/sys/kernel/mm/transparent_hugepage/enabled"]
-    for name, command in RECORDINGS.items():
+    for name, command in recordings.items():
         program, *arguments = command.split()
         words = [
             *MEMLENS,
             "record",
             "-q",
+            *(["--collectors", "trace"] if name in TRACED else []),
             "-o",
             f"{name}.memlens",
             "--",
-            str(workload_path(program)),
+            "./traced" if name in TRACED else str(workload_path(program)),
             *arguments,
         ]
         lines.append(shlex.join(words))
     run = [NUMA_GUEST, "-n", "4", "-x", "1", "-w", folder, "-t", "240", "--", "\n".join(lines)]
     done = subprocess.run(run, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
-    return {name: memlens.open(folder / f"{name}.memlens") for name in RECORDINGS}
+    return {name: memlens.open(folder / f"{name}.memlens") for name in recordings}
 
 
 def pages_by_thread_and_node(capture: memlens.Capture, function: str) -> Counter[tuple[str, int | None]]:
@@ -198,3 +203,29 @@ def test_populated_pages_are_found_in_the_page_table(captures: Captures) -> None
     rows = [row for row in captures["populate"].table("placed").to_pylist() if row["area"] == "anonymous"]
     assert sum(row["bytes"] for row in rows) == 700 * PAGE
     assert not any(row["moved"] for row in rows)
+
+
+def accesses_by_thread_and_node(capture: memlens.Capture) -> Counter[tuple[str, int]]:
+    """Recorded accesses of the workers to pages whose node was asked for."""
+    names = {row["thread"]: row["name"] for row in capture.table("threads").to_pylist()}
+    nodes = {(r["process"], r["address"]): r["node"] for r in capture.table("placements").to_pylist() if r["node"] >= 0}
+    found: Counter[tuple[str, int]] = Counter()
+    for batch in capture.accesses():
+        columns = [batch.column(name).to_pylist() for name in ("process", "thread", "address")]
+        for process, thread, address in zip(*columns, strict=True):
+            node = nodes.get((process, address // PAGE * PAGE))
+            if node is not None and names.get(thread, "").startswith("worker-"):
+                found[names[thread], node] += 1
+    return found
+
+
+@pytest.mark.parametrize("mode", ["serial", "parallel"])
+def test_pages_of_a_trace_are_on_their_nodes(captures: Captures, mode: str) -> None:
+    """No faults are recorded: the nodes are those of pages that windows touched, asked while the program ran."""
+    if f"traced {mode}" not in captures:
+        pytest.skip("no clang to build it: apt-get install clang-19 llvm-19-dev")
+    found = accesses_by_thread_and_node(captures[f"traced {mode}"])
+    for index in range(4):
+        mine = {node: count for (name, node), count in found.items() if name == f"worker-{index}"}
+        home = 0 if mode == "serial" else index
+        assert sum(mine.values()) > 1000 and mine.get(home, 0) > 0.95 * sum(mine.values()), (index, mine)

@@ -276,3 +276,44 @@ def test_settings_reach_the_program_and_the_capture(program: Path, tmp_path: Pat
     meta = json.loads((Path(capture.path) / "meta.json").read_text())
     assert meta["collectors"]["trace"] == {"window": 100, "period": 1000, "seed": 5, "loads_only": False, "regions": [], "functions": "", "stacks": False, "on_full": "drop"}  # fmt: skip
     assert set(capture.windows.columns["stack"].tolist()) == {0}
+
+
+PRETEND_TWO_NODES = """
+import sys
+from memlens.collect import facts
+real = facts.gather
+facts.gather = lambda: {**real(), "numa_nodes": 2}
+from memlens.cli.main import main
+sys.exit(main())
+"""
+
+
+def test_pages_of_windows_are_asked_for_their_nodes(program: Path, tmp_path: Path) -> None:
+    """The kernel answers on one node too; what is asked and when is what a machine with several needs."""
+    output = tmp_path / "nodes.memlens"
+    words = [
+        "record",
+        "-q",
+        "-o",
+        output,
+        "--collectors",
+        "trace",
+        "--trace=window=100,period=1000",
+        "--",
+        program,
+        2000,
+    ]
+    subprocess.run([sys.executable, "-c", PRETEND_TWO_NODES, *map(str, words)], check=True, timeout=300)
+    capture = memlens.open(output)
+    placements = capture.table("placements").to_pylist()
+    touched = {a & ~4095 for (a,) in rows(capture, "SELECT address FROM accesses")}
+    asked = [row["address"] for row in placements]
+    assert len(asked) > 20 and set(asked) <= touched
+    assert {row["node"] for row in placements} <= {0, -3, -14}  # -3: the program had ended, -14: the zero page
+    assert sum(row["node"] == 0 for row in placements) > 20
+    assert all(row["evidence_ns"] <= row["time_ns"] for row in placements)
+    seen: dict[int, int] = {}  # a page is asked about again when its answer is old
+    for row in sorted(placements, key=lambda row: row["time_ns"]):
+        assert row["time_ns"] - seen.get(row["address"], -(1 << 62)) > 500_000_000
+        seen[row["address"]] = row["time_ns"]
+    assert json.loads((output / "meta.json").read_text())["slow"]["window_pages_asked"] >= len(asked)

@@ -1,5 +1,6 @@
 // Python's view of native/sampling: sessions, the gated child, probes, clocks.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -142,6 +143,11 @@ class Session {
                                    static_cast<int64_t>(infos[i].kernel_faults) -
                                        static_cast<int64_t>(infos[i].fault_events)));
     return result;
+  }
+
+  size_t ask_nodes(uint32_t process, const nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>& pages,
+                   uint64_t evidence_ns) {
+    return ml_session_ask_nodes(session_.get(), process, pages.data(), pages.size(), evidence_ns);
   }
 
   nb::tuple resolve_nodes(uint64_t budget_ns) {
@@ -315,6 +321,8 @@ NB_MODULE(_sampling, module) {
       .def("take", &Session::take)
       .def("string", &Session::string, "text"_a)
       .def("processes", &Session::processes, "(process, pid, mappings_changed, execs, faults without an event) of each process that is alive")
+      .def("ask_nodes", &Session::ask_nodes, "process"_a, "pages"_a, "evidence_ns"_a,
+           "queues pages for resolve_nodes; how many found room")
       .def("resolve_nodes", &Session::resolve_nodes, "budget_ns"_a, "pages asked and pages skipped so far")
       .def("facts", &Session::facts)
       .def("counts", &Session::counts);

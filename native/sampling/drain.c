@@ -34,32 +34,7 @@ static struct ml_pending *pending_of(struct ml_session *session, uint32_t tid) {
 }
 
 static void ask_node_later(struct ml_session *session, const struct ml_process *process, const struct ml_fault *fault) {
-  if (!session->ask_nodes) return;
-  const size_t bound = 1u << 20; /* 24 MiB of questions; beyond it pages are skipped and counted */
-  if (session->question_count >= bound) {
-    session->questions_skipped++;
-    return;
-  }
-  if (session->question_count == session->question_capacity) {
-    const size_t capacity = session->question_capacity ? 2 * session->question_capacity : 4096;
-    struct ml_page_question *grown = realloc(session->questions, capacity * sizeof *grown);
-    if (grown == NULL) {
-      session->questions_skipped++;
-      return;
-    }
-    session->questions = grown;
-    session->question_capacity = capacity;
-  }
-  /* The base page that faulted, not the start of a huge page: the program may have given that part back. */
-  static unsigned base_shift;
-  if (base_shift == 0) base_shift = (unsigned)__builtin_ctzl((unsigned long)sysconf(_SC_PAGESIZE));
-  const uint8_t shift = (uint8_t)base_shift;
-  session->questions[session->question_count++] = (struct ml_page_question){
-      .process = process->info.process,
-      .page_shift = shift,
-      .address = fault->address & ~((UINT64_C(1) << shift) - 1),
-      .evidence_ns = fault->time_ns,
-  };
+  if (session->ask_nodes) ml_question_add(session, process->info.process, fault->address, fault->time_ns);
 }
 
 static size_t waiting_slot(uint32_t tid, uint64_t address) {

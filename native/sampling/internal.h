@@ -118,6 +118,10 @@ struct ml_page_question {
   uint64_t address, evidence_ns;
 };
 
+struct ml_session;
+/* The page of an address is to be asked about; false: no room, and counted. The lock is held. */
+int ml_question_add(struct ml_session *session, uint32_t process, uint64_t address, uint64_t evidence_ns);
+
 struct ml_session {
   struct ml_session_options options;
   struct ml_session_facts facts;

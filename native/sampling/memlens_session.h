@@ -113,6 +113,9 @@ uint32_t ml_session_string(struct ml_session *session, const char *text, size_t 
 /* Copies up to `capacity` processes that are alive; returns how many there are. */
 size_t ml_session_processes(struct ml_session *session, struct ml_process_info *into, size_t capacity);
 
+/* Pages that accesses were seen on: they are asked about with those that faulted. Returns how many found room in the queue. */
+size_t ml_session_ask_nodes(struct ml_session *session, uint32_t process, const uint64_t *pages, size_t count, uint64_t evidence_ns);
+
 /* Asks the kernel for the NUMA nodes of pages that faulted since the last call,
  * for at most `budget_ns`; makes placement records. Returns the pages asked, and
  * in `skipped` the pages given up because the queue was over its bound. */

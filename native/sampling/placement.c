@@ -1,4 +1,4 @@
-/* The NUMA nodes of faulted pages, asked from outside with move_pages(2). */
+/* The NUMA nodes of pages that faulted or were accessed, asked from outside with move_pages(2). */
 #include "internal.h"
 
 #include <stdlib.h>
@@ -7,6 +7,42 @@
 #include <unistd.h>
 
 #define BATCH_PAGES 1000 /* about 0.4 ms of kernel time a batch */
+#define QUESTIONS_MAX (1u << 20) /* 24 MiB; beyond it pages are skipped and counted */
+
+int ml_question_add(struct ml_session *session, uint32_t process, uint64_t address, uint64_t evidence_ns) {
+  struct ml_page_question *grown = session->questions;
+  if (session->question_count == session->question_capacity && session->question_count < QUESTIONS_MAX) {
+    const size_t capacity = session->question_capacity ? 2 * session->question_capacity : 4096;
+    grown = realloc(session->questions, capacity * sizeof *grown);
+    if (grown != NULL) {
+      session->questions = grown;
+      session->question_capacity = capacity;
+    }
+  }
+  if (grown == NULL || session->question_count >= QUESTIONS_MAX) {
+    session->questions_skipped++;
+    return 0;
+  }
+  /* The base page, not the start of a huge page: the program may have given that part back. */
+  static unsigned base_shift;
+  if (base_shift == 0) base_shift = (unsigned)__builtin_ctzl((unsigned long)sysconf(_SC_PAGESIZE));
+  session->questions[session->question_count++] = (struct ml_page_question){
+      .process = process,
+      .page_shift = (uint8_t)base_shift,
+      .address = address & ~((UINT64_C(1) << base_shift) - 1),
+      .evidence_ns = evidence_ns,
+  };
+  return 1;
+}
+
+size_t ml_session_ask_nodes(struct ml_session *session, uint32_t process, const uint64_t *pages, size_t count, uint64_t evidence_ns) {
+  size_t added = 0;
+  pthread_mutex_lock(&session->lock);
+  if (process > 0 && process <= session->process_count)
+    for (size_t i = 0; i < count; i++) added += (size_t)ml_question_add(session, process, pages[i], evidence_ns);
+  pthread_mutex_unlock(&session->lock);
+  return added;
+}
 
 size_t ml_session_resolve_nodes(struct ml_session *session, uint64_t budget_ns, uint64_t *skipped) {
   pthread_mutex_lock(&session->lock);

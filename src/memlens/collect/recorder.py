@@ -30,6 +30,7 @@ from ..errors import CollectorError, ProgramNotExecutable, ProgramNotFound, os_r
 from . import counting, emulator, preload, tracing
 from . import facts as machine_facts
 from .slow_sampler import SlowSampler
+from .window_pages import WindowPages
 
 if TYPE_CHECKING:
     from ..capture.reader import Capture
@@ -133,6 +134,7 @@ class Recorder:
         self.counting: counting.Counting | None = None
         self.trace: tracing.TraceOptions | None = None
         self.selection: tracing.Selection | None = None
+        self.window_pages: WindowPages | None = None
         self.capture: Capture | None = None
         """What was recorded, after the end: spares reading it again."""
         self._recording = True
@@ -332,6 +334,8 @@ class Recorder:
     # ---- recording -------------------------------------------------------------------------
     def _pump(self) -> None:
         for batch in self.session.take():
+            if self.window_pages is not None:
+                self.window_pages.take(batch.kind, batch.process, batch.payload)
             self.writer.append(
                 batch.kind,
                 batch.payload,
@@ -375,7 +379,10 @@ class Recorder:
             timeline="timeline" in self.collectors,
             pages="faults" in self.collectors,
             nodes=self.facts["numa_nodes"],
+            windows=self.trace is not None,
         )
+        if self.trace is not None and self.facts["numa_nodes"] > 1:
+            self.window_pages = WindowPages(self.session, page_bytes=self.slow.page_bytes)
         cgroup = self.slow.watch_cgroup(pid)
         if cgroup and not self.options.redact:
             self.writer.meta["cgroup"] = cgroup
@@ -692,6 +699,8 @@ class Recorder:
                 "page_table_looks_failed": self.slow.looks_failed,
                 "smaps_rollup_reads": self.slow.rollups,
                 "node_pages_asked": self.slow.node_pages_asked,
+                "window_pages_asked": self.window_pages.pages_asked if self.window_pages else 0,
+                "window_batches_not_asked": self.window_pages.batches_passed_over if self.window_pages else 0,
             },
             quality={
                 "notes": notes,

@@ -65,13 +65,21 @@ class SlowSampler:
     """Owns the adaptive readings of one recording."""
 
     def __init__(
-        self, session: _sampling.Session, writer: CaptureWriter, *, timeline: bool, pages: bool, nodes: int
+        self,
+        session: _sampling.Session,
+        writer: CaptureWriter,
+        *,
+        timeline: bool,
+        pages: bool,
+        nodes: int,
+        windows: bool = False,
     ) -> None:
         now = time.monotonic_ns()
         self.session = session
         self.writer = writer
         self.timeline = timeline
         self.pages = pages
+        self.windows = windows
         self.nodes = nodes
         self.page_bytes = os.sysconf("SC_PAGE_SIZE")
         # A few looks at the start are worth more than the budget: short programs end soon.
@@ -144,7 +152,7 @@ class SlowSampler:
                 watched.unexplained = unexplained
         if self.timeline:
             self._cgroup(now)
-        if self.pages and self.nodes > 1:
+        if (self.pages or self.windows) and self.nodes > 1:
             asked, skipped = self.session.resolve_nodes(2_000_000)
             self.node_pages_asked += asked
             self.node_pages_skipped = skipped

@@ -30,7 +30,7 @@ DESCRIPTOR = CollectorDescriptor(
     name="trace",
     question="In which order does a program access which addresses, from which lines, and how regularly?",
     needs=("a program built with memlens cc --memlens=trace",),
-    gives=("window", "traced_module", "trace_status", "count_tables", "count_status"),
+    gives=("window", "traced_module", "trace_status", "count_tables", "count_status", "placement"),
     options=(
         Option("--trace", "window=N, period=N, full, loads, regions=A+B, seed=N, stacks=off, on-full=drop|wait", "1000 in 100000"),
     ),
