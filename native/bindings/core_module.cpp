@@ -425,6 +425,7 @@ NB_MODULE(_core, module) {
   bind_counting(module);
   bind_importing(module);
   bind_locality(module);
+  bind_locality_trees(module);
 
   nb::class_<Module>(module, "ModuleSymbols")
       .def(nb::init<const std::string&, const std::string&, const std::vector<std::string>&>(), "path"_a,

@@ -5,3 +5,4 @@
 namespace nb = nanobind;
 
 void bind_locality(nb::module_& module);
+void bind_locality_trees(nb::module_& module);

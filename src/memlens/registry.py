@@ -51,6 +51,8 @@ class CollectorDescriptor(Descriptor):
 class AnalysisDescriptor(Descriptor):
     captures: int = 1
     """How many captures it reads; the report runs those of one."""
+    in_report: bool = True
+    """False: runs only when it is asked for by name."""
     run: Callable[..., Any] = field(kw_only=True)
     """Capture → Result."""
 

@@ -78,13 +78,15 @@ bool MemgazeImport::take(std::string_view text, uint64_t number) {
 
 void MemgazeImport::add(const Line& line) {
   if (open_ == nullptr || line.cpu != cpu_ || line.sample != sample_) {
-    if (open_ != nullptr) end_sample(line.cpu == cpu_ ? line.sample : sample_ + 1);
+    if (open_ != nullptr) end_sample(line.cpu == cpu_ ? line.sample : sample_);
     auto [found, is_new] = cpus_.try_emplace(line.cpu, *sink_, process_, static_cast<uint32_t>(line.cpu + 1));
     open_ = &found->second;
     if (is_new) open_->set_cpu(static_cast<uint16_t>(line.cpu));
     cpu_ = line.cpu;
     sample_ = line.sample;
     ++samples_;
+    // Samples keep the numbers of the trace, also the first one and those behind another CPU's.
+    if (period_ != 0 && line.sample <= most_samples()) open_->skip_to(line.sample * period_);
   }
   // A window's accesses are spread over its time: their order is what counts where clocks step back.
   if (line.time_ns < last_ns_) ++backwards_;
@@ -109,9 +111,9 @@ void MemgazeImport::end_sample(uint64_t next_sample) {
     open_->gap();
     return;
   }
-  const uint64_t distance = next_sample > sample_ ? next_sample - sample_ : 1;
-  const uint64_t most = std::numeric_limits<uint64_t>::max() / 4 / period_;
-  open_->end_sample(period_, std::min(distance, most) * period_);
+  // Another CPU's turn: this one may go on with the same sample.
+  const uint64_t distance = next_sample > sample_ ? next_sample - sample_ : next_sample == sample_ ? 0 : 1;
+  open_->end_sample(period_, std::min(distance, most_samples()) * period_);
 }
 
 bool MemgazeImport::feed(std::span<const unsigned char> block) {

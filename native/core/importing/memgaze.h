@@ -63,6 +63,7 @@ class MemgazeImport {
   static bool scan(std::string_view text, Line& line);
   void add(const Line& line);
   void end_sample(uint64_t next_sample);
+  uint64_t most_samples() const { return UINT64_MAX / 4 / period_; }  // whose places can be told
 
   ChunkSink* sink_;
   uint32_t process_;

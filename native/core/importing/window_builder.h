@@ -72,6 +72,10 @@ class ThreadWindows {
   void end_window() { write(implied_ + recorded_, 0); }
   // Ends a window that was sampled: it stands for `period` executed accesses, and the next begins `distance` after it.
   void end_sample(uint64_t period, uint64_t distance);
+  // The next access is the thread's `first`th; a place that is behind us changes nothing.
+  void skip_to(uint64_t first) {
+    if (recorded_ == 0 && first > first_executed_) first_executed_ = sample_first_ = first;
+  }
   // Something is missing between this window and the next; nobody knows how many accesses, so one stands for all.
   void gap();
 

@@ -42,7 +42,7 @@ def run_all(capture: Capture) -> dict[str, Result]:
     return {
         name: descriptor.run(capture)
         for name, descriptor in registry.all_of("analysis").items()
-        if descriptor.captures == 1 and all(need in kinds for need in descriptor.needs)
+        if descriptor.captures == 1 and descriptor.in_report and all(need in kinds for need in descriptor.needs)
     }
 
 

@@ -1,15 +1,21 @@
-"""What accesses are grouped by: function, line, object, thread, region, the whole program, or two of these."""
+"""What accesses are grouped by: function, line, loop, object, thread, region, NUMA node, address range, the whole program, or two
+of these."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UsageError
+from ..errors import NoDataError, UsageError
 
 if TYPE_CHECKING:
     from ..capture.locality import AccessBatch, ThreadAccesses
 
-DIMENSIONS = ("program", "function", "line", "object", "thread", "region")
+DIMENSIONS = ("program", "function", "line", "loop", "object", "thread", "region", "node", "range")
+RANGE_BYTES = 2 << 20
+Range = tuple[int, int]
+"""Addresses from the first to before the second."""
 
 
 class Dimension:
@@ -131,13 +137,165 @@ class _Object(Dimension):
         return self._of_object[found].astype(np.uint32)
 
 
+class _Loop(Dimension):
+    """The innermost loop around an access, as the table ``sites`` names it; (None, …) outside any."""
+
+    names = ("loop", "function", "module")
+
+    def __init__(self, accesses: ThreadAccesses) -> None:
+        import numpy as np
+
+        from .traffic import CodeNames
+
+        super().__init__(accesses)
+        loops = accesses.capture.table("sites").column("loop").to_pylist()
+        if not any(loops):
+            raise NoDataError(
+                "this capture does not say which loops its accesses are in",
+                hint="imported MemGaze traces with an .hpcstruct do; group by line instead",
+            )
+        names = CodeNames(accesses.capture)
+        loops = [*loops[: names.count], *[None] * (names.count + 1 - len(loops[: names.count]))]
+        index: dict[tuple[Any, ...], int] = {}
+        numbers = [index.setdefault(key, len(index)) for key in zip(loops, names.function, names.module, strict=True)]
+        self._of_code = np.array(numbers, dtype=np.uint32)
+        self.keys = list(index)
+
+    def numbers(self, batch: AccessBatch) -> Any:
+        import numpy as np
+
+        return self._of_code[np.minimum(self.accesses.codes(batch), np.uint32(len(self._of_code) - 1))]
+
+
+class _Node(Dimension):
+    """The NUMA node that a page lay on when the recorder last asked; None where it did not, or the page had gone.
+
+    A machine with one node needs no asking.
+    """
+
+    names = ("node",)
+
+    def __init__(self, accesses: ThreadAccesses) -> None:
+        import numpy as np
+
+        super().__init__(accesses)
+        capture = accesses.capture
+        nodes = capture.meta.get("machine", {}).get("numa_nodes", [])
+        self._only = None if len(nodes) > 1 else 1
+        self.keys = [(None,), (nodes[0]["node"] if nodes else 0,)]
+        if self._only is not None:
+            return
+        placements = capture.table("placements")
+        if not placements.num_rows:
+            raise NoDataError(
+                "this capture does not say which NUMA nodes its pages lay on",
+                hint="record page faults with the accesses: memlens record asks for the node of every page that faults",
+            )
+        self.keys = [(None,), *((node["node"],) for node in nodes)]
+        number = {key[0]: at for at, key in enumerate(self.keys)}
+        table = {
+            name: placements.column(name).to_numpy() for name in ("process", "address", "time_ns", "node", "page_shift")
+        }
+        order = np.lexsort((table["time_ns"], table["address"], table["process"]))
+        self._pages: dict[int, tuple[Any, Any, Any]] = {}
+        for process in np.unique(table["process"]).tolist():
+            mine = order[table["process"][order] == process]
+            address = table["address"][mine].astype(np.uint64)
+            last = np.concatenate((np.diff(address) != 0, [True]))  # of several answers the latest
+            mine, address = mine[last], address[last]
+            found = np.array([number.get(node, 0) for node in table["node"][mine].tolist()], dtype=np.uint32)
+            self._pages[process] = (
+                address,
+                address + (np.uint64(1) << table["page_shift"][mine].astype(np.uint64)),
+                found,
+            )
+
+    def numbers(self, batch: AccessBatch) -> Any:
+        import numpy as np
+
+        if self._only is not None:
+            return np.full(len(batch), self._only, dtype=np.uint32)
+        if batch.process not in self._pages:
+            return np.zeros(len(batch), dtype=np.uint32)
+        begins, ends, nodes = self._pages[batch.process]
+        at = np.searchsorted(begins, batch.address, side="right").astype(np.int64) - 1
+        inside = (at >= 0) & (batch.address < ends[np.maximum(at, 0)])
+        return np.where(inside, nodes[np.maximum(at, 0)], np.uint32(0))
+
+
+class _Range(Dimension):
+    """Ranges that were given, (None, None) for what lies outside them; or all pages of one size."""
+
+    names = ("process", "range_begin", "range_bytes")
+
+    def __init__(self, accesses: ThreadAccesses, ranges: Sequence[Range] | None, range_bytes: int) -> None:
+        import numpy as np
+
+        super().__init__(accesses)
+        if range_bytes < 1 or range_bytes & (range_bytes - 1):
+            raise UsageError(
+                f"ranges of {range_bytes} bytes are not a power of two", hint="for example range_bytes=2097152"
+            )
+        self._bytes, self._ranges = range_bytes, None
+        self._index: dict[tuple[int, int], int] = {}
+        if ranges is None:
+            return
+        given = sorted(ranges)
+        for begin, end in given:
+            if not 0 <= begin < end <= 2**64:
+                raise UsageError(
+                    f"{begin:#x} to {end:#x} is no range of addresses", hint="(begin, end), end not included"
+                )
+        for (_, end), (begin, _) in itertools.pairwise(given):
+            if begin < end:
+                raise UsageError(f"ranges overlap at {begin:#x}", hint="an access belongs to one range")
+        self._given = given
+        self._ranges = (
+            np.array([b for b, _ in given], dtype=np.uint64),
+            np.array([e - 1 for _, e in given], dtype=np.uint64),
+        )
+
+    def numbers(self, batch: AccessBatch) -> Any:
+        import numpy as np
+
+        if self._ranges is None:
+            place = batch.address & np.uint64(~(self._bytes - 1) & (2**64 - 1))
+        else:
+            begins, lasts = self._ranges
+            at = np.searchsorted(begins, batch.address, side="right").astype(np.int64) - 1
+            inside = (
+                (at >= 0) & (batch.address <= lasts[np.maximum(at, 0)])
+                if len(begins)
+                else np.zeros(len(batch), dtype=bool)
+            )
+            place = np.where(inside, at, len(begins)).astype(np.uint64)
+        found, inverse = np.unique(place, return_inverse=True)
+        numbers = np.array([self._number(batch.process, value) for value in found.tolist()], dtype=np.uint32)
+        return numbers[inverse.reshape(-1)]
+
+    def _number(self, process: int, value: int) -> int:
+        key = (process, value)
+        if key not in self._index:
+            self._index[key] = len(self.keys)
+            if self._ranges is None:
+                self.keys.append((process, value, self._bytes))
+            elif value < len(self._given):
+                begin, end = self._given[value]
+                self.keys.append((process, begin, end - begin))
+            else:
+                self.keys.append((process, None, None))
+        return self._index[key]
+
+
 class _Pair(Dimension):
     def __init__(self, first: Dimension, second: Dimension) -> None:
         import numpy as np
 
         super().__init__(first.accesses)
         self._parts = (first, second)
-        self.names = (*first.names, *second.names)
+        # What both say of an access (its process, its function) is the same: once is enough.
+        self._kept = [at for at, name in enumerate(second.names) if name not in first.names]
+        self.names = (*first.names, *(second.names[at] for at in self._kept))
         self._seen = np.zeros(0, dtype=np.uint64)
         self._number = np.zeros(0, dtype=np.uint32)
 
@@ -151,7 +309,8 @@ class _Pair(Dimension):
         fresh = wanted[~np.isin(wanted, self._seen)]
         if len(fresh):
             for pair in fresh.tolist():
-                self.keys.append((*self._parts[0].keys[pair >> 32], *self._parts[1].keys[pair & 0xFFFFFFFF]))
+                other = self._parts[1].keys[pair & 0xFFFFFFFF]
+                self.keys.append((*self._parts[0].keys[pair >> 32], *(other[at] for at in self._kept)))
             numbers = np.arange(len(self._seen), len(self._seen) + len(fresh), dtype=np.uint32)
             seen = np.concatenate((self._seen, fresh))
             order = np.argsort(seen, kind="stable")
@@ -166,7 +325,13 @@ class _Pair(Dimension):
         return all(part.follows_windows for part in self._parts)
 
 
-def named_dimension(accesses: ThreadAccesses, by: str | tuple[str, str]) -> Dimension:
+def named_dimension(
+    accesses: ThreadAccesses,
+    by: str | tuple[str, str],
+    *,
+    ranges: Sequence[Range] | None = None,
+    range_bytes: int = RANGE_BYTES,
+) -> Dimension:
     """A dimension by name, or two of them crossed: ``"function"``, ``("function", "object")``, ``"function,object"``."""
     parts = by.split(",") if isinstance(by, str) else list(by)
     unknown = [part for part in parts if part not in DIMENSIONS]
@@ -175,7 +340,7 @@ def named_dimension(accesses: ThreadAccesses, by: str | tuple[str, str]) -> Dime
             f"accesses cannot be grouped by {' and '.join(map(repr, unknown or parts))}",
             hint=f"one or two of {', '.join(DIMENSIONS)}",
         )
-    made = [_one(accesses, part) for part in parts]
+    made = [_Range(accesses, ranges, range_bytes) if part == "range" else _one(accesses, part) for part in parts]
     return made[0] if len(made) == 1 else _Pair(made[0], made[1])
 
 
@@ -187,5 +352,7 @@ def _one(accesses: ThreadAccesses, name: str) -> Dimension:
         "thread": _Thread,
         "region": _Region,
         "object": _Object,
+        "loop": _Loop,
+        "node": _Node,
     }
     return kinds[name](accesses)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import MemoryLimitError, UsageError
 from ..registry import AnalysisDescriptor, Option
+from ._groups import RANGE_BYTES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,6 +48,8 @@ def locality(
     heat_columns: int = 64,
     heat_rows: int = 128,
     site_classes: Mapping[str, Any] | None = None,
+    ranges: Sequence[tuple[int, int]] | None = None,
+    range_bytes: int = RANGE_BYTES,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Result:
@@ -55,7 +58,8 @@ def locality(
     Parameters
     ----------
     by
-        One of program, function, line, object, thread, region; two of them with a comma; or a list of such.
+        One of program, function, line, loop, object, thread, region, node (NUMA), range (of addresses); two of them with a
+        comma; or a list of such.
         One table ``by_…`` for each, and always ``by_program``.
     line_bytes
         The block of reuse distances: 64 for cache lines, 4096 for pages; a power of two.
@@ -64,6 +68,8 @@ def locality(
     site_classes
         Class of each site (0 unknown, 1 constant, 2 strided, 3 irregular) by build-id, where it is known statically.
         Other instructions are classed by the addresses that were seen of them.
+    ranges, range_bytes
+        For ``range``: pairs of addresses (the second not included), or else all ranges of this size, a power of two.
     progress
         Called with (accesses done, accesses in all).
 
@@ -82,7 +88,7 @@ def locality(
     asked = [by] if isinstance(by, str) else list(by)
     names = list(dict.fromkeys(["program", *(part if isinstance(part, str) else ",".join(part) for part in asked)]))
     accesses = ThreadAccesses(capture)
-    dimensions = {name: named_dimension(accesses, name) for name in names}
+    dimensions = {name: named_dimension(accesses, name, ranges=ranges, range_bytes=range_bytes) for name in names}
     classes = Classifier(accesses, site_classes)
     units = capture.windows.units
     executed, recorded = int(units.executed.sum()), accesses.recorded
@@ -336,8 +342,9 @@ FIELDS: dict[str, str] = {
 def _schema(dimension: Dimension) -> pa.Schema:
     import pyarrow as pa
 
-    numbers = {"process", "thread", "line"}
-    keys = [(name, pa.uint32() if name in numbers else pa.string()) for name in dimension.names]
+    numbers = {"process": pa.uint32(), "thread": pa.uint32(), "line": pa.uint32(), "node": pa.int32(),
+               "range_begin": pa.uint64(), "range_bytes": pa.uint64()}  # fmt: skip
+    keys = [(name, numbers.get(name, pa.string())) for name in dimension.names]
     return pa.schema([*keys, *((name, pa.type_for_alias(kind)) for name, kind in FIELDS.items())])
 
 
@@ -471,7 +478,11 @@ DESCRIPTOR = AnalysisDescriptor(
     question="How much data does each function and object use, how fast is it new, and how soon is it used again?",
     needs=("window",),
     options=(
-        Option("by", "program, function, line, object, thread, region, or two of them", "function, object"),
+        Option(
+            "by",
+            "program, function, line, loop, object, thread, region, node, range, or two of them",
+            "function, object",
+        ),
         Option("line_bytes", "block of reuse distances, a power of two", 64),
         Option("memory_limit_bytes", "for all engines together", MEMORY_LIMIT_BYTES),
     ),

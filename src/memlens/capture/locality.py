@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 AccessClasses = _core.AccessClasses
 CacheModel = _core.CacheModel
 Footprint = _core.Footprint
+IntervalTree = _core.IntervalTree
 LineSharing = _core.LineSharing
 LocalityStream = _core.LocalityStream
 MissCurve = _core.MissCurve
 ReuseDistances = _core.ReuseDistances
 SampledCurve = _core.SampledCurve
+memgaze_table = _core.memgaze_table
 REUSE_FIRST: int = _core.REUSE_FIRST
 REUSE_EARLIER: int = _core.REUSE_EARLIER
 

@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "import": "turn other tools' traces into captures: lackey, MemGaze, drmemtrace, ptwrite",
     "cc": "compile C with clang so that every run counts its accesses",
     "c++": "the same for C++",
+    "zoom": "follow hot, badly reused accesses down, over memory or over time",
     "suggest": "rank functions as candidates for regions",
     "verify": "judge claimed counts of accesses by the emulator's exact ones",
     "calibrate": "measure this machine's peaks of bandwidth and latency, once",

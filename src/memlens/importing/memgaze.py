@@ -79,7 +79,7 @@ class Structure:
 
     def __init__(self, path: str) -> None:
         self.module: str | None = None
-        self._lines: list[tuple[int, int, str | None, str, int]] = []
+        self._lines: list[tuple[int, int, str | None, str, int, str | None]] = []
         self._functions: list[tuple[int, str | None, str]] = []
         self._read(path)
         self._lines.sort(key=lambda entry: (entry[0], entry[1] - entry[0]))
@@ -91,12 +91,15 @@ class Structure:
         from xml.etree import ElementTree
 
         scopes: list[tuple[str | None, str]] = [(None, "")]  # (file, function) of the elements around
+        loops: list[str | None] = [None]
         try:
             for event, element in ElementTree.iterparse(path, events=("start", "end")):
                 if event == "end":
                     if element.tag in ("F", "P", "A", "LM"):
                         scopes.pop()
                         element.clear()
+                    if element.tag in ("P", "L"):
+                        loops.pop()
                     continue
                 file, function = scopes[-1]
                 get = element.get
@@ -109,11 +112,17 @@ class Structure:
                     name = get("ln") or (get("n") or "").rpartition(" [")[0] or get("n") or ""
                     scopes.append((file, name))
                     self._functions.extend((begin, file, name) for begin, _ in _ranges(get("v")))
+                    loops.append(None)
+                elif element.tag == "L":
+                    place = os.path.basename(get("f") or file or "?")
+                    loops.append(f"{place}:{(get('l') or '0').split('-')[0]}")
                 elif element.tag == "A":  # inlined code
                     scopes.append((get("f") or file, get("n") or function))
                 elif element.tag in ("S", "C"):
                     line = int((get("l") or "0").split("-")[0] or 0)
-                    self._lines.extend((begin, end, file, function, line) for begin, end in _ranges(get("v")))
+                    self._lines.extend(
+                        (begin, end, file, function, line, loops[-1]) for begin, end in _ranges(get("v"))
+                    )
         except OSError as error:
             raise TraceError(f"cannot read {path}: {os_reason(error)}", hint="give it with --structure FILE") from error
         except (ElementTree.ParseError, ValueError, IndexError) as error:
@@ -121,18 +130,28 @@ class Structure:
                 f"{path} is no program structure: {error}", hint="give it with --structure FILE"
             ) from error
 
-    def find(self, pc: int) -> tuple[str | None, str | None, int]:
-        """(function, file, line); None and 0 where it says nothing."""
+    def _line(self, pc: int) -> tuple[int, int, str | None, str, int, str | None] | None:
         at = bisect_right(self._line_begins, pc) - 1
         for index in range(at, max(-1, at - 16), -1):
-            begin, end, file, function, line = self._lines[index]
-            if begin <= pc < end:
-                return function or None, file, line
+            if self._lines[index][0] <= pc < self._lines[index][1]:
+                return self._lines[index]
+        return None
+
+    def find(self, pc: int) -> tuple[str | None, str | None, int]:
+        """(function, file, line); None and 0 where it says nothing."""
+        found = self._line(pc)
+        if found is not None:
+            return found[3] or None, found[2], found[4]
         at = bisect_right(self._function_begins, pc) - 1
         if at < 0:
             return None, None, 0
         _, file, function = self._functions[at]
         return function or None, file, 0
+
+    def loop(self, pc: int) -> str | None:
+        """The innermost loop around an instruction: file and line of its head."""
+        found = self._line(pc)
+        return None if found is None else found[5]
 
 
 def _ranges(text: str | None) -> list[tuple[int, int]]:
@@ -223,6 +242,7 @@ def _add_sites(target: ImportTarget, known: dict[int, tuple[list[dict[str, Any]]
                     "function": function or row.get("function"),
                     "file": file,
                     "line": line,
+                    "loop": structure.loop(pc) if structure else None,
                     "class": row.get("class"),
                     "kind": row.get("kind"),
                     "stride_bytes": None,  # a class says that there is a stride, not how long it is

@@ -262,7 +262,7 @@ class ImportTarget:
                 continue
             row.update(
                 function=site["function"], file=site["file"], line=site["line"] or 0, kind=site["kind"],
-                stride_bytes=site["stride_bytes"], module=site["module"] or row["module"],
+                stride_bytes=site["stride_bytes"], loop=site.get("loop"), module=site["module"] or row["module"],
                 quality="import" if site["function"] else row["quality"],
             )  # fmt: skip
             row["class"] = site["class"]
