@@ -128,6 +128,12 @@ bench-locality: $(VENV)/.stamp-build ## measure the locality engines, beside oth
 	@tools/ensure-packages gcc g++ valgrind
 	@$(PYTHON) -m venv $(BUILD)/locality-peers && $(BUILD)/locality-peers/bin/pip install -q --disable-pip-version-check numpy libcachesim pycachesim || true
 	@$(BIN)/python benchmarks/locality.py --peer-python $(BUILD)/locality-peers/bin/python --output docs/locality-speed.md $(BENCH_FLAGS)
+	@$(BIN)/python benchmarks/long_capture.py --output docs/locality-speed.md
+
+.PHONY: bench-locality-accuracy
+bench-locality-accuracy: $(VENV)/.stamp-build ## compare sampled traces with whole ones, inferred classes with static ones; writes docs/locality-accuracy.md
+	@tools/ensure-packages clang-19 llvm-19-dev lld-19 binutils
+	@$(BIN)/python benchmarks/locality_accuracy.py --output docs/locality-accuracy.md --check $(BENCH_FLAGS)
 
 .PHONY: docs
 docs: $(VENV)/.stamp-build ## write the generated parts of the documentation

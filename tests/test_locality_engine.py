@@ -276,6 +276,20 @@ def test_footprint_equals_sets(windows: list[list[tuple[int, int, int, int]]], h
             )
 
 
+def test_share_of_constants_and_its_error_come_from_windows() -> None:
+    engine = Footprint()
+    for constants in (10, 30, 20):
+        classes = np.array([1] * constants + [2] * 50, dtype=np.uint8)
+        engine.add(array(np.arange(constants + 50)) * np.uint64(8), classes=classes)
+        engine.end_window()
+    x, y = np.array([60.0, 80.0, 70.0]), np.array([10.0, 30.0, 20.0])
+    ratio = y.sum() / x.sum()
+    found = engine.columns()
+    assert found["window_constant"][0] == pytest.approx(ratio) and found["window_constant_windows"][0] == 3
+    expected = math.sqrt(3 / 2 * (np.diff(y - ratio * x) ** 2).sum() / 2) / x.sum()
+    assert found["window_constant_error"][0] == pytest.approx(expected)
+
+
 def test_error_of_growth_is_that_of_the_ratio_over_windows() -> None:
     engine = Footprint()
     pairs = [(100, 10), (200, 50), (50, 50), (400, 20)]
@@ -284,7 +298,7 @@ def test_error_of_growth_is_that_of_the_ratio_over_windows() -> None:
         engine.end_window()
     x, y = (np.array(column, dtype=float) for column in zip(*pairs, strict=True))
     ratio = y.sum() / x.sum()
-    error = math.sqrt(4 / 3 * ((y - ratio * x) ** 2).sum()) / x.sum()
+    error = math.sqrt(4 / 3 * (np.diff(y - ratio * x) ** 2).sum() / 2) / x.sum()  # neighbours against each other
     found = engine.columns()
     assert found["window_growth"][0] == pytest.approx(ratio) and found["window_growth_error"][0] == pytest.approx(error)
 

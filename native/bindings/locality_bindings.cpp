@@ -118,6 +118,7 @@ nb::dict footprint_columns(const Footprint& self) {
   ratio_columns(columns, "window_growth", rows, [](const auto& r) { return r.growth; });
   ratio_columns(columns, "window_growth_strided", rows, [](const auto& r) { return r.growth_strided; });
   ratio_columns(columns, "window_growth_irregular", rows, [](const auto& r) { return r.growth_irregular; });
+  ratio_columns(columns, "window_constant", rows, [](const auto& r) { return r.constant; });
   columns["window_footprint_sum"] = column<double>(rows, [](const auto& r) { return r.growth.y; });
   return columns;
 }

@@ -57,6 +57,7 @@ void Classes::add(uint32_t stream, std::span<const uint64_t> pcs, std::span<cons
       entry.first = address;
     } else {
       if (address != entry.first) entry.is_constant = false;
+      if (entry.window == window && address == entry.last) ++entry.stays;
       if (entry.window == window && address != entry.last) {
         const uint64_t step = address - entry.last;
         ++entry.steps;
@@ -95,11 +96,19 @@ Classes::Verdict Classes::judge(const Entry& entry) {
   unsigned best = 0;
   for (unsigned k = 1; k < kSteps; ++k)
     if (entry.times[k] > entry.times[best]) best = k;
-  if (entry.steps == 0) return verdict;
-  verdict.stride_bytes = static_cast<int64_t>(entry.step[best]);
-  verdict.share = static_cast<double>(entry.times[best]) / static_cast<double>(entry.steps);
+  if (entry.steps + entry.stays == 0) return verdict;
+  if (entry.steps > 0) {
+    verdict.stride_bytes = static_cast<int64_t>(entry.step[best]);
+    verdict.share = static_cast<double>(entry.times[best]) / static_cast<double>(entry.steps);
+  }
   // Two addresses make one step, which is always equal to itself.
-  if (entry.steps >= 2 && verdict.share >= kStridedShare) verdict.kind = AccessClass::kStrided;
+  if (entry.steps >= 2 && verdict.share >= kStridedShare) {
+    verdict.kind = AccessClass::kStrided;
+  } else if (static_cast<double>(entry.stays) >= kStayingShare * static_cast<double>(entry.steps + entry.stays)) {
+    verdict.kind = AccessClass::kStrided;
+    verdict.stride_bytes = 0;
+    verdict.share = static_cast<double>(entry.stays) / static_cast<double>(entry.steps + entry.stays);
+  }
   return verdict;
 }
 

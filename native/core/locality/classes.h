@@ -2,8 +2,12 @@
 //
 //   constant   all accesses of the instruction in a thread go to one address
 //   strided    at least kStridedShare of the steps between its consecutive accesses are equal; steps of 0 (the same
-//              address again) are not looked at, nor the step into another window
+//              address again) are not looked at, nor the step into another window. Or at least kStayingShare of all
+//              steps are 0: the address stays in the loop around it, and an outer one moves it
 //   irregular  the rest
+//
+// Half of the steps are enough: a walk through short rows (an adjacency list, a sparse matrix) jumps at the end of each,
+// and addresses without order have no step that comes again.
 //
 // Loads and stores of one instruction are two instructions here. What was seen once has one address.
 #pragma once
@@ -18,7 +22,7 @@ namespace memlens::locality {
 
 class Classes {
  public:
-  static constexpr double kStridedShare = 0.8;
+  static constexpr double kStridedShare = 0.5, kStayingShare = 0.75;
   struct Verdict {
     uint64_t pc = 0, accesses = 0;
     int64_t stride_bytes = 0;  // the most frequent step
@@ -40,7 +44,7 @@ class Classes {
  private:
   static constexpr unsigned kSteps = 4;
   struct Entry {
-    uint64_t pc = 0, first = 0, last = 0, accesses = 0, steps = 0;
+    uint64_t pc = 0, first = 0, last = 0, accesses = 0, steps = 0, stays = 0;
     uint64_t step[kSteps] = {}, times[kSteps] = {};
     uint32_t stream = 0, window = 0;
     bool is_used = false, is_store = false, is_constant = true;

@@ -179,6 +179,7 @@ void Footprint::end_window() {
       sums_[group].all.add(x, static_cast<double>(seen[group].all + (counts.constants_of_window > 0)));
       sums_[group].strided.add(x, static_cast<double>(seen[group].strided));
       sums_[group].irregular.add(x, static_cast<double>(seen[group].irregular));
+      sums_[group].constant.add(x, static_cast<double>(counts.constants_of_window));
       counts.constants_of_window = counts.accesses_of_window = 0;
     }
   }
@@ -204,6 +205,7 @@ std::vector<FootprintRow> Footprint::rows() const {
       row.growth = sums_[group].all;
       row.growth_strided = sums_[group].strided;
       row.growth_irregular = sums_[group].irregular;
+      row.constant = sums_[group].constant;
     }
   }
   for (const Entry& entry : table_) {
@@ -228,6 +230,7 @@ void Footprint::merge(const Footprint& other) {
     sums_[group].all.merge(other.sums_[group].all);
     sums_[group].strided.merge(other.sums_[group].strided);
     sums_[group].irregular.merge(other.sums_[group].irregular);
+    sums_[group].constant.merge(other.sums_[group].constant);
   }
   for (const Entry& entry : other.table_) {
     if (entry.group == kNone) continue;

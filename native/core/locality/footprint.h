@@ -35,6 +35,7 @@ struct FootprintRow {
   uint64_t bytes = 0, lines = 0;
   // Of windows: F, F_str and F_irr over kappa · A; F's own sums give its mean.
   Ratio growth, growth_strided, growth_irregular;
+  Ratio constant;  // A_const over kappa · A
 
   uint64_t footprint() const { return addresses + (constants > 0); }
 };
@@ -106,7 +107,7 @@ class Footprint {
   std::vector<uint32_t> open_groups_;
   std::vector<uint64_t> open_places_;  // entries that the window has touched
   struct Sums {
-    Ratio all, strided, irregular;
+    Ratio all, strided, irregular, constant;
   };
   std::vector<Sums> sums_;
 };

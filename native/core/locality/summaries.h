@@ -14,31 +14,44 @@
 namespace memlens::locality {
 
 // A ratio Y / X over windows: windows are what was drawn, so its error comes from how they differ.
-//   s = sqrt(m / (m - 1) · Σ (y - R x)²) / X,   R = Y / X,   m windows with x > 0
+//   s = sqrt(m / (m - 1) · Σ (e_i - e_(i-1))² / 2) / X,   e = y - R x,   R = Y / X,   m windows with x > 0
+// One window is drawn in each period, so slow changes of the program are in every sample alike and are no error:
+// neighbours are compared (successive differences), not each with the mean. Where neighbours have nothing to do with
+// each other both are the same.
 struct Ratio {
   uint64_t windows = 0;
-  double x = 0, y = 0, xx = 0, xy = 0, yy = 0;
+  double x = 0, y = 0;
 
+  // Adds what another thread's windows have: its neighbours stay its own.
   void merge(const Ratio& other) {
     windows += other.windows;
-    x += other.x, y += other.y, xx += other.xx, xy += other.xy, yy += other.yy;
+    pairs_ += other.pairs_;
+    x += other.x, y += other.y, xx_ += other.xx_, xy_ += other.xy_, yy_ += other.yy_;
   }
   void add(double window_x, double window_y) {
     if (window_x == 0 && window_y == 0) return;
-    ++windows;
+    if (windows++ > 0) {
+      const double dx = window_x - last_x_, dy = window_y - last_y_;
+      ++pairs_;
+      xx_ += dx * dx;
+      xy_ += dx * dy;
+      yy_ += dy * dy;
+    }
+    last_x_ = window_x, last_y_ = window_y;
     x += window_x;
     y += window_y;
-    xx += window_x * window_x;
-    xy += window_x * window_y;
-    yy += window_y * window_y;
   }
   double value() const { return x > 0 ? y / x : std::numeric_limits<double>::quiet_NaN(); }
   double error() const {
-    if (windows < 2 || x <= 0) return std::numeric_limits<double>::quiet_NaN();
+    if (pairs_ == 0 || x <= 0) return std::numeric_limits<double>::quiet_NaN();
     const double r = y / x, m = static_cast<double>(windows);
-    const double squares = yy - 2 * r * xy + r * r * xx;
-    return std::sqrt(std::max(0.0, squares) * m / (m - 1)) / x;
+    const double squares = yy_ - 2 * r * xy_ + r * r * xx_;
+    return std::sqrt(std::max(0.0, squares) / (2 * static_cast<double>(pairs_)) * m) / x;
   }
+
+ private:
+  uint64_t pairs_ = 0;
+  double xx_ = 0, xy_ = 0, yy_ = 0, last_x_ = 0, last_y_ = 0;
 };
 
 // Bin 0 holds 0; bin k holds 2^(k-1) ≤ value < 2^k.

@@ -9,6 +9,7 @@ One file is one analysis with a DESCRIPTOR; `findings/` holds one file a finding
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .. import registry
@@ -36,11 +37,11 @@ def locality(capture: Capture, **options: Any) -> Result:
     return analyse(capture, **options)
 
 
-def run_all(capture: Capture) -> dict[str, Result]:
-    """Every analysis of one capture that this one has data for, by name."""
+def run_all(capture: Capture, options: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Result]:
+    """Every analysis of one capture that this one has data for, by name; `options` by the name of the analysis."""
     kinds = capture.kinds()
     return {
-        name: descriptor.run(capture)
+        name: descriptor.run(capture, **(options or {}).get(name, {}))
         for name, descriptor in registry.all_of("analysis").items()
         if descriptor.captures == 1 and descriptor.in_report and all(need in kinds for need in descriptor.needs)
     }
@@ -55,14 +56,33 @@ def check_findings(capture: Capture, results: dict[str, Result]) -> list[Finding
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
-def report(capture: Capture) -> Report:
-    """Runs everything that the capture has data for."""
+def _named(progress: Callable[[int, int, str], None] | None, name: str) -> Callable[[int, int], None] | None:
+    return None if progress is None else lambda done, total: progress(done, total, name)
+
+
+def report(
+    capture: Capture, *, memory_limit_bytes: int | None = None, progress: Callable[[int, int, str], None] | None = None
+) -> Report:
+    """Runs everything that the capture has data for.
+
+    Parameters
+    ----------
+    memory_limit_bytes
+        For the engines whose memory grows with the data of the program; what does not fit is left out with a note.
+    progress
+        Called with (accesses done, accesses in all, name of the analysis) by those that read every access.
+    """
     import os
 
     from ..errors import NoDataError
     from ..results import Report
 
-    results = run_all(capture)
+    options: dict[str, dict[str, Any]] = {}
+    for name in ("locality", "caches") if progress is not None else ():
+        options[name] = {"progress": _named(progress, name)}
+    if memory_limit_bytes is not None:
+        options.setdefault("locality", {})["memory_limit_bytes"] = memory_limit_bytes
+    results = run_all(capture, options)
     if not results:
         raise NoDataError(
             f"{capture.path} holds no measurements",

@@ -16,6 +16,7 @@ from ..registry import AnalysisDescriptor, Option
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..capture.locality import ThreadAccesses
     from ..capture.reader import Capture
     from ..results import Result
 
@@ -72,6 +73,7 @@ def cache_model(
     stride: bool = False,
     most_accesses: int = MOST_ACCESSES,
     progress: Callable[[int, int], None] | None = None,
+    accesses: ThreadAccesses | None = None,
 ) -> Result:
     """Misses of each level by group, from the accesses in windows.
 
@@ -87,6 +89,8 @@ def cache_model(
         Prefetchers into the second level.
     most_accesses
         Accesses after these are left out, and the result says so.
+    accesses
+        Others than all of the capture: `memlens.capture.drawing`.
     """
     from ..capture.locality import CacheModel, ThreadAccesses, by_time, interleaved
     from ..results import Quality, Result
@@ -97,7 +101,7 @@ def cache_model(
             f"misses cannot be grouped by {by!r}", hint='one or two, for example by=("function", "object")'
         )
     chosen = tuple(levels) if levels is not None else machine_levels(capture)
-    accesses = ThreadAccesses(capture)
+    accesses = ThreadAccesses(capture) if accesses is None else accesses
     dimensions = [named_dimension(accesses, name) for name in by]
     pair = _Pair(dimensions[0], dimensions[1]) if len(dimensions) == 2 else None
     cores = min(MOST_CORES, max(1, len(accesses.streams)))

@@ -10,6 +10,10 @@ F counts unique addresses, all constants together as one.
     growth  = F / (kappa · A)                                   Eq. 4
     growth_memgaze = F / A                                      what MemGaze's tool prints: constants left out
 
+Windows are what was drawn, so errors come from how they differ: a ratio of sums over windows has the usual error of a ratio estimate
+(native/core/locality/summaries.h), and ``*_low`` to ``*_high`` holds the value that all windows of the program would give in 95 of
+100 samples. What windows cannot show has no interval: see the table ``reuse_intervals``.
+
 D has three forms: the distance of a reuse, in blocks between two accesses to a block (exact, within windows); the blocks of a
 window; and the blocks expected from one window's start to the next one's (estimated from growth).
 """
@@ -21,7 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import MemoryLimitError, UsageError
 from ..registry import AnalysisDescriptor, Option
+from ._confidence import interval
 from ._groups import RANGE_BYTES
+from ._observable import reuse_intervals
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,6 +58,7 @@ def locality(
     range_bytes: int = RANGE_BYTES,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    accesses: ThreadAccesses | None = None,
 ) -> Result:
     """Footprint, growth, classes and reuse of the accesses in windows.
 
@@ -72,11 +79,13 @@ def locality(
         For ``range``: pairs of addresses (the second not included), or else all ranges of this size, a power of two.
     progress
         Called with (accesses done, accesses in all).
+    accesses
+        Others than all of the capture: `memlens.capture.drawing`.
 
     Returns
     -------
     Result
-        Tables ``by_…``, ``reuse_distances`` (histogram), ``miss_curve`` and ``heat_map``. Reuse is that of each thread for
+        Tables ``by_…``, ``reuse_distances`` (histogram), ``reuse_intervals`` (what windows can show), ``miss_curve`` and ``heat_map``. Reuse is that of each thread for
         itself, among all its accesses. In windows, ``unobservable`` accesses are their window's first to a block: when the block
         was used before is not known, and they are in no distance.
     """
@@ -87,13 +96,12 @@ def locality(
         raise UsageError(f"a line of {line_bytes} bytes is not a power of two", hint="for example line_bytes=64")
     asked = [by] if isinstance(by, str) else list(by)
     names = list(dict.fromkeys(["program", *(part if isinstance(part, str) else ",".join(part) for part in asked)]))
-    accesses = ThreadAccesses(capture)
+    accesses = ThreadAccesses(capture) if accesses is None else accesses
     dimensions = {name: named_dimension(accesses, name, ranges=ranges, range_bytes=range_bytes) for name in names}
     classes = Classifier(accesses, site_classes)
-    units = capture.windows.units
-    executed, recorded = int(units.executed.sum()), accesses.recorded
+    executed, recorded = int(accesses.unit_executed.sum()), accesses.recorded
     implied = accesses.implied_constants
-    whole = recorded + int(implied.sum()) >= executed
+    whole = accesses.is_whole
     count = max(1, len(accesses.streams))
     streams = [
         LocalityStream(
@@ -119,7 +127,7 @@ def locality(
     except MemoryError as error:
         raise MemoryLimitError(
             f"{error} ({memory_limit_bytes:,} for {count} threads)",
-            hint="allow more with memory_limit_bytes=, use a larger line_bytes=, or record windows instead of everything",
+            hint="allow more with memory_limit_bytes= (memlens report --memory), use a larger line_bytes=, or record windows instead of everything",
         ) from None
     for stream in streams:
         stream.finish()
@@ -196,6 +204,7 @@ def _result(
     program = tables["by_program"].to_pylist()
     total = program[0] if program else {}
     tables["reuse_distances"] = _distances(merged)
+    tables["reuse_intervals"] = reuse_intervals(merged, accesses.unit_recorded, whole=whole)
     tables["miss_curve"] = _miss_curve(merged, line_bytes, whole=whole)
     tables["heat_map"] = _heat(merged, capture)
     figures = {
@@ -249,7 +258,13 @@ def _rows(
             continue
         row = dict(zip(dimension.names, key, strict=True))
         row.update(
-            _footprint_row({n: v[at] for n, v in footprint.items()}, reuse["executed"][at], kappa_implied, whole)
+            _footprint_row(
+                {n: v[at] for n, v in footprint.items()},
+                reuse["executed"][at],
+                reuse["accesses"][at],
+                kappa_implied,
+                whole,
+            )
         )
         row.update(_reuse_row({n: v[at] for n, v in reuse.items()}, windows, executed, whole))
         row["recorded"] = reuse["accesses"][at]
@@ -263,10 +278,13 @@ def _rows(
     return sorted(rows, key=lambda row: -row["executed"])
 
 
-def _footprint_row(f: dict[str, Any], executed: float, kappa_implied: float, whole: bool) -> dict[str, Any]:
+def _footprint_row(
+    f: dict[str, Any], executed: float, recorded: int, kappa_implied: float, whole: bool
+) -> dict[str, Any]:
     a, constants = f["accesses"], f["constants"]
     made = (a + constants) * kappa_implied  # kappa · A
-    rho = 1.0 if whole else executed / made if made else None
+    # `executed` and `recorded` both leave implied constants out: the ratio is that of kappa · A.
+    rho = 1.0 if whole else executed / recorded if recorded else None
     f_total = f["footprint"]
     moving = f["addresses_strided"] + f["addresses_irregular"]
     return {
@@ -274,6 +292,7 @@ def _footprint_row(f: dict[str, Any], executed: float, kappa_implied: float, who
         "accesses": a,
         "constants": constants,
         "constant_percent": 100 * constants / (a + constants) if a + constants else None,
+        **_constant_interval(f, whole),
         "kappa": made / a if a else None,
         "rho": rho,
         "footprint": f_total,
@@ -293,25 +312,52 @@ def _footprint_row(f: dict[str, Any], executed: float, kappa_implied: float, who
         "growth_memgaze": f_total / a if a else None,
         "strided_percent": 100 * f["addresses_strided"] / moving if moving else None,
         "irregular_percent": 100 * f["addresses_irregular"] / moving if moving else None,
-        "window_growth": f_total / made if whole and made else _known(f["window_growth"]),
-        "window_growth_error": 0.0 if whole else _known(f["window_growth_error"]),
         "windows": 1 if whole else f["window_growth_windows"],
+        **_ratio("window_growth", f, whole, f_total, made),
+        **_ratio("window_growth_strided", f, whole, f["addresses_strided"], made),
+        **_ratio("window_growth_irregular", f, whole, f["addresses_irregular"], made),
         "window_footprint": float(f_total) if whole
         else f["window_footprint_sum"] / f["window_growth_windows"] if f["window_growth_windows"] else None,
     }  # fmt: skip
+
+
+def _ratio(name: str, f: dict[str, Any], whole: bool, part: float, of: float) -> dict[str, Any]:
+    """A ratio over windows, its standard error and its interval; of a whole trace the ratio itself."""
+    if whole:
+        value = part / of if of else None
+        return {name: value, f"{name}_error": 0.0, f"{name}_low": value, f"{name}_high": value}
+    value, error = _known(f[name]), _known(f[f"{name}_error"])
+    low, high = interval(value, error, f[f"{name}_windows"])
+    return {name: value, f"{name}_error": error, f"{name}_low": low, f"{name}_high": high}
+
+
+def _constant_interval(f: dict[str, Any], whole: bool) -> dict[str, float | None]:
+    a, constants = f["accesses"], f["constants"]
+    low = high = constants / (a + constants) if a + constants else None
+    if not whole:
+        low, high = interval(low, _known(f["window_constant_error"]), f["window_constant_windows"])
+    return {
+        "constant_percent_low": None if low is None else 100 * low,
+        "constant_percent_high": None if high is None else min(100.0, 100 * high),
+    }
 
 
 def _reuse_row(r: dict[str, Any], windows: int, executed: int, whole: bool) -> dict[str, Any]:
     reuses = r["distance_count"]
     unobservable = 0 if whole else r["first"] + r["earlier"]
     new = _known(r["new_blocks"])
+    mean = r["distance_sum"] / reuses if reuses else None
+    error = 0.0 if whole and reuses else _known(r["mean_distance_error"])
+    low, high = (mean, mean) if whole else interval(mean, error, r["mean_distance_windows"])
     return {
         "reuses": reuses,
         "first_accesses": r["first"],
         "unobservable": unobservable,
         "unobservable_percent": 100 * unobservable / r["accesses"],
-        "reuse_distance_mean": r["distance_sum"] / reuses if reuses else None,
-        "reuse_distance_error": 0.0 if whole and reuses else _known(r["mean_distance_error"]),
+        "reuse_distance_mean": mean,
+        "reuse_distance_error": error,
+        "reuse_distance_low": low,
+        "reuse_distance_high": high,
         "reuse_distance_min": r["distance_min"] if reuses else None,
         "reuse_distance_max": r["distance_max"] if reuses else None,
         "reuse_interval_mean": r["interval_sum"] / reuses if reuses else None,
@@ -325,14 +371,17 @@ def _reuse_row(r: dict[str, Any], windows: int, executed: int, whole: bool) -> d
 
 FIELDS: dict[str, str] = {
     "executed": "double", "share": "double", "recorded": "uint64", "accesses": "uint64", "constants": "uint64",
-    "constant_percent": "double", "kappa": "double", "rho": "double", "footprint": "uint64", "footprint_strided": "uint64",
+    "constant_percent": "double", "constant_percent_low": "double", "constant_percent_high": "double", "kappa": "double", "rho": "double", "footprint": "uint64", "footprint_strided": "uint64",
     "footprint_irregular": "uint64", "footprint_estimated": "double", "footprint_strided_estimated": "double",
     "footprint_irregular_estimated": "double", "footprint_bytes": "uint64", "footprint_lines": "uint64",
     "captures": "uint64", "survivals": "uint64", "growth": "double", "growth_strided": "double",
     "growth_irregular": "double", "growth_memgaze": "double", "strided_percent": "double", "irregular_percent": "double",
-    "window_growth": "double", "window_growth_error": "double", "windows": "uint64", "window_footprint": "double",
+    "windows": "uint64", "window_footprint": "double",
+    **{f"{name}{end}": "double" for name in ("window_growth", "window_growth_strided", "window_growth_irregular")
+       for end in ("", "_error", "_low", "_high")},
     "reuses": "uint64", "first_accesses": "uint64", "unobservable": "uint64", "unobservable_percent": "double",
-    "reuse_distance_mean": "double", "reuse_distance_error": "double", "reuse_distance_min": "uint64",
+    "reuse_distance_mean": "double", "reuse_distance_error": "double", "reuse_distance_low": "double",
+    "reuse_distance_high": "double", "reuse_distance_min": "uint64",
     "reuse_distance_max": "uint64", "reuse_interval_mean": "double", "reuse_interval_min": "uint64",
     "reuse_interval_max": "uint64", "blocks_of_window": "double", "blocks_between_windows_estimated": "double",
     "class_origin": "string", "under_sampled": "bool",

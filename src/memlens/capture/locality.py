@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
@@ -157,6 +158,22 @@ class ThreadAccesses:
         np.add.at(implied, whose[drawn], windows.columns["implied_constant"][drawn].astype(np.uint64))
         return implied
 
+    @cached_property
+    def unit_executed(self) -> Any:
+        """Accesses that each window (unit) stands for."""
+        return self.capture.windows.units.executed
+
+    @cached_property
+    def unit_recorded(self) -> Any:
+        """Accesses that each window (unit) has, without constants that are left out."""
+        import numpy as np
+
+        units, columns = self.capture.windows.units, self.capture.windows.columns
+        drawn = units.of_window != NO_UNIT
+        recorded = np.zeros(len(units.executed), dtype=np.int64)
+        np.add.at(recorded, units.of_window[drawn], columns["recorded"][drawn].astype(np.int64))
+        return recorded
+
     @property
     def recorded(self) -> int:
         return int(self.capture.windows.columns["recorded"].sum())
@@ -170,9 +187,11 @@ class ThreadAccesses:
 
 class Classifier:
     """The class of each access: what is known of its code beforehand (table ``sites``, or `site_classes` by module), else from the addresses
-    of its instruction."""
+    of its instruction. With `ignore_static` always from the addresses."""
 
-    def __init__(self, accesses: ThreadAccesses, site_classes: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, accesses: ThreadAccesses, site_classes: Mapping[str, Any] | None = None, *, ignore_static: bool = False
+    ) -> None:
         import numpy as np
 
         self._accesses = accesses
@@ -182,15 +201,17 @@ class Classifier:
         self.inferred_accesses = 0
         strings = accesses.capture.strings()
         self._modules = {key: strings.get(key, "") for key in set(accesses.capture.windows.columns["module"].tolist())}
+        # Numbers of strings may be large: modules get small ones, 0 for windows without.
+        self._module_numbers = {key: at + 1 if key else 0 for at, key in enumerate(sorted(self._modules))}
         names = accesses.capture.table("sites").column("class").to_pylist()
         self._of_code = np.array(
             [CLASSES.index(name) if name in CLASSES else 0 for name in names] + [0], dtype=np.uint8
         )
-        self._has_static = bool(self._of_code.any())
+        self._has_static = bool(self._of_code.any()) and not ignore_static
         for batch in accesses:
             if self._module(batch) in self._site_classes:
                 continue
-            unknown = self._static(batch) == 0
+            unknown = self.static_of(batch) == 0
             if unknown.all():
                 self._inferred.add(batch.stream, self._keys(batch), batch.address, batch.is_store, batch.unit)
             elif unknown.any():
@@ -202,7 +223,7 @@ class Classifier:
                     batch.unit[unknown],
                 )
 
-    def _static(self, batch: AccessBatch) -> Any:
+    def static_of(self, batch: AccessBatch) -> Any:
         """Class of each access as its code has it, 0 = not classed."""
         import numpy as np
 
@@ -220,7 +241,7 @@ class Classifier:
         """Instructions, or sites with their module above: a site's number is small."""
         import numpy as np
 
-        module = self._module_id(batch)
+        module = self._module_numbers[self._module_id(batch)]
         return batch.pc if module == 0 else batch.pc | np.uint64(module << 40)
 
     def __call__(self, batch: AccessBatch) -> Any:
@@ -231,7 +252,7 @@ class Classifier:
             known = batch.pc < len(table)
             self.static_accesses += int(known.sum())
             return np.where(known, table[np.where(known, batch.pc, np.uint64(0))], np.uint8(0))
-        classes = self._static(batch)
+        classes = self.static_of(batch)
         unknown = classes == 0
         n_unknown = int(unknown.sum())
         self.inferred_accesses += n_unknown

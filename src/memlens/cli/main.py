@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "zoom": "follow hot, badly reused accesses down, over memory or over time",
     "suggest": "rank functions as candidates for regions",
     "verify": "judge claimed counts of accesses by the emulator's exact ones",
+    "validate": "judge figures of sampled traces by a capture with every access",
     "calibrate": "measure this machine's peaks of bandwidth and latency, once",
     "doctor": "what this machine can measure, why not, and what to type",
     "config": "where memlens.h and the libraries for other programs are",

@@ -13,7 +13,51 @@ EXAMPLES = """\
   memlens report run.memlens                      summary in the terminal
   memlens report run.memlens --html run.html      one page that opens without a network
   memlens report run.memlens --json | jq .findings
+  memlens report run.memlens --memory 2GiB        bounds the memory of reuse and footprints
 """
+
+
+UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+LEAST_MEMORY_BYTES = 1 << 20
+
+
+def memory_bytes(text: str) -> int:
+    """A size as people write it, in powers of 1,024.
+
+    >>> memory_bytes("2GiB"), memory_bytes("512M"), memory_bytes("1.5g")
+    (2147483648, 536870912, 1610612736)
+    """
+    import argparse
+    import re
+
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:ib|b)?", text.strip().lower())
+    value = int(float(found[1]) * UNITS[found[2]]) if found else 0
+    if value < LEAST_MEMORY_BYTES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size of at least 1 MiB; write 2GiB or 512MiB")
+    return value
+
+
+def write_whole(path: Path, text: str) -> None:
+    """The file is there whole or, after Ctrl-C or an error, as it was before."""
+    import contextlib
+    import os
+
+    partial = path.with_name(f".{path.name}.partial")
+    # A pipe or /dev/stdout is written as it is: it cannot be replaced.
+    target = partial if not path.exists() or path.is_file() else path
+    try:
+        target.write_text(text)
+        if target is partial:
+            os.replace(partial, path)
+    except BaseException as error:
+        if target is partial:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise OutputError(
+                f"cannot write {path}: {os_reason(error)}", hint="give another place to --html"
+            ) from error
+        raise
 
 
 def main(arguments: list[str]) -> int:
@@ -21,15 +65,18 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("capture", help="capture directory")
     parser.add_argument("--html", metavar="FILE", help="write a self-contained page instead")
     parser.add_argument("--json", action="store_true", help="print everything as JSON instead")
+    parser.add_argument(
+        "--memory", type=memory_bytes, metavar="SIZE", help="memory for reuse and footprints, for example 2GiB (4GiB)"
+    )
     parser.add_argument("--rows", type=int, default=10, metavar="N", help="rows a table (10)")
     options = parser.parse_intermixed_args(arguments)
     from .. import analyses
     from ..capture.reader import open_capture
-    from .progress import spinning
+    from .progress import Progress
 
-    with spinning(f"reading {options.capture}"):
+    with Progress(f"reading {options.capture}") as progress:
         capture = open_capture(options.capture)
-        report = analyses.report(capture)
+        report = analyses.report(capture, memory_limit_bytes=options.memory, progress=progress.update)
     if options.json:
         json.dump(report.to_json(), sys.stdout, indent=1, default=str)
         sys.stdout.write("\n")
@@ -38,12 +85,7 @@ def main(arguments: list[str]) -> int:
         from ..present import html
 
         page = html.render(report)
-        try:
-            Path(options.html).write_text(page)
-        except OSError as error:
-            raise OutputError(
-                f"cannot write {options.html}: {os_reason(error)}", hint="give another place to --html"
-            ) from error
+        write_whole(Path(options.html), page)
         sys.stdout.write(
             f"wrote {options.html} ({len(page) >> 10} KiB)\nnext: open it in a browser: xdg-open {options.html}\n"
         )
