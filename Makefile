@@ -123,6 +123,11 @@ bench-import: $(VENV)/.stamp-build ## measure how fast lackey traces are importe
 	@tools/ensure-packages gcc valgrind zstd
 	@$(BIN)/python benchmarks/importing.py --memlens $(BIN)/memlens --output docs/import-speed.md
 
+.PHONY: case-studies
+case-studies: $(VENV)/.stamp-build ## make the tables of the MemGaze paper's case studies from workloads; writes docs/case-studies.md
+	@tools/ensure-packages clang-19 llvm-19-dev lld-19
+	@$(BIN)/python benchmarks/case_studies.py --output docs/case-studies.md $(BENCH_FLAGS)
+
 .PHONY: bench-locality
 bench-locality: $(VENV)/.stamp-build ## measure the locality engines, beside other cache simulators; writes docs/locality-speed.md
 	@tools/ensure-packages gcc g++ valgrind

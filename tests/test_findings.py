@@ -12,6 +12,7 @@ import pytest
 from builders import CaptureBuilder
 from conftest import MEMLENS, ROOT, needs_faults, needs_root, run_memlens, workload_path
 from count_tools import compile_counted
+from emulate_tools import build, needs_emulation, needs_x86
 
 import memlens
 from memlens import registry
@@ -55,6 +56,17 @@ COUNTED_CASES = [
 """Those of programs that count for themselves: memlens cc."""
 CALIBRATED_CASES = [("far_from_peak", ["linked_sum"], ["linked_sum", "--in-order"])]
 """Those that need the machine's peaks, too."""
+LOCALITY_CASES = [
+    ("few_bytes_used", ["field_walk", "--passes", "10"], ["field_walk", "--passes", "10", "--split"]),
+    ("set_conflicts", ["set_conflicts", "--passes", "8"], ["set_conflicts", "--passes", "8", "--padded"]),
+    ("pointer_chase", ["linked_sum", "--n", "40000", "--iterations", "5"], ["linked_sum", "--n", "40000", "--iterations", "5", "--in-order"]),
+    ("just_above_cache", ["working_set", "--kib", "LEVEL1*5/4", "--passes", "60"],
+     ["working_set", "--kib", "LEVEL1*5/4", "--passes", "60", "--blocked"]),
+    ("false_sharing", ["false_sharing", "--iterations", "1"], ["false_sharing", "--iterations", "1", "--padded"]),
+    ("reloaded_value", ["reloaded_value", "--passes", "10"], ["reloaded_value", "--passes", "10", "--local"]),
+    ("sparse_hot_object", ["scattered_field", "--events", "100000"], ["scattered_field", "--events", "100000", "--dense"]),
+]  # fmt: skip
+"""Those of every capture that holds accesses: emulated, and traced (memlens cc --memlens=trace)."""
 needs_emulate = pytest.mark.skipif(
     not registry.all_of("collector")["emulate"].available, reason="the collector emulate comes in a later version"
 )
@@ -95,6 +107,133 @@ def test_bad_workload_and_good_twin_counted(
     assert finding.remedy and finding.claim
     assert run_query(capture, finding.evidence["sql"]).num_rows > 0
     assert name not in findings_of(record(program, *good[1:]))
+
+
+def sized(command: list[str]) -> list[str]:
+    """Sizes of this machine's first cache put in, in KiB."""
+    kib = (
+        next(
+            (cache["bytes"] for cache in machine.caches() if cache["level"] == 1 and cache["type"] == "data"), 32 << 10
+        )
+        >> 10
+    )
+    return [str(kib * 5 // 4 // 4 * 4) if word == "LEVEL1*5/4" else word for word in command]
+
+
+def assert_told_once(captures: list[memlens.Capture], name: str) -> None:
+    """Told of the first capture, with figures; of the second, the good twin, no finding on locality is."""
+    bad, good = (memlens.analyses.report(capture) for capture in captures)
+    told = [finding for finding in bad.findings if finding.name == name]
+    assert len(told) == 1, [finding.claim for finding in bad.findings]
+    assert told[0].remedy and any(character.isdigit() for character in told[0].claim)
+    assert run_query(captures[0], told[0].evidence["sql"]).num_rows > 0
+    about_locality = {case[0] for case in LOCALITY_CASES}
+    # The padded counters are still loaded again and again: that is what the workload is for.
+    allowed = {"reloaded_value"} if name == "false_sharing" else set()
+    assert not {finding.name for finding in good.findings} & about_locality - allowed, [f.claim for f in good.findings]
+
+
+@needs_emulate
+@pytest.mark.parametrize(("name", "bad", "good"), LOCALITY_CASES, ids=[case[0] for case in LOCALITY_CASES])
+def test_locality_findings_of_emulated_programs(record: Record, name: str, bad: list[str], good: list[str]) -> None:
+    if shutil.which("qemu-x86_64") is None:
+        pytest.skip("no qemu-user; to run: sudo apt-get install qemu-user")
+    both = [
+        record(workload_path(command[0]), *sized(command[1:]), options=("--emulate=full",)) for command in (bad, good)
+    ]
+    assert_told_once(both, name)
+
+
+@pytest.mark.parametrize(("name", "bad", "good"), LOCALITY_CASES, ids=[case[0] for case in LOCALITY_CASES])
+def test_locality_findings_of_traced_programs(
+    record: Record, tmp_path: Path, name: str, bad: list[str], good: list[str]
+) -> None:
+    source = ROOT / "workloads" / f"{bad[0]}.c"
+    program = compile_counted(source, tmp_path / bad[0], "--memlens=trace")
+    both = [record(program, *sized(command[1:]), options=("--trace=full,on-full=wait",)) for command in (bad, good)]
+    assert_told_once(both, name)
+
+
+def test_an_unrolled_chase_by_index_is_counted_whole(record: Record, tmp_path: Path) -> None:
+    """A lap over 1 MiB of nodes of 64 bytes has 16,384 steps; the compiler unrolls the loop and knows one copy as a chase."""
+    program = compile_counted(ROOT / "workloads" / "pointer_chase.c", tmp_path / "p", "--memlens=trace")
+    capture = record(program, "--mib", "1", "--iterations", "5", options=("--trace=full,on-full=wait",))
+    told = [finding for finding in memlens.analyses.report(capture).findings if finding.name == "pointer_chase"]
+    assert [(one.evidence["executed"], one.evidence["dependence"]) for one in told] == [(5 * 16_384, "static")]
+    assert told[0].evidence["miss_share"] > 0.9
+
+
+COUNTERS = """
+#include <pthread.h>
+struct pair { volatile long left, right; };
+_Alignas(64) static struct pair pairs[128];
+static pthread_barrier_t ready;
+static void *count(void *right) {
+  pthread_barrier_wait(&ready);
+  for (long i = 0; i < 400000; i++) { if (right) pairs[1].right += i; else pairs[1].left += i; }
+  return 0;
+}
+int main(void) {
+  pthread_t threads[2];
+  pthread_barrier_init(&ready, 0, 2);
+  for (long t = 0; t < 2; t++) pthread_create(&threads[t], 0, count, (void *)t);
+  for (int t = 0; t < 2; t++) pthread_join(threads[t], 0);
+  return pairs[1].left != pairs[1].right;
+}
+"""
+
+
+@needs_emulation
+def test_false_sharing_names_the_fields_of_static_variables(tmp_path: Path, record: Record) -> None:
+    program = build(tmp_path, "counters", COUNTERS, "-O1")
+    capture = record(program, options=("--emulate=full",))
+    told = [finding for finding in memlens.analyses.report(capture).findings if finding.name == "false_sharing"]
+    assert [one.evidence["object"] for one in told] == ["pairs"]
+    assert {told[0].evidence["bytes"], told[0].evidence["other_bytes"]} == {
+        "pairs[1]: left (0-7)",
+        "pairs[1]: right (8-15)",
+    }
+
+
+POINTERS = """
+#include <stdlib.h>
+#include <string.h>
+struct node { struct node *next; long value; long more[6]; };
+enum { N = 40000 };
+static struct node nodes[N];
+static struct node *order[N];
+__attribute__((noinline)) static long list(const struct node *at) { long s = 0; for (; at; at = at->next) s += at->value; return s; }
+__attribute__((noinline)) static long fields(struct node **all) {
+  long s = 0;
+  for (long i = 0; i < N; i++) { long v; __asm__ volatile("mov (%1), %0; mov 8(%0), %0" : "=&r"(v) : "r"(&all[i]) : "memory"); s += v; }
+  return s;
+}
+int main(int argc, char **argv) {
+  int scattered = !strcmp(argv[1], "scattered"), through = !strcmp(argv[1], "array");
+  long s = 0;
+  for (long i = 0; i < N; i++) order[i] = &nodes[i];
+  for (unsigned long i = N - 1, r = 1; (scattered || through) && i; i--) {
+    r = r * 6364136223846793005ul + 1442695040888963407ul;
+    unsigned long j = (r >> 33) % (i + 1);
+    struct node *kept = order[i];
+    order[i] = order[j];
+    order[j] = kept;
+  }
+  for (long i = 0; i < N; i++) { order[i]->next = i + 1 < N ? order[i + 1] : 0; order[i]->value = i; }
+  for (int k = 0; k < 6; k++) s += through ? fields(order) : list(order[0]);
+  return s != 6L * N * (N - 1) / 2;
+}
+"""
+
+
+@needs_emulation
+@needs_x86
+@pytest.mark.parametrize(("how", "told"), [("scattered", True), ("in-order", False), ("array", False)])
+def test_only_scattered_lists_are_chases(tmp_path: Path, record: Record, how: str, told: bool) -> None:
+    """A list in the order of memory is strided. A pointer that an array gave is loaded through its own register, and is no chase."""
+    program = build(tmp_path, "pointers", POINTERS, "-O2")
+    capture = record(program, how, options=("--emulate=full",))
+    assert ("pointer_chase" in findings_of(capture)) == told
 
 
 @needs_faults
@@ -226,5 +365,7 @@ def test_idle_threads_are_no_parallel_work(tmp_path: Path) -> None:
 
 
 def test_every_finding_has_a_case_here() -> None:
-    covered = {case[0] for case in CASES + EMULATED_CASES + COUNTED_CASES + CALIBRATED_CASES} | {"near_limit"}
+    covered = {case[0] for case in CASES + EMULATED_CASES + COUNTED_CASES + CALIBRATED_CASES + LOCALITY_CASES} | {
+        "near_limit"
+    }
     assert covered == set(registry.all_of("finding"))

@@ -205,17 +205,17 @@ def test_populated_pages_are_found_in_the_page_table(captures: Captures) -> None
     assert not any(row["moved"] for row in rows)
 
 
-def accesses_by_thread_and_node(capture: memlens.Capture) -> Counter[tuple[str, int]]:
-    """Recorded accesses of the workers to pages whose node was asked for."""
-    names = {row["thread"]: row["name"] for row in capture.table("threads").to_pylist()}
+def accesses_by_cpu_and_node(capture: memlens.Capture) -> Counter[tuple[int, int]]:
+    """Recorded accesses to pages whose node was asked for, by the CPU that the window began on."""
+    cpus = capture.table("windows").column("cpu").to_pylist()
     nodes = {(r["process"], r["address"]): r["node"] for r in capture.table("placements").to_pylist() if r["node"] >= 0}
-    found: Counter[tuple[str, int]] = Counter()
+    found: Counter[tuple[int, int]] = Counter()
     for batch in capture.accesses():
-        columns = [batch.column(name).to_pylist() for name in ("process", "thread", "address")]
-        for process, thread, address in zip(*columns, strict=True):
+        columns = [batch.column(name).to_pylist() for name in ("process", "window", "address")]
+        for process, window, address in zip(*columns, strict=True):
             node = nodes.get((process, address // PAGE * PAGE))
-            if node is not None and names.get(thread, "").startswith("worker-"):
-                found[names[thread], node] += 1
+            if node is not None:
+                found[cpus[window], node] += 1
     return found
 
 
@@ -224,8 +224,8 @@ def test_pages_of_a_trace_are_on_their_nodes(captures: Captures, mode: str) -> N
     """No faults are recorded: the nodes are those of pages that windows touched, asked while the program ran."""
     if f"traced {mode}" not in captures:
         pytest.skip("no clang to build it: apt-get install clang-19 llvm-19-dev")
-    found = accesses_by_thread_and_node(captures[f"traced {mode}"])
-    for index in range(4):
-        mine = {node: count for (name, node), count in found.items() if name == f"worker-{index}"}
-        home = 0 if mode == "serial" else index
-        assert sum(mine.values()) > 1000 and mine.get(home, 0) > 0.95 * sum(mine.values()), (index, mine)
+    found = accesses_by_cpu_and_node(captures[f"traced {mode}"])
+    for cpu in range(4):  # each is a node, and runs one worker
+        mine = {node: count for (other, node), count in found.items() if other == cpu}
+        home = 0 if mode == "serial" else cpu
+        assert sum(mine.values()) > 1000 and mine.get(home, 0) > 0.95 * sum(mine.values()), (cpu, mine)

@@ -107,24 +107,27 @@ def _rows(capture: Capture, accesses: Any, pairs: dict[str, Any], line_bytes: in
 
 
 def _name_objects(capture: Capture, rows: list[dict[str, Any]]) -> None:
-    """The object at the first byte that is written, at the first of some moments when there is one."""
+    """The object at the first byte that is written: the one that lies there at most of some moments."""
+    from collections import Counter
+
     import numpy as np
 
     from .object_accesses import ObjectGroups
 
-    for row in rows:
-        row["object"] = None
     if not rows:
         return
     groups = ObjectGroups(capture)
     columns = capture.windows.columns
     addresses = np.array([row["written_address"] for row in rows], dtype=np.uint64)
     processes = np.array([row["process"] for row in rows], dtype=np.uint32)
+    seen: list[Counter[str]] = [Counter() for _ in rows]
     for moment in np.linspace(int(columns["begin_ns"].min()), int(columns["end_ns"].max()), LOOKS).astype(np.uint64):
         times = np.full(len(rows), moment, dtype=np.uint64)
-        for row, found in zip(rows, capture.objects.find(addresses, times, process=processes).tolist(), strict=True):
-            if row["object"] is None and found:
-                row["object"] = groups.rows[int(groups.of_object[found])]["object"]
+        for names, found in zip(seen, capture.objects.find(addresses, times, process=processes).tolist(), strict=True):
+            if found:
+                names[groups.rows[int(groups.of_object[found])]["object"]] += 1
+    for row, names in zip(rows, seen, strict=True):
+        row["object"] = names.most_common(1)[0][0] if names else None
 
 
 def _table(rows: list[dict[str, Any]]) -> pa.Table:

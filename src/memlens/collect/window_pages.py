@@ -34,6 +34,7 @@ class WindowPages:
         self.batches_passed_over = 0
         self.pages_asked = 0
         self._asked: dict[tuple[int, int], int] = {}
+        import numpy  # noqa: F401  (before the program starts: the first windows would wait for it)
 
     def take(self, kind: int, process: int, payload: bytes) -> None:
         """Looks at a batch of records on its way to the capture."""

@@ -1,0 +1,105 @@
+"""Finding: threads write different bytes of one cache line.
+
+From analysis `sharing`. Told of an object whose lines are used by threads that share no byte of them, where accesses that find the line last written by
+another thread (hand-overs) are MIN_HAND_OVERS at least, and MIN_SHARE of the accesses to the line by the two threads. The order of time between threads is that of
+windows: hand-overs are a lower bound where threads took turns on one processor while they were recorded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...registry import FindingDescriptor
+
+if TYPE_CHECKING:
+    from ...capture.reader import Capture
+    from ...results import Finding, Result
+
+MIN_HAND_OVERS = 20
+MIN_SHARE = 0.0001
+"""Of the accesses to the line: threads that take turns for milliseconds have few hand-overs."""
+MIN_ACCESSES = 0.01
+"""Of all recorded accesses go to the lines of the object that are shared so."""
+EVIDENCE = """
+SELECT address // 64 * 64 AS line, thread, min(address % 64) AS first_offset, max(address % 64 + bytes) AS end_offset,
+       count(*) FILTER (operation <> 'load') AS writes, count(*) AS recorded
+FROM accesses GROUP BY ALL ORDER BY writes DESC LIMIT 20
+""".strip()
+
+
+def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
+    from ...results import Finding
+
+    result = results["sharing"]
+    line_bytes = result.figures["line_bytes"]
+    objects: dict[str, list[dict[str, Any]]] = {}
+    for row in result.tables["lines"].to_pylist():
+        if row["kind"] == "false" and row["writes"] and _overlaps(row):
+            objects.setdefault(row["object"] or "memory of no known object", []).append(row)
+    found = []
+    for thing, rows in objects.items():
+        hand_overs = sum(row["hand_overs"] for row in rows)
+        accesses = sum(row["reads"] + row["writes"] + row["other_reads"] + row["other_writes"] for row in rows)
+        if hand_overs < MIN_HAND_OVERS or accesses < MIN_ACCESSES * result.figures["accesses"]:
+            continue
+        worst = max(rows, key=lambda row: row["hand_overs"])
+        lines = {(row["process"], row["line"]) for row in rows}
+        threads = {row[name] for row in rows for name in ("thread", "other_thread")}
+        mine, other = _fields(capture, worst, line_bytes)
+        found.append(
+            Finding(
+                name=DESCRIPTOR.name,
+                severity="high" if accesses >= 0.1 * result.figures["accesses"] else "medium",
+                claim=(
+                    f"{len(threads)} threads write to {len(lines)} cache line{'s' if len(lines) > 1 else ''} of {thing} and share no byte of them: "
+                    f"in the line at {worst['line']:#x} thread {worst['thread']} writes {mine}, thread {worst['other_thread']} uses {other}. "
+                    f"{hand_overs:,} times a thread found a line last written by another."
+                ),
+                evidence={"object": thing, "lines": len(lines), "threads": len(threads), "hand_overs": hand_overs, "accesses": accesses,
+                          "line": worst["line"], "thread": worst["thread"], "other_thread": worst["other_thread"], "bytes": mine,
+                          "other_bytes": other, "sql": EVIDENCE},
+                remedy=(
+                    f"Keep what each thread writes in lines of its own: alignas({2 * line_bytes}) for its data (two lines: neighbours are fetched in "
+                    "pairs), or add up in a local variable and store once at the end."
+                ),
+                quality=result.quality,
+            )
+        )  # fmt: skip
+    return sorted(found, key=lambda one: -int(one.evidence["hand_overs"]))[:5]
+
+
+def _overlaps(row: dict[str, Any]) -> bool:
+    both = row["reads"] + row["writes"] + row["other_reads"] + row["other_writes"]
+    return bool(row["hand_overs"] >= max(1, MIN_SHARE * both))
+
+
+def _fields(capture: Capture, row: dict[str, Any], line_bytes: int) -> tuple[str, str]:
+    """What each thread uses of a line: fields where the type is known, else offsets in the line."""
+    from ...capture.element_types import element_type
+    from .._offsets import of_words
+    from ._fields import fields_at, variable_named
+
+    texts = [f"bytes {row['offsets']}", f"bytes {row['other_offsets']}" if row["other_offsets"] else "other bytes"]
+    variable = variable_named(capture, row["object"]) if row["object"] else None
+    described = element_type(capture, variable) if variable is not None else None
+    if variable is None or described is None or not described["bytes"]:
+        return texts[0], texts[1]
+    for at, name in enumerate(("offsets", "other_offsets")):
+        offsets = [row["line"] + one - variable["base"] for one in of_words(row[name])]
+        fields = fields_at(described, [one % described["bytes"] for one in offsets if 0 <= one < variable["bytes"]])
+        elements = sorted({one // described["bytes"] for one in offsets if 0 <= one < variable["bytes"]})
+        if fields:
+            which = f"[{elements[0]}]" if variable["bytes"] > described["bytes"] else ""
+            texts[at] = f"{variable['name']}{which}: {', '.join(fields)}"
+    return texts[0], texts[1]
+
+
+DESCRIPTOR = FindingDescriptor(
+    name="false_sharing",
+    question="Do threads write different bytes of one cache line?",
+    analyses=("sharing",),
+    evidence_sql=EVIDENCE,
+    check=check,
+    bad_workload="false_sharing --iterations 1",
+    good_workload="false_sharing --iterations 1 --padded",
+)

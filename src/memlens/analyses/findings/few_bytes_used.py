@@ -1,0 +1,108 @@
+"""Finding: a loop walks with even steps and uses few bytes of each cache line.
+
+Told of a function and an object that have MIN_SHARE of the program's accesses, in at least twice as many lines as the first cache holds, where
+steps of at least MIN_STEP_LINES of a line are MIN_STRIDED of the accesses, and no more than MOST_USED of a line is used before it has
+left the first cache. Where only windows were recorded, no more than MOST_USED of the step's bytes may be used over the whole run either, and the same in
+both halves of the time: else a later window may use the rest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...registry import FindingDescriptor
+
+if TYPE_CHECKING:
+    from ...capture.reader import Capture
+    from ...results import Finding, Result
+
+MIN_SHARE = 0.05
+"""Of the accesses that the program executes."""
+MIN_STRIDED = 0.5
+MIN_STEP_LINES = 0.5
+MOST_USED = 0.375
+"""24 of 64 bytes."""
+MIN_VISITS = 200
+EVIDENCE = """
+SELECT function, count(*) AS recorded, count(DISTINCT address // 64) AS lines, count(DISTINCT address) AS addresses,
+       min(address % 64) AS first_offset, max(address % 64 + a.bytes) AS end_offset
+FROM accesses a JOIN sites ON code = id GROUP BY ALL ORDER BY recorded DESC LIMIT 10
+""".strip()
+
+
+def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
+    from ...results import Finding
+    from .._offsets import of_words
+
+    result = results["patterns"]
+    line_bytes, whole = result.figures["line_bytes"], result.figures["everything_recorded"]
+    found = []
+    for row in result.tables["by_function_and_object"].to_pylist():
+        if (
+            row["share"] < MIN_SHARE
+            or row["visits"] < MIN_VISITS
+            or row["visit_bytes"] > MOST_USED * line_bytes
+            or row["lines"] * line_bytes < 2 * result.figures["first_cache_bytes"]
+        ):
+            continue
+        step = row["step_bytes"]
+        if step is None or step < MIN_STEP_LINES * line_bytes or row["step_share"] < MIN_STRIDED:
+            continue
+        offsets = of_words(row["step_offsets"])
+        is_field = len(offsets) <= MOST_USED * step and row["step_settled"]
+        if not (is_field or whole):
+            continue
+        used = row["visit_bytes"]
+        fields, type_name, layout = _described(capture, row, offsets)
+        which = f"{' and '.join(fields)} of {type_name}" if fields else f"bytes {row['step_offsets']} of every {step}"
+        found.append(
+            Finding(
+                name=DESCRIPTOR.name,
+                severity="high" if row["share"] >= 0.3 and used <= line_bytes / 4 else "medium",
+                claim=(
+                    f"{row['function'] or 'unnamed code'} steps through {row['object']} {step} bytes at a time and uses {used:.3g} of the "
+                    f"{line_bytes} bytes of each line ({row['share']:.0%} of all accesses; {row['lines']:,} lines): "
+                    + (f"only {which}." if is_field else "the rest is used only after the line has left the first cache.")
+                ),
+                evidence={"function": row["function"], "object": row["object"], "stride_bytes": step, "used_bytes_of_line": used,
+                          "line_bytes": line_bytes, "lines": row["lines"], "visits": row["visits"], "share": row["share"],
+                          "offsets": row["step_offsets"], "fields": fields, "type": type_name, "layout": layout, "sql": EVIDENCE},
+                remedy=(
+                    "Keep what the loop uses apart from what it does not: an array for each field (or for the hot fields), or smaller records; "
+                    f"the loop then needs {used / line_bytes:.0%} of the lines."
+                    if is_field
+                    else "Exchange the loops, or walk in blocks, so that neighbours in a line are used one after the other."
+                ),
+                quality=result.quality,
+            )
+        )  # fmt: skip
+    return found[:5]
+
+
+def _described(capture: Capture, row: dict[str, Any], offsets: list[int]) -> tuple[list[str], str | None, str | None]:
+    """(fields, name and layout of the type) of what is used of each element, where debug information tells them."""
+    from ...capture.element_types import element_type
+    from ._fields import fields_at, layout, variable_named
+
+    variable = variable_named(capture, row["object"]) if row["kind"] == "static" else None
+    # An unrolled loop steps over several elements.
+    is_whole = variable is not None and variable["element_bytes"] and row["step_bytes"] % variable["element_bytes"] == 0
+    described = element_type(capture, variable) if variable is not None and is_whole else None
+    if variable is None or described is None:
+        return [], None, None
+    return (
+        fields_at(described, [offset % variable["element_bytes"] for offset in offsets]),
+        described["name"],
+        layout(described),
+    )
+
+
+DESCRIPTOR = FindingDescriptor(
+    name="few_bytes_used",
+    question="Do loops with even steps use few bytes of each cache line?",
+    analyses=("patterns",),
+    evidence_sql=EVIDENCE,
+    check=check,
+    bad_workload="field_walk",
+    good_workload="field_walk --split",
+)

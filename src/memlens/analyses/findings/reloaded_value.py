@@ -1,0 +1,78 @@
+"""Finding: a hot load reads the same address again and again.
+
+Told of loads with MIN_SHARE of the program's accesses that find, MIN_SAME of the times, the address of their last execution: a value that could stay in
+a register, or a counter that is kept in memory. Not of stacks (finding `stack_traffic`, and calls), nor of libraries' code. Traces of `memlens cc` leave out
+scalars of the frame and global ones: there, only what is behind pointers is seen.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...registry import FindingDescriptor
+
+if TYPE_CHECKING:
+    from ...capture.reader import Capture
+    from ...results import Finding, Result
+
+MIN_SHARE = 0.1
+"""Of the accesses that the program executes, all such loads of a line of code together."""
+MIN_SAME = 0.99
+MIN_RECORDED = 1000
+EVIDENCE = """
+SELECT function, file, line, address, count(*) AS recorded, sum(weight) AS executed
+FROM accesses JOIN sites ON code = id WHERE operation = 'load' GROUP BY ALL ORDER BY recorded DESC LIMIT 10
+""".strip()
+
+
+def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
+    from ...results import Finding
+    from ._where import place
+
+    result = results["patterns"]
+    places: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in result.tables["by_instruction"].to_pylist():
+        if (
+            row["operation"] == "store"
+            or row["kind"] == "stack"
+            or not row["file"]
+            or (row["same_address_share"] or 0.0) < MIN_SAME
+        ):
+            continue
+        entry = places.setdefault((place(row), row["object"]), {**row, "accesses": 0.0, "share": 0.0, "recorded": 0})
+        for name in ("accesses", "share", "recorded"):
+            entry[name] += row[name]
+    found = []
+    for (where, thing), row in sorted(places.items(), key=lambda item: -item[1]["accesses"]):
+        if row["share"] < MIN_SHARE or row["recorded"] < MIN_RECORDED:
+            continue
+        estimated = "" if result.figures["everything_recorded"] else "about "
+        found.append(
+            Finding(
+                name=DESCRIPTOR.name,
+                severity="medium" if row["share"] >= 0.25 else "low",
+                claim=(
+                    f"{where} loads the same {row['mean_bytes']:.0f} bytes of {thing} {estimated}{row['accesses']:,.0f} times, {row['share']:.0%} of all "
+                    f"accesses: {row['same_address_share']:.1%} of the loads are at the address of the one before."
+                ),
+                evidence={"where": where, "object": thing, "executed": row["accesses"], "share": row["share"],
+                          "same_address_share": row["same_address_share"], "recorded": row["recorded"], "sql": EVIDENCE},
+                remedy=(
+                    "Copy the value into a local variable before the loop, and a counter or sum back after it; restrict or const tells the compiler that "
+                    "stores do not change it. What other threads change (atomic, volatile) has to be loaded, but not each time round."
+                ),
+                quality=result.quality,
+            )
+        )  # fmt: skip
+    return found[:5]
+
+
+DESCRIPTOR = FindingDescriptor(
+    name="reloaded_value",
+    question="Do hot loads read the same address again and again?",
+    analyses=("patterns",),
+    evidence_sql=EVIDENCE,
+    check=check,
+    bad_workload="reloaded_value",
+    good_workload="reloaded_value --local",
+)
