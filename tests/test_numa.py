@@ -32,7 +32,10 @@ RECORDINGS = {
     "populate": "case_populate --pages 700 --hold-ms 1500",
     "short": "case_read_then_write --pages 3000",
 }
-TRACED = {"traced serial": RECORDINGS["serial"], "traced parallel": RECORDINGS["parallel"]}
+TRACED = {
+    f"traced {mode}": f"numa_placement --mode {mode} --mib {ARRAY_MIB} --work-ms 8000"
+    for mode in ("serial", "parallel")
+}
 """The same programs, built for tracing and recorded with nothing but that."""
 SHARES = {0: 1.25, 1: 1.25, 2: 3.25, 3: 3.25, 4: 1}
 """By node, in the recording `policies`: own pages, interleaved ones, two of policies, two huge pages."""
@@ -67,7 +70,7 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Captures:
             *arguments,
         ]
         lines.append(shlex.join(words))
-    run = [NUMA_GUEST, "-n", "4", "-x", "1", "-w", folder, "-t", "240", "--", "\n".join(lines)]
+    run = [NUMA_GUEST, "-n", "4", "-x", "1", "-m", "384", "-w", folder, "-t", "240", "--", "\n".join(lines)]
     done = subprocess.run(run, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return {name: memlens.open(folder / f"{name}.memlens") for name in recordings}
@@ -207,16 +210,31 @@ def test_populated_pages_are_found_in_the_page_table(captures: Captures) -> None
 
 def accesses_by_cpu_and_node(capture: memlens.Capture) -> Counter[tuple[int, int]]:
     """Recorded accesses to pages whose node was asked for, by the CPU that the window began on."""
-    cpus = capture.table("windows").column("cpu").to_pylist()
+    windows = capture.table("windows")
+    cpus = dict(zip(windows.column("window").to_pylist(), windows.column("cpu").to_pylist(), strict=True))
     nodes = {(r["process"], r["address"]): r["node"] for r in capture.table("placements").to_pylist() if r["node"] >= 0}
+    array = array_pages(capture)
     found: Counter[tuple[int, int]] = Counter()
     for batch in capture.accesses():
         columns = [batch.column(name).to_pylist() for name in ("process", "window", "address")]
         for process, window, address in zip(*columns, strict=True):
             node = nodes.get((process, address // PAGE * PAGE))
-            if node is not None:
+            if node is not None and address // PAGE in array:
                 found[cpus[window], node] += 1
     return found
+
+
+def array_pages(capture: memlens.Capture) -> range:
+    """The longest run of pages that were accessed: nothing else of the program is as large."""
+    pages = sorted({address // PAGE for batch in capture.accesses() for address in batch.column("address").to_pylist()})
+    starts = [i for i, page in enumerate(pages) if i == 0 or page - pages[i - 1] > 64]
+    runs = [
+        (pages[end - 1] - pages[begin], pages[begin])
+        for begin, end in zip(starts, [*starts[1:], len(pages)], strict=True)
+    ]
+    length, first = max(runs)
+    assert length > 0.9 * ARRAY_MIB * 256
+    return range(first, first + length + 1)
 
 
 @pytest.mark.parametrize("mode", ["serial", "parallel"])

@@ -1,6 +1,5 @@
 // Python's view of native/sampling: sessions, the gated child, probes, clocks.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -145,8 +144,7 @@ class Session {
     return result;
   }
 
-  size_t ask_nodes(uint32_t process, const nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>& pages,
-                   uint64_t evidence_ns) {
+  size_t ask_nodes(uint32_t process, const std::vector<uint64_t>& pages, uint64_t evidence_ns) {
     return ml_session_ask_nodes(session_.get(), process, pages.data(), pages.size(), evidence_ns);
   }
 

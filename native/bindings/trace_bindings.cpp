@@ -4,6 +4,9 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
 
 #include <optional>
 #include <span>
@@ -269,7 +272,31 @@ void add_windows(FaultClassifier& replay, uint32_t process, std::span<const unsi
                    [&](const ml_window& window, uint64_t pc) { replay.add_code_use(process, pc, window.begin_ns); });
 }
 
+// Pages of some windows of a payload, evenly spread over it, each page once; and when the last of these windows ended.
+static nb::tuple window_pages(const nb::bytes& payload, uint64_t page_bytes, uint64_t about_accesses) {
+  uint64_t recorded = 0, time_ns = 0;
+  memlens::replay::each_variable_record<ml_window>(view(payload), [&](const ml_window& window, auto) { recorded += window.recorded; });
+  const uint64_t step = std::max<uint64_t>(1, recorded / std::max<uint64_t>(about_accesses, 1));
+  std::vector<uint64_t> pages;
+  uint32_t row = 0;
+  WindowWalker walker;
+  memlens::replay::each_variable_record<ml_window>(view(payload), [&](const ml_window& window, auto stream) {
+    if (row++ % step != 0) return;
+    walker.walk_window(window, row, stream, [&](const Part& part) {
+      uint64_t before = 1;
+      for (size_t i = 0; i < part.count; ++i)
+        if (const uint64_t page = part.address[i] & ~(page_bytes - 1); page != before) pages.push_back(before = page);
+      time_ns = std::max(time_ns, window.end_ns);
+    });
+  });
+  std::sort(pages.begin(), pages.end());
+  pages.erase(std::unique(pages.begin(), pages.end()), pages.end());
+  return nb::make_tuple(pages, time_ns);
+}
+
 void bind_trace(nb::module_& module) {
+  module.def("window_pages", &window_pages, "payload"_a, nb::kw_only(), "page_bytes"_a, "about_accesses"_a,
+             "(pages that some windows of a payload touch, time of the last one)");
   module.def("window_headers", &window_headers, "payload"_a,
              "(fixed parts of the window records of a payload, where each stream begins in it)");
   module.def("encode_stream", &encode_stream, "codes"_a, "addresses"_a, "bytes"_a, "operations"_a,

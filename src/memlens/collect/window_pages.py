@@ -9,7 +9,7 @@ share of one core; what was passed over is counted.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import _core
 from ..capture.layouts import layouts
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from .. import _sampling
 
 STALE_NS = 1_000_000_000
+ABOUT_ACCESSES = 1 << 12
+"""Looked at in one batch of windows: a tenth of a second of one process."""
 MOST_PAGES = 1 << 18
 """Remembered with the time of their last answer."""
 
@@ -30,11 +32,10 @@ class WindowPages:
         self.session = session
         self.page_bytes = page_bytes
         self.kind = layouts()["window"].kind
-        self.budget = Budget(share=0.01, grace_ns=20_000_000, now_ns=time.monotonic_ns())
+        self.budget = Budget(share=0.02, grace_ns=100_000_000, now_ns=time.monotonic_ns())
         self.batches_passed_over = 0
         self.pages_asked = 0
         self._asked: dict[tuple[int, int], int] = {}
-        import numpy  # noqa: F401  (before the program starts: the first windows would wait for it)
 
     def take(self, kind: int, process: int, payload: bytes) -> None:
         """Looks at a batch of records on its way to the capture."""
@@ -44,23 +45,11 @@ class WindowPages:
         if not self.budget.allows(now_ns=now):
             self.batches_passed_over += 1
             return
-        begin = time.thread_time_ns()
-        for evidence_ns, pages in self._pages(process, payload, now):
-            self.pages_asked += self.session.ask_nodes(process, pages, evidence_ns)
-        self.budget.spend(time.thread_time_ns() - begin)
-
-    def _pages(self, process: int, payload: bytes, now: int) -> list[tuple[int, Any]]:
-        """Time of an access, and pages that were not asked about of late."""
-        import numpy as np
-
         if len(self._asked) > MOST_PAGES:
             self._asked.clear()
-        found = []
-        reader = _core.AccessReader(payload)
-        while (part := reader.next()) is not None:
-            pages = np.unique(part["address"] & np.uint64(2**64 - self.page_bytes))
-            fresh = [page for page in pages.tolist() if now - self._asked.get((process, page), -STALE_NS) >= STALE_NS]
-            self._asked.update(((process, page), now) for page in fresh)
-            if fresh:
-                found.append((int(part["time_ns"][-1]), np.array(fresh, dtype=np.uint64)))
-        return found
+        begin = time.thread_time_ns()
+        pages, evidence_ns = _core.window_pages(payload, page_bytes=self.page_bytes, about_accesses=ABOUT_ACCESSES)
+        fresh = [page for page in pages if now - self._asked.get((process, page), -STALE_NS) >= STALE_NS]
+        self._asked.update(((process, page), now) for page in fresh)
+        self.pages_asked += self.session.ask_nodes(process, fresh, evidence_ns)
+        self.budget.spend(time.thread_time_ns() - begin)
