@@ -399,3 +399,45 @@ def test_prefetchers_hide_what_they_foresee() -> None:
     assert misses(sweep) == 12_500 and misses(sweep, next_line=True) == 1
     assert misses(jumps) == 20_000 and misses(jumps, next_line=True) == 20_000
     assert misses(jumps, stride=True) < 10
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=300), st.integers(1, 30), st.integers(1, 4), st.sampled_from([1, 2, 4]),
+    st.integers(0, 2**32),
+)  # fmt: skip
+def test_what_windows_know_of_a_cache_is_what_the_whole_trace_says(
+    lines: list[int], window: int, keep: int, ways: int, seed: int
+) -> None:
+    """Accesses whose line was used before in their window hit or miss as in the whole trace; the others are unknown, each once."""
+    levels = [(8 * LINE, ways, False, "lru")]
+    addresses = np.array(lines, dtype=np.uint64) * np.uint64(LINE)
+    count = len(lines)
+    whole = CacheModel(levels=levels)
+    whole.add(addresses, groups=np.arange(count, dtype=np.uint32))
+    true = whole.columns()["misses_1"]
+    kept = np.random.default_rng(seed).integers(0, keep, size=count // window + 1) == 0
+    units = np.arange(count) // window
+    chosen = np.flatnonzero(kept[units])
+    model = CacheModel(levels=levels)
+    model.add(
+        addresses[chosen], groups=np.arange(len(chosen), dtype=np.uint32), windows=units[chosen].astype(np.uint32)
+    )
+    found = model.columns()
+    seen: set[tuple[int, int]] = set()
+    for row, at in enumerate(chosen.tolist()):
+        key = (int(units[at]), lines[at])
+        assert found["unknown"][row] == (key not in seen)
+        if key in seen:
+            assert found["misses_1"][row] == true[at]
+        else:
+            assert found["misses_1"][row] == 0
+        seen.add(key)
+
+
+def test_without_windows_nothing_is_unknown() -> None:
+    model = CacheModel(levels=[(8 * LINE, 2, False, "lru")], tlbs=[(4 * 4096, 0, False, "lru")])
+    model.add(np.arange(100, dtype=np.uint64) * np.uint64(LINE))
+    columns = model.columns()
+    assert columns["unknown"].tolist() == [0] and columns["tlb_unknown"].tolist() == [0]
+    assert columns["misses_1"].tolist() == [100]

@@ -91,7 +91,8 @@ def test_control_c_leaves_nothing_behind(tmp_path: Path) -> None:
     work.mkdir()
     temporary.mkdir()
     process = subprocess.Popen([*MEMLENS, "report", str(capture), "--html", "page.html"], cwd=work, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               text=True, start_new_session=True, env={**os.environ, "TMPDIR": str(temporary)})  # fmt: skip
+                               text=True, start_new_session=True, env={**os.environ, "TMPDIR": str(temporary)},
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # fmt: skip  # background jobs ignore it
     time.sleep(3)
     assert process.poll() is None, "the capture is too short for this test"
     begin = time.monotonic()

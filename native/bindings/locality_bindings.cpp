@@ -334,6 +334,8 @@ nb::dict cache_columns(const CacheModel& self) {
   nb::dict columns;
   columns["accesses"] = column<uint64_t>(rows, [](const auto& r) { return r.accesses; });
   columns["stores"] = column<uint64_t>(rows, [](const auto& r) { return r.stores; });
+  columns["unknown"] = column<uint64_t>(rows, [](const auto& r) { return r.unknown; });
+  columns["tlb_unknown"] = column<uint64_t>(rows, [](const auto& r) { return r.tlb_unknown; });
   for (size_t number = 0; number < self.levels(); ++number) {
     const std::string name = "misses_" + std::to_string(number + 1);
     columns[name.c_str()] = column<uint64_t>(rows, [&](const auto& r) { return r.misses[number]; });
@@ -358,18 +360,19 @@ void bind_caches(nb::module_& module) {
       .def("add",
            [](CacheModel& self, const Input<uint64_t>& addresses, const Optional<uint32_t>& bytes,
               const Optional<uint8_t>& is_store, const Optional<uint32_t>& cores, const Optional<uint32_t>& groups,
-              const Optional<uint64_t>& sites) {
+              const Optional<uint64_t>& sites, const Optional<uint32_t>& windows) {
              const auto a = view(addresses);
              const auto b = view(bytes);
              const auto s = view(is_store);
              const auto c = view(cores);
              const auto g = view(groups);
              const auto p = view(sites);
+             const auto w = view(windows);
              nb::gil_scoped_release unlocked;
-             self.add(a, b, s, c, g, p);
+             self.add(a, b, s, c, g, p, w);
            },
            "addresses"_a, nb::kw_only(), "bytes"_a = nb::none(), "is_store"_a = nb::none(), "cores"_a = nb::none(),
-           "groups"_a = nb::none(), "sites"_a = nb::none())
+           "groups"_a = nb::none(), "sites"_a = nb::none(), "windows"_a = nb::none())
       .def("columns", &cache_columns, "Accesses and misses by group.")
       .def("totals", [](const CacheModel& self) {
         nb::list totals;

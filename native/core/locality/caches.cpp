@@ -52,6 +52,25 @@ CacheModel::Holder& CacheModel::holder(uint64_t block) {
   return holders_[at];
 }
 
+bool CacheModel::LastWindow::is_first(uint64_t block, uint32_t window) {
+  if ((used_ + 1) * 2 > entries_.size()) {
+    std::vector<Entry> larger(std::max<size_t>(1024, entries_.size() * 2));
+    for (const Entry& entry : entries_) {
+      if (entry.window == 0) continue;
+      size_t at = scatter(entry.block) & (larger.size() - 1);
+      while (larger[at].window != 0) at = (at + 1) & (larger.size() - 1);
+      larger[at] = entry;
+    }
+    entries_ = std::move(larger);
+  }
+  size_t at = scatter(block) & (entries_.size() - 1);
+  while (entries_[at].window != 0 && entries_[at].block != block) at = (at + 1) & (entries_.size() - 1);
+  used_ += entries_[at].window == 0;
+  const bool first = entries_[at].window != window + uint64_t{1};
+  entries_[at] = {block, window + uint64_t{1}};
+  return first;
+}
+
 // A write leaves one copy; a read makes other cores' changes visible in the first shared level.
 void CacheModel::take_from_others(uint32_t core, uint64_t block, bool is_store) {
   Holder& holds = holder(block);
@@ -143,7 +162,7 @@ MEMLENS_INLINE unsigned CacheModel::access_line(uint32_t core, uint64_t block, b
 }
 
 MEMLENS_INLINE void CacheModel::take(const Columns& columns) {
-  const auto [addresses, bytes, is_store, cores, groups, sites, count] = columns;
+  const auto [addresses, bytes, is_store, cores, groups, sites, windows, count] = columns;
   for (size_t i = 0; i < count; ++i) {
     const uint32_t core = cores == nullptr ? 0 : cores[i], group = groups == nullptr ? 0 : groups[i];
     if (core >= cores_.size()) throw std::invalid_argument("there is no such core in the model");
@@ -161,16 +180,21 @@ MEMLENS_INLINE void CacheModel::take(const Columns& columns) {
     // TLBs: of the first page, as a page is crossed rarely and then by both halves.
     std::vector<SetCache>& tlbs = cores_[core]->tlbs;
     const uint64_t page = address >> page_shift_;
+    const bool page_unknown = windows != nullptr && last_of_page_.is_first(page, windows[i]);
+    row.tlb_unknown += page_unknown;
     size_t tlb = 0;
-    for (; tlb < tlbs.size() && !tlbs[tlb].access(page, false).is_hit; ++tlb) ++row.tlb_misses[tlb];
+    for (; tlb < tlbs.size() && !tlbs[tlb].access(page, false).is_hit; ++tlb) row.tlb_misses[tlb] += !page_unknown;
     while (tlb-- > 0) tlbs[tlb].insert(page, false, false);
     unsigned hit = 0;
     const uint64_t first = address >> line_shift_, last = (address + width - 1) >> line_shift_;
+    bool is_unknown = false;
     for (uint64_t block = first;; ++block) {
+      if (windows != nullptr) is_unknown |= last_of_line_.is_first(block, windows[i]);
       hit = std::max(hit, access_line(core, block, store));
       if (block == last) break;
     }
-    for (unsigned number = 0; number < hit; ++number) {
+    row.unknown += is_unknown;
+    for (unsigned number = 0; number < hit && !is_unknown; ++number) {
       ++row.misses[number];
       row.store_misses[number] += store;
     }
@@ -185,12 +209,12 @@ MEMLENS_FAST void CacheModel::take_fast(const Columns& columns) { take(columns);
 
 void CacheModel::add(std::span<const uint64_t> addresses, std::span<const uint32_t> bytes,
                      std::span<const uint8_t> is_store, std::span<const uint32_t> cores,
-                     std::span<const uint32_t> groups, std::span<const uint64_t> sites) {
-  for (const size_t length : {bytes.size(), is_store.size(), cores.size(), groups.size(), sites.size()})
+                     std::span<const uint32_t> groups, std::span<const uint64_t> sites, std::span<const uint32_t> windows) {
+  for (const size_t length : {bytes.size(), is_store.size(), cores.size(), groups.size(), sites.size(), windows.size()})
     if (length != 0 && length != addresses.size()) throw std::invalid_argument("the columns have one length");
   const auto start = [](const auto& column) { return column.empty() ? nullptr : column.data(); };
   const Columns columns{addresses.data(), start(bytes), start(is_store), start(cores), start(groups), start(sites),
-                        addresses.size()};
+                        start(windows), addresses.size()};
 #if MEMLENS_HAS_FAST
   if (has_fast()) return take_fast(columns);
 #endif

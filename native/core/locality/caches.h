@@ -47,6 +47,7 @@ struct CacheRow {
   uint64_t accesses = 0, stores = 0;
   std::array<uint64_t, kMaxLevels> misses{}, store_misses{};
   std::array<uint64_t, 2> tlb_misses{};
+  uint64_t unknown = 0, tlb_unknown = 0;  // accesses that are their window's first to a line, or to a page: in no misses
 };
 
 struct LevelTotals {
@@ -171,8 +172,11 @@ class CacheModel {
 
   // `bytes` may be empty (1 each), as may `is_store` (loads), `cores` (all 0), `groups` (all 0) and `sites` (all 0; the
   // stride prefetcher looks at them). Accesses are in the order of time.
+  // `windows`: the window of each access, where accesses between windows were not recorded. What an access finds that is its window's
+  // first to a line depends on these, so it is counted as unknown. Empty: everything was recorded.
   void add(std::span<const uint64_t> addresses, std::span<const uint32_t> bytes, std::span<const uint8_t> is_store,
-           std::span<const uint32_t> cores, std::span<const uint32_t> groups, std::span<const uint64_t> sites);
+           std::span<const uint32_t> cores, std::span<const uint32_t> groups, std::span<const uint64_t> sites,
+           std::span<const uint32_t> windows = {});
 
   const std::vector<CacheRow>& rows() const { return rows_; }
   const std::array<LevelTotals, kMaxLevels>& totals() const { return totals_; }
@@ -195,6 +199,7 @@ class CacheModel {
     const uint8_t* is_store;
     const uint32_t *cores, *groups;
     const uint64_t* sites;
+    const uint32_t* windows;
     size_t count;
   };
   MEMLENS_INLINE void take(const Columns& columns);
@@ -224,6 +229,20 @@ class CacheModel {
   Holder& holder(uint64_t block);
   std::vector<Holder> holders_;
   uint64_t holders_used_ = 0;
+  // In which window a block was used last.
+  class LastWindow {
+   public:
+    // True when the block was not used in this window before.
+    bool is_first(uint64_t block, uint32_t window);
+
+   private:
+    struct Entry {
+      uint64_t block = 0, window = 0;  // window + 1; 0 = free
+    };
+    std::vector<Entry> entries_;
+    uint64_t used_ = 0;
+  };
+  LastWindow last_of_line_, last_of_page_;
 };
 
 }  // namespace memlens::locality

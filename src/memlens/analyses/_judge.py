@@ -86,15 +86,15 @@ class Judge:
         self._truth = {"whole": whole, "windows": tiles}
         self._rows: dict[tuple[str, str | None, str], _Errors] = {}
         self._under = 0
-        self._ratios: dict[str, list[tuple[float, float | None, float | None]]] = {}
+        self._ratios: dict[str, list[tuple[float, float]]] = {}
         self._curve: dict[int, list[tuple[float, float]]] = {}
-        self._true_caches: dict[str, float] = {}
+        self._true_caches: dict[str, tuple[float, float]] = {}
 
     @staticmethod
     def _by_key(result: Result, table: str) -> dict[str | None, dict[str, Any]]:
         return {row.get("function"): row for row in result.tables[table].to_pylist()}
 
-    def add(self, drawn: Result, caches: dict[str, float]) -> None:
+    def add(self, drawn: Result, caches: dict[str, tuple[float, float]]) -> None:
         for scope in ("program", "function"):
             truths = {kind: self._by_key(result, f"by_{scope}") for kind, result in self._truth.items()}
             for key, row in self._by_key(drawn, f"by_{scope}").items():
@@ -106,7 +106,7 @@ class Judge:
                         continue
                     self._compare(scope, key, metric, row, truths[metric.truth].get(key), small or row["under_sampled"])
         for name, value in caches.items():
-            self._ratios.setdefault(name, []).append((value, None, None))
+            self._ratios.setdefault(name, []).append(value)
         for point in drawn.tables["miss_curve"].to_pylist():
             self._curve.setdefault(point["cache_bytes"], []).append((point["miss_ratio_low"], point["miss_ratio"]))
 
@@ -137,7 +137,7 @@ class Judge:
             slack = SAME * abs(true)
             have.covered += low - slack <= true <= high + slack
 
-    def caches(self, truth: dict[str, float]) -> None:
+    def caches(self, truth: dict[str, tuple[float, float]]) -> None:
         self._true_caches = truth
 
     def metrics(self) -> pa.Table:
@@ -189,22 +189,23 @@ class Judge:
                             ("high_mean", pa.float64()), ("mape_percent", pa.float64()), ("within_percent", pa.float64())])  # fmt: skip
         true = {p["cache_bytes"]: p["miss_ratio"] for p in self._truth["whole"].tables["miss_curve"].to_pylist()}
         rows: list[dict[str, Any]] = []
-        for size, bounds in sorted(self._curve.items()):
-            if size not in true or size & (size - 1):
-                continue
+
+        def add(what: str, size: int | None, truth: float, bounds: list[tuple[float, float]]) -> None:
             slack = (
                 0.005  # of the ratio itself: the bounds are those of the drawn windows, without their sampling error
             )
-            inside = sum(low - slack <= true[size] <= high + slack for low, high in bounds)
-            rows.append({"what": "fully associative", "cache_bytes": size, "truth": true[size],
+            inside = sum(low - slack <= truth <= high + slack for low, high in bounds)
+            rows.append({"what": what, "cache_bytes": size, "truth": truth,
                          "low_mean": sum(low for low, _ in bounds) / len(bounds), "high_mean": sum(high for _, high in bounds) / len(bounds),
                          "mape_percent": None, "within_percent": 100 * inside / len(bounds)})  # fmt: skip
-        for name, truth in self._true_caches.items():
-            found = [value for value, _, _ in self._ratios.get(name, [])]
-            errors = [abs(error) for value in found if (error := percent_error(value, truth)) is not None]
-            mean = sum(found) / len(found) if found else None
-            rows.append({"what": name, "cache_bytes": None, "truth": truth, "low_mean": mean, "high_mean": mean,
-                         "mape_percent": sum(errors) / len(errors) if errors else None, "within_percent": None})  # fmt: skip
+
+        for size, bounds in sorted(self._curve.items()):
+            if size in true and not size & (size - 1):
+                add("fully associative", size, true[size], bounds)
+        for name, (truth, most) in self._true_caches.items():
+            # Of a source that is sampled itself the truth is not known to the last access.
+            if truth == most and self._ratios.get(name):
+                add(name, None, truth, self._ratios[name])
         return pa.Table.from_pylist(rows, schema=schema)
 
     @property

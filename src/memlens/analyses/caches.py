@@ -2,6 +2,11 @@
 
 A model, not a measurement: LRU, no time, and no prefetcher unless one is asked for. Levels come from the machine of the
 capture, or from the caller. Threads are cores of their own, and meet in shared levels in the order of time.
+
+Where only windows were recorded, what an access finds that is its window's first to a line depends on accesses that nobody
+saw. Such accesses are ``unknown``: ``misses_…`` and ``miss_ratio_…`` leave them out, and are lower bounds; with all of them as misses,
+``miss_ratio_high_…`` is the upper one. Of the others, the line's last use lies in the same window: the first level is exact, and lower
+ones as good as what the model remembers of them.
 """
 
 from __future__ import annotations
@@ -114,25 +119,33 @@ def cache_model(
     except ValueError as error:
         raise UsageError(f"this cache cannot be: {error}", hint="bytes = sets × ways × line_bytes") from None
     recorded = accesses.recorded
-    done = _run(model, by_time(accesses), dimensions, pair, cores, most_accesses, recorded, progress, interleaved)
+    whole = accesses.is_whole
+    done = _run(
+        model, by_time(accesses), dimensions, pair, cores, most_accesses, recorded, progress, interleaved, whole
+    )
     columns = {name: values.tolist() for name, values in model.columns().items()}
     names = [level.name or f"level {at + 1}" for at, level in enumerate(chosen)]
     tables = _tables(by, dimensions, pair, columns, len(chosen), len(tlbs))
     sums = {name: sum(values) for name, values in columns.items()}
-    whole = accesses.is_whole
     notes = [
         f"Misses are those of a model ({', '.join(names)}; LRU{', inclusive' if inclusive else ''}), not measured."
     ]
     if not whole:
+        share = (sums.get("unknown", 0) / sums["accesses"]) if sums.get("accesses") else 0.0
         notes.append(
-            "The caches of the model keep their lines from one window to the next: what was not recorded does not push them out."
+            f"What {share:.0%} of the accesses find in the caches of the model is unknown: they are their window's first to a line. Misses are "
+            "at least those of the others, and at most these as well."
         )
     if done < recorded:
         notes.append(f"The cache model saw the first {done:,} of {recorded:,} accesses.")
     figures = {
         "accesses": sums.get("accesses", 0),
+        "unknown": sums.get("unknown", 0),
+        "tlb_unknown": sums.get("tlb_unknown", 0),
+        "everything_recorded": whole,
         "levels": [{"name": n, "bytes": v.bytes, "ways": v.ways, "shared": v.shared,
                     "misses": sums.get(f"misses_{at + 1}", 0), "miss_ratio": _ratio(sums.get(f"misses_{at + 1}", 0), sums.get("accesses", 0)),
+                    "miss_ratio_high": _ratio(sums.get(f"misses_{at + 1}", 0) + sums.get("unknown", 0), sums.get("accesses", 0)),
                     **model.totals()[at]}
                    for at, (n, v) in enumerate(zip(names, chosen, strict=True))],
         "tlbs": [{"name": v.name or f"TLB {at + 1}", "entries": v.bytes // page_bytes, "misses": sums.get(f"tlb_misses_{at + 1}", 0)}
@@ -145,7 +158,7 @@ def cache_model(
 
 def _run(
     model: Any, groups_of_batches: Any, dimensions: list[Any], pair: Any, cores: int, most: int, recorded: int,
-    progress: Callable[[int, int], None] | None, interleaved: Callable[[Any], tuple[Any, dict[str, Any]]],
+    progress: Callable[[int, int], None] | None, interleaved: Callable[[Any], tuple[Any, dict[str, Any]]], whole: bool,
 ) -> int:  # fmt: skip
     import numpy as np
 
@@ -161,6 +174,7 @@ def _run(
             cores=columns["stream"] % np.uint32(cores),
             groups=np.ascontiguousarray(numbers, dtype=np.uint32),
             sites=columns["pc"],
+            windows=None if whole else np.ascontiguousarray(columns["unit"], dtype=np.uint32),
         )
         done += len(columns["address"])
         if progress is not None:
@@ -179,9 +193,9 @@ def _tables(
 ) -> dict[str, pa.Table]:
     import pyarrow as pa
 
-    counts = ["accesses", "stores", *(f"misses_{i + 1}" for i in range(n_levels)),
+    counts = ["accesses", "stores", "unknown", "tlb_unknown", *(f"misses_{i + 1}" for i in range(n_levels)),
               *(f"store_misses_{i + 1}" for i in range(n_levels)), *(f"tlb_misses_{i + 1}" for i in range(n_tlbs))]  # fmt: skip
-    ratios = [f"miss_ratio_{i + 1}" for i in range(n_levels)]
+    ratios = [f"miss_ratio{end}_{i + 1}" for end in ("", "_high") for i in range(n_levels)]
     numbered = {"process", "thread", "line"}
 
     def table(names: tuple[str, ...], keys: list[tuple[Any, ...]]) -> pa.Table:
@@ -194,10 +208,14 @@ def _tables(
                 row[name] += columns[name][at]
         rows = []
         for key, row in sums.items():
-            ratio = {f"miss_ratio_{i + 1}": row[f"misses_{i + 1}"] / row["accesses"] for i in range(n_levels)}
+            ratio = {
+                f"miss_ratio{end}_{i + 1}": (row[f"misses_{i + 1}"] + more) / row["accesses"]
+                for end, more in (("", 0), ("_high", row["unknown"]))
+                for i in range(n_levels)
+            }
             rows.append({**dict(zip(names, key, strict=True)), **row, **ratio})
         # A miss of every level counts once more: the worst first, and nobody left out who stays within the last one.
-        rows.sort(key=lambda r: -sum(r[f"misses_{i + 1}"] for i in range(n_levels)))
+        rows.sort(key=lambda r: (-sum(r[f"misses_{i + 1}"] for i in range(n_levels)), -r["unknown"]))
         schema = [(n, pa.uint32() if n in numbered else pa.string()) for n in names]
         schema += [(n, pa.uint64()) for n in counts] + [(n, pa.float64()) for n in ratios]
         return pa.Table.from_pylist(rows, schema=pa.schema(schema))

@@ -231,13 +231,13 @@ def _denser(capture: Capture, accesses: ThreadAccesses, window: int | None, peri
     return _Source(capture, own_window, own_period * keep, False, keep)
 
 
-def _caches(capture: Capture, accesses: ThreadAccesses) -> dict[str, float]:
-    """Modelled miss ratios of the program, by level."""
+def _caches(capture: Capture, accesses: ThreadAccesses) -> dict[str, tuple[float, float]]:
+    """Modelled miss ratios of the program, by level: the least and the most that they can be."""
     from .caches import cache_model
 
     found = cache_model(capture, by=("program",), accesses=accesses).figures
     return {
-        f"{level['name']} of the cache model": level["miss_ratio"]
+        f"{level['name']} of the cache model": (level["miss_ratio"], level["miss_ratio_high"])
         for level in found["levels"]
         if level["miss_ratio"] is not None
     }

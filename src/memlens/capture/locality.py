@@ -364,6 +364,7 @@ def interleaved(batches: list[AccessBatch]) -> tuple[Any, dict[str, Any]]:
         "stream": np.concatenate([np.full(len(b), b.stream, dtype=np.uint32) for b in batches]),
         "pc": np.concatenate([b.pc for b in batches]),
         "time_ns": np.concatenate([b.time_ns for b in batches]),
+        "unit": np.concatenate([b.unit for b in batches]),
     }
     if len({b.stream for b in batches}) == 1:
         return slice(None), columns

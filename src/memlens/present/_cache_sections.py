@@ -90,10 +90,19 @@ def caches_section(result: Result, meta: Mapping[str, Any]) -> str:
 
 def _levels(figures: Mapping[str, Any]) -> str:
     """Caches and TLBs, nearest first: what reaches each, and what it lets through."""
-    accesses = figures["accesses"]
+    accesses, unknown = figures["accesses"], figures["unknown"]
     prefetched = any(level["prefetches"] for level in figures["levels"])
     cells = []
-    reached = accesses
+    if unknown:
+        cells.append(
+            [
+                head_cell("unknown", "nowrap"),
+                _geometry_cell("first to a line in its window", "which level has it is not known"),
+                _count(unknown), _count(None), _count(None), share_cell(unknown, accesses), _count(None), _count(None),
+                *([_count(None)] if prefetched else []),
+            ]
+        )  # fmt: skip
+    reached = accesses - unknown
     for level in figures["levels"]:
         misses = level["misses"]
         ways = f"{level['ways']} ways" if level["ways"] else "fully associative"
@@ -108,7 +117,7 @@ def _levels(figures: Mapping[str, Any]) -> str:
             ]
         )  # fmt: skip
         reached = misses
-    reached = accesses
+    reached = accesses - figures["tlb_unknown"]
     for tlb in figures["tlbs"]:
         cells.append(
             [
@@ -160,12 +169,17 @@ def _misses(result: Result, name: str, caption: str) -> str:
     crossed = name == "by_function_and_object"
     cells = []
     for row in rows:
-        if not any(row[f"misses_{at}"] > LEAST_SHARE * level["misses"] for at, level in enumerate(levels, 1)):
+        most = [
+            (row[f"misses_{at}"] + row["unknown"], level["misses"] + figures["unknown"])
+            for at, level in enumerate(levels, 1)
+        ]
+        if not any(mine > LEAST_SHARE * of_all for mine, of_all in most):
             continue
         cells.append(
             [
                 *_row_names(row, name),
                 _count(row["accesses"]),
+                *([_count(row["unknown"], _ratio(row["unknown"], row["accesses"]))] if figures["unknown"] else []),
                 *(_count(row[f"misses_{at}"], _ratio(row[f"misses_{at}"], row["accesses"])) for at in range(1, last + 1)),
                 share_cell(row[f"misses_{last}"], last_misses),
                 *(() if crossed else (_count(row[f"tlb_misses_{at}"], _ratio(row[f"tlb_misses_{at}"], row["accesses"]))
@@ -175,13 +189,14 @@ def _misses(result: Result, name: str, caption: str) -> str:
     first = {"by_object": ["Object"], "by_line": ["Line"], "by_function_and_object": ["Function", "Object"]}
     heads = [
         *((label, "") for label in first.get(name, ["Function"])), ("Accesses", "number"),
+        *([("Unknown", "number")] if figures["unknown"] else []),
         *((f"{level['name']} misses", "number") for level in levels),
         (f"Of all {levels[-1]['name']} misses", "share"),
         *(() if crossed else ((f"{tlb['name']} misses", "number") for tlb in tlbs)),
     ]  # fmt: skip
     return table(
         caption, heads, cells, total_rows=max(total, len(cells)), export=json_command("caches", name), kind="dense fitted",
-        empty="Nothing missed.",
+        empty="Nothing missed for certain." if figures["unknown"] else "Nothing missed.",
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from ._markup import (
     json_command,
     module_markup,
     percent,
+    percent_range,
     share_cell,
     table,
     titled,
@@ -106,14 +107,20 @@ def _said(result: Result) -> str:
 
 
 # ---- tables ------------------------------------------------------------
-def _miss_ratios(caches: Result | None, name: str) -> tuple[list[str], dict[tuple[Any, ...], list[float]]]:
-    """Names of the modelled levels, and the miss ratios of each row by what names it."""
+def _miss_ratios(
+    caches: Result | None, name: str
+) -> tuple[list[str], dict[tuple[Any, ...], list[tuple[float, float]]]]:
+    """Names of the modelled levels, and the least and most that the miss ratios of each row can be, by what names it."""
     if caches is None or name not in caches.tables or not caches.figures["accesses"]:
         return [], {}
     levels = [level["name"] for level in caches.figures["levels"]]
     keys = ("function", "module") if name == "by_function" else ("object", "kind")
     columns = caches.tables[name].to_pydict()
-    ratios = zip(*(columns[f"miss_ratio_{at + 1}"] for at in range(len(levels))), strict=True)
+    pairs = [
+        list(zip(columns[f"miss_ratio_{at}"], columns[f"miss_ratio_high_{at}"], strict=True))
+        for at in range(1, len(levels) + 1)
+    ]
+    ratios = zip(*pairs, strict=True)
     return levels, dict(zip(zip(*(columns[key] for key in keys), strict=True), map(list, ratios), strict=True))
 
 
@@ -137,7 +144,10 @@ def _rows(result: Result, name: str, caption: str, caches: Result | None) -> str
                 _classes(row),
                 _distance(row),
                 *([_number(row["unobservable_percent"], _percent(row["unobservable_percent"]))] if not whole else []),
-                *(_number(ratio, "–" if ratio is None else esc(percent(ratio))) for ratio in misses),
+                *(
+                    _number(None, "–") if pair is None else _number(pair[1], esc(percent_range(*pair)))
+                    for pair in misses
+                ),
             ]
         )
     heads = [

@@ -100,6 +100,15 @@ def percent(share: float) -> str:
     return "<0.1 %" if 0 < share < 0.001 else ">99.9 %" if 0.999 < share < 1 else f"{100 * share:.1f} %"
 
 
+def percent_range(low: float, high: float) -> str:
+    """
+    >>> percent_range(0.0, 0.221), percent_range(0.5, 0.5), percent_range(0.30, 0.3001)
+    ('0 to 22.1 %', '50.0 %', '30.0 %')
+    """
+    least, most = percent(low), percent(high)
+    return most if least == most else f"{least.removesuffix(' %')} to {most}"
+
+
 def in_double_quotes(text: str) -> str:
     """Text for a shell, in double quotes.
 

@@ -118,28 +118,48 @@ def _curve(console: Console, result: Result, *, whole: bool) -> None:
     _say(console, f"Misses of a cache of {', '.join([*parts, limit])}")
 
 
+def _between(low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return "–"
+    least, most = f"{low:.1%}", f"{high:.1%}"
+    return most if least == most else f"{least.removesuffix('%')} to {most}"
+
+
 def show_caches(console: Console, result: Result, rows: int, *, brief: bool) -> None:
     from rich.markup import escape
 
     levels = result.figures["levels"]
     if not result.figures["accesses"]:
         return
-    parts = [f"{v['name']} {human_bytes(v['bytes'])} {v['miss_ratio']:.1%}" for v in levels]
-    tlbs = [f"{v['name']} {v['misses'] / result.figures['accesses']:.1%}" for v in result.figures["tlbs"]]
-    console.print(f"\n[bold]Modelled misses[/]  of all accesses: {', '.join([*parts, *tlbs])}")
+    accesses, unknown = result.figures["accesses"], result.figures["unknown"]
+    parts = [f"{v['name']} {human_bytes(v['bytes'])} {_between(v['miss_ratio'], v['miss_ratio_high'])}" for v in levels]
+    tlbs = [
+        f"{v['name']} {_between(v['misses'] / accesses, (v['misses'] + result.figures['tlb_unknown']) / accesses)}"
+        for v in result.figures["tlbs"]
+    ]
+    _say(console, f"\n[bold]Modelled misses[/]  of all accesses: {', '.join([*parts, *tlbs])}")
+    if unknown:
+        _say(
+            console,
+            f"[dim]{unknown / accesses:.0%} of the accesses are their window's first to a line: they may hit or miss[/]",
+        )
     if brief:
         return
     last = len(levels)
-    total = {at: sum(r[f"misses_{at}"] for r in result.tables["by_function"].to_pylist()) for at in range(1, last + 1)}
-    table = _grid(("function", "left"), *((f"{v['name']} misses", "right") for v in levels), ("share of last", "right"))
+    most = {at: v["misses"] + unknown for at, v in enumerate(levels, 1)}
+    table = _grid(
+        ("function", "left"),
+        *((f"{v['name']} misses", "right") for v in levels),
+        *([("unknown", "right")] if unknown else []),
+    )
     for row in result.tables["by_function"].slice(0, rows).to_pylist():
-        if all(row[f"misses_{at}"] < LEAST_SHARE * total[at] for at in range(1, last + 1)):
+        if all(row[f"misses_{at}"] + row["unknown"] < LEAST_SHARE * most[at] for at in range(1, last + 1)):
             continue
         cells = [
             f"{human_count(row[f'misses_{at}'])} ({_percent(row[f'misses_{at}'], row['accesses'])})"
             for at in range(1, last + 1)
         ]
-        table.add_row(escape(_function(row)), *cells, _percent(row[f"misses_{last}"], total[last]))
+        table.add_row(escape(_function(row)), *cells, *([_percent(row["unknown"], row["accesses"])] if unknown else []))
     _show(console, table)
 
 
