@@ -180,9 +180,28 @@ NO_BIAS = {
     "stencil.c": "--mib 2 --iterations 10 --threads 1",
     "patterns.c": "--elements 16384 --repeats 20",
 }
+MORE_WITHOUT_BIAS = {
+    "graph_bc.c": "--scale 11 --iterations 6 --threads 1",
+    "graph_cc.c": "--scale 12 --iterations 20 --threads 1",
+    "graph_cc_sv.c": "--scale 12 --iterations 4 --threads 1",
+    "graph_pr_spmv.c": "--scale 12 --iterations 20 --threads 1",
+    "graph_sssp.c": "--scale 11 --iterations 4 --threads 1",
+    "stream.c": "--mib 2 --iterations 10 --threads 1",
+    "matmul.c": "--mib 1 --iterations 1 --threads 1",
+    "linked_sum.c": "",
+    "field_walk.c": "",
+    "set_conflicts.c": "",
+    "working_set.c": "",
+    "reloaded_value.c": "",
+    "scattered_field.c": "",
+    "hash_tables.cpp": "",
+    "conv_layers.c": "",
+}
 
 
-@pytest.mark.parametrize("source", sorted(NO_BIAS))
+@pytest.mark.parametrize(
+    "source", [*sorted(NO_BIAS), *(pytest.param(name, marks=pytest.mark.slow) for name in sorted(MORE_WITHOUT_BIAS))]
+)
 def test_windows_favour_no_site(source: str, tmp_path: Path) -> None:
     """The share of each site in windows against its exact count, the windows being what was drawn."""
     program = build(
@@ -191,7 +210,8 @@ def test_windows_favour_no_site(source: str, tmp_path: Path) -> None:
     window, period = 50, 2_003
     capture = tmp_path / "windows.memlens"
     settings = f"--trace=window={window},period={period},seed=11,on-full=wait,stacks=off"
-    record(capture, [str(program), *NO_BIAS[source].split()], "--collectors", "count,trace", settings)
+    options = (NO_BIAS | MORE_WITHOUT_BIAS)[source].split()
+    record(capture, [str(program), *options], "--collectors", "count,trace", settings)
     opened = open_capture(capture)
     windows = opened.table("windows")
     numbers = windows.column("window").to_numpy()
