@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, workload_path
 from emulate_oracle import Functions
 from emulate_tools import (
     LOAD,
@@ -377,6 +377,20 @@ def test_pages_add_up_to_what_instructions_did(touched: tuple[memlens.Capture, i
     kernel = of_functions(counted, program, "touch")
     assert sum(row["stores"] for row in kernel) == 10 + 11 + 12 + 13 + 4 + 5 + 7 + 11 + 17 + 19 + 23
     assert capture.meta["emulate"]["stores"] == sum(row["stores"] for row in counted)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_pages_tell_loads_from_stores_in_code_that_runs_long(tmp_path: Path, n_threads: int) -> None:
+    """Code that is known counts its pages in another way; with two threads it is translated anew."""
+    options = ["--scale", "12", "--iterations", "2", "--threads", str(n_threads)]
+    capture, _ = emulate(tmp_path / "c.memlens", workload_path("graph_tc"), *options, mode="pages")
+    counted, pages = rows(capture, "code_counts"), rows(capture, "page_counts")
+    for direction in ("load", "store"):
+        total = sum(row[f"{direction}s"] for row in counted)
+        # A wide access comes in parts, of 2 bytes or more.
+        parts = sum(row[f"{direction}_bytes"] for row in counted if row[f"{direction}_width"] not in (1, 2, 4, 8)) // 2
+        assert total > 100_000 and parts < total / 20
+        assert total <= sum(row[f"{direction}s"] for row in pages) <= total + parts
 
 
 # ---- stacks ------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ void ml_on_single_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t addr
   struct insn *insn = data;
   struct vcpu *vcpu = ml_vcpus[cpu];
   struct access_kind *kind = kind_of(insn, info);
-  if (ML_UNLIKELY(vcpu->resync)) ml_window_resync(vcpu);
+  if (ML_UNLIKELY(vcpu->resync)) ml_window_resync(vcpu, insn->pc);
   ml_counter(vcpu->base, kind->place)->parts[is_stack(vcpu, address)]++;
   if (ML_UNLIKELY(ml_settings.pages)) ml_page_access(vcpu, insn->pc, address, kind->store);
   begin_access(vcpu, insn, kind, address);
@@ -96,6 +96,21 @@ void ml_on_page_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t addres
   const struct insn *insn = data;
   ml_page_access(ml_vcpus[cpu], insn->pc, address, info == insn->kinds[0].info ? insn->kinds[0].store
                                                                               : qemu_plugin_mem_is_store(info));
+}
+
+/* The same while there is one thread. */
+void ml_on_page_load(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn) {
+  (void)cpu, (void)info;
+  const uint64_t page = ML_FLAT_PAGE(address);
+  if (ML_UNLIKELY(ml_page_count(&ml_flat_pages[0][page])))
+    ml_page_first(ml_flat_vcpu, ((const struct insn *)insn)->pc, page << 12);
+}
+
+void ml_on_page_store(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn) {
+  (void)cpu, (void)info;
+  const uint64_t page = ML_FLAT_PAGE(address);
+  if (ML_UNLIKELY(ml_page_count(&ml_flat_pages[1][page])))
+    ml_page_first(ml_flat_vcpu, ((const struct insn *)insn)->pc, page << 12);
 }
 
 /* The parts of one execution have all come: what does it say about the instruction? */
@@ -165,7 +180,7 @@ void ml_on_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, vo
   struct insn *insn = data;
   struct vcpu *vcpu = ml_vcpus[cpu];
   struct access_kind *kind = kind_of(insn, info);
-  if (ML_UNLIKELY(vcpu->resync)) ml_window_resync(vcpu);
+  if (ML_UNLIKELY(vcpu->resync)) ml_window_resync(vcpu, insn->pc);
   if (ML_UNLIKELY(!vcpu->stack_tried) && kind->store) find_stack(vcpu, address);
   take_part(vcpu, insn, kind, address);
 }
@@ -176,7 +191,7 @@ void ml_on_atomic_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t addr
   struct insn *insn = data;
   struct vcpu *vcpu = ml_vcpus[cpu];
   const bool store = qemu_plugin_mem_is_store(info);
-  if (ML_UNLIKELY(vcpu->resync)) ml_window_resync(vcpu);
+  if (ML_UNLIKELY(vcpu->resync)) ml_window_resync(vcpu, insn->pc);
   if (insn->conditional && !store) return;
   if (insn->modifies && !store) {
     vcpu->loaded_insn = insn;
@@ -206,10 +221,9 @@ void ml_on_whole_block(unsigned cpu, void *data) {
 }
 
 void ml_on_tick(unsigned cpu, void *data) {
-  struct vcpu *vcpu = ml_vcpus[cpu];
   struct ticking *loop = data;
   loop->ticks++;
-  if (ML_UNLIKELY(--vcpu->ticks < 0)) ml_window_tick(vcpu);
+  if (ML_UNLIKELY(--ml_ticks < 0)) ml_window_tick(ml_vcpus[cpu]);
 }
 
 void ml_on_own_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *unused) {

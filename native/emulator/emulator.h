@@ -164,10 +164,6 @@ struct region_mark {
 #define ML_LEAF_BITS 18 /* of a page's number: a leaf is a GiB of addresses */
 #define ML_LEAF_CACHE 8
 
-struct ml_page_counts {
-  uint64_t n[2]; /* loads, stores */
-};
-
 /* A loop that ticks, by the branch that leads back. */
 struct ticking {
   uint64_t ticks;
@@ -178,7 +174,7 @@ struct vcpu {
   struct base *base;       /* counters in use */
   uint64_t executed;       /* accesses so far; while code counts inline: when that began */
   uint64_t next_event;     /* value of `executed` at which a window begins or ends */
-  int64_t ticks, ticks_set; /* loops until a window may be near; as it was set */
+  int64_t ticks_set; /* ml_ticks as it was set */
   uint64_t ticks_at, rate;  /* accesses when it was set; most accesses of a tick lately */
   uint64_t next_begin;     /* of a window */
   uint64_t serial;         /* of block executions where it matters */
@@ -212,8 +208,9 @@ struct vcpu {
   struct base *bases[MAX_REGIONS];
   /* pages */
   uint64_t leaf_number[ML_LEAF_CACHE];
-  struct ml_page_counts *leaf_counts[ML_LEAF_CACHE];
+  uint64_t *leaf_counts[ML_LEAF_CACHE][2];
   struct page_leaf *leaves;
+  bool flat; /* its counts are ml_flat_pages */
   unsigned index;
   bool live;
 };
@@ -259,6 +256,8 @@ void ml_on_single_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t addr
 void ml_on_only_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_own_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *unused);
 void ml_on_atomic_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
+void ml_on_page_load(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
+void ml_on_page_store(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_page_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_block(unsigned cpu, void *block);
 void ml_on_whole_block(unsigned cpu, void *block_count);
@@ -270,10 +269,10 @@ void ml_switch_region(struct vcpu *vcpu, uint32_t region);
 /* ---- windows (windows.c) ------------------------------------------------------------------------------------------ */
 void ml_windows_start(struct vcpu *vcpu);
 void ml_windows_several(struct vcpu *vcpu); /* a second thread begins: no more inline counting between windows */
+extern int64_t ml_ticks; /* loops until a window may be near; there is one thread */
 void ml_window_tick(struct vcpu *vcpu);
-void ml_forget_dropped_ticks(void);
 struct ticking *ml_tick_of(struct insn *insn);
-void ml_window_resync(struct vcpu *vcpu);
+void ml_window_resync(struct vcpu *vcpu, uint64_t pc);
 void ml_window_event(struct vcpu *vcpu, uint64_t pc);
 void ml_window_add(struct vcpu *vcpu, uint64_t pc, uint64_t address, uint32_t bytes, bool store);
 void ml_window_extend(struct vcpu *vcpu, uint32_t bytes);
@@ -293,19 +292,35 @@ void ml_region_leave(struct vcpu *vcpu, uint32_t region);
 void ml_stacks_after_fork(void);
 
 /* ---- pages (pages.c) ---------------------------------------------------------------------------------------------- */
+/* Counts run downwards from zero, so that the borrow of a subtraction tells the first access. */
+static inline bool ml_page_count(uint64_t *count) {
+#if defined(__x86_64__) && defined(__GCC_ASM_FLAG_OUTPUTS__)
+  bool borrow; /* compilers make four instructions of it */
+  __asm__("subq $1, %0" : "+m"(*count), "=@ccc"(borrow));
+  return borrow;
+#else
+  return __builtin_sub_overflow(*count, UINT64_C(1), count);
+#endif
+}
+void ml_page_first(struct vcpu *vcpu, uint64_t pc, uint64_t address); /* its first access of a kind was counted */
 void ml_page_slow(struct vcpu *vcpu, uint64_t pc, uint64_t address, bool store);
 static inline void ml_page_access(struct vcpu *vcpu, uint64_t pc, uint64_t address, bool store) {
   const uint64_t number = address >> (12 + ML_LEAF_BITS);
-  if (ML_LIKELY(vcpu->leaf_number[number % ML_LEAF_CACHE] == number)) {
-    uint64_t *count =
-        &vcpu->leaf_counts[number % ML_LEAF_CACHE][address >> 12 & ((UINT64_C(1) << ML_LEAF_BITS) - 1)].n[store];
-    if (ML_LIKELY(*count != 0)) {
-      ++*count;
-      return;
-    }
+  if (ML_UNLIKELY(vcpu->leaf_number[number % ML_LEAF_CACHE] != number)) {
+    ml_page_slow(vcpu, pc, address, store);
+    return;
   }
-  ml_page_slow(vcpu, pc, address, store);
+  uint64_t *counts = vcpu->leaf_counts[number % ML_LEAF_CACHE][store];
+  if (ML_UNLIKELY(ml_page_count(&counts[address >> 12 & ((UINT64_C(1) << ML_LEAF_BITS) - 1)])))
+    ml_page_first(vcpu, pc, address);
 }
+/* The counts of the first thread, loads and stores, by page number: no search at all. NULL: there was no room for them. */
+#define ML_ADDRESS_BITS 47 /* of a process of the host, so of its guest */
+#define ML_FLAT_PAGES (UINT64_C(1) << (ML_ADDRESS_BITS - 12))
+extern uint64_t *ml_flat_pages[2];
+extern struct vcpu *ml_flat_vcpu; /* whose they are */
+#define ML_FLAT_PAGE(address) ((address) << (64 - ML_ADDRESS_BITS) >> (64 - ML_ADDRESS_BITS + 12)) /* without tags */
+void ml_pages_start(struct vcpu *first);
 void ml_pages_unmapped(uint64_t address, uint64_t bytes);
 void ml_pages_write(struct vcpu *vcpu);
 void ml_pages_drop(struct vcpu *vcpu);

@@ -148,6 +148,7 @@ static void on_vcpu_init(qemu_plugin_id_t id, unsigned index) {
     }
   } else {
     ml_plugin.only = vcpu;
+    if (ml_settings.pages) ml_pages_start(vcpu);
   }
 #if ML_PLUGIN_API >= 2
   ml_scores_clear(index);

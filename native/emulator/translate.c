@@ -121,12 +121,6 @@ static void count_inline(struct qemu_plugin_insn *handle, struct insn *insn) {
                                      seen == QEMU_PLUGIN_MEM_R ? QEMU_PLUGIN_MEM_W : QEMU_PLUGIN_MEM_R, insn);
 }
 
-/* Every loop ticks again: one that had lost its tick ran too long. */
-void ml_forget_dropped_ticks(void) {
-  for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-    for (struct insn *insn = table[i]; insn != NULL; insn = insn->next) insn->tick_dropped = false;
-}
-
 /* Addresses behind a call: where returns arrive. */
 static uint64_t *landings;
 static size_t landing_mask, landing_count;
@@ -239,6 +233,12 @@ static struct block_count *counts_whole(const struct translated *all, size_t cou
   return accesses >= 2 ? block_count_of(all[0].insn, members, member_count) : NULL;
 }
 
+/* Not one for each direction: see always_both(). */
+static qemu_plugin_vcpu_mem_cb_t page_callback(const struct insn *insn) {
+  if (insn->kind_count != 1 || ml_plugin.only == NULL || !ml_plugin.only->flat) return ml_on_page_access;
+  return insn->kinds[0].store ? ml_on_page_store : ml_on_page_load;
+}
+
 static void follow_calls(const struct translated *one) {
   if (one->facts.role == ROLE_CALL) {
     landing_find(one->next_pc, true);
@@ -318,7 +318,7 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
                                                (void *)(uintptr_t)region);
     }
     if (ticks && facts->loops && !insn->tick_dropped)
-      qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_tick, QEMU_PLUGIN_CB_NO_REGS, ml_tick_of(insn));
+      qemu_plugin_register_vcpu_tb_exec_cb(tb, ml_on_tick, QEMU_PLUGIN_CB_NO_REGS, ml_tick_of(insn)); /* there, no register is in use */
     const bool learned = is_learned(insn);
     if (insn->modifies || insn->conditional) {
       qemu_plugin_register_vcpu_mem_cb(handle, ml_on_atomic_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
@@ -327,8 +327,7 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
       /* counted with its block */
     } else if (learned && inline_now && can_count_inline(insn)) {
       if (whole == NULL) count_inline(handle, insn);
-      if (pages)
-        qemu_plugin_register_vcpu_mem_cb(handle, ml_on_page_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
+      if (pages) qemu_plugin_register_vcpu_mem_cb(handle, page_callback(insn), QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
     } else if (learned && !insn->multipart) {
       const bool only = ml_plugin.only != NULL && ml_plugin.region_changes == 0 && !ml_settings.pages;
       for (unsigned k = 0; only && k < insn->kind_count; k++)

@@ -31,15 +31,17 @@ static uint64_t next_begin(struct vcpu *vcpu, uint64_t period_number) {
 #define FIRST_RATE 16        /* accesses of a tick, before it is known */
 #define CAUTION 3            /* the rate may become so much higher; still higher may make a window late, which is counted */
 
+int64_t ml_ticks;
+
 static void wait_for_window(struct vcpu *vcpu, uint64_t executed) {
   const uint64_t left = vcpu->next_begin > executed + NEAR ? vcpu->next_begin - executed - NEAR : 0;
   if (vcpu->rate == 0) vcpu->rate = FIRST_RATE;
-  vcpu->ticks = vcpu->ticks_set = (int64_t)(left / (CAUTION * vcpu->rate));
+  ml_ticks = vcpu->ticks_set = (int64_t)(left / (CAUTION * vcpu->rate));
   vcpu->ticks_at = executed;
 }
 
 static void note_rate(struct vcpu *vcpu, uint64_t executed) {
-  const uint64_t ticks = (uint64_t)(vcpu->ticks_set - vcpu->ticks);
+  const uint64_t ticks = (uint64_t)(vcpu->ticks_set - ml_ticks);
   const uint64_t rate = ticks != 0 ? (executed - vcpu->ticks_at) / ticks + 1 : FIRST_RATE;
   vcpu->rate = rate > vcpu->rate ? rate : (3 * vcpu->rate + rate) / 4;
 }
@@ -81,7 +83,7 @@ static struct ticking *guardian_of(unsigned inner) {
  * that ticks no more are in one of the loop around it, at most. */
 static uint64_t drop_inner_ticks(void) {
   uint64_t most = 1;
-  for (uint64_t done = 0; ml_plugin.late == 0;) {
+  for (uint64_t done = 0;;) {
     unsigned next = MAX_TICKING;
     for (unsigned i = 0; i < ticking_count; i++)
       if (ticking_insn[i]->loop_begin != 0 && length_of(i) > done && (next == MAX_TICKING || length_of(i) < length_of(next)))
@@ -110,6 +112,22 @@ static void thin_ticks(struct vcpu *vcpu) {
   for (unsigned i = 0; i < ticking_count; i++) ticking[i].ticks = 0;
 }
 
+/* A window came too late at `pc`: the outermost loop around it that had lost its tick gets it back for good; all loops
+ * where none is known to be around it. */
+static void tick_again(uint64_t pc) {
+  unsigned found = MAX_TICKING;
+  for (unsigned i = 0; i < ticking_count; i++) {
+    const struct insn *insn = ticking_insn[i];
+    if (insn->tick_dropped && insn->loop_begin <= pc && pc <= insn->pc && (found == MAX_TICKING || length_of(i) > length_of(found)))
+      found = i;
+  }
+  for (unsigned i = 0; i < ticking_count; i++) {
+    if (!ticking_insn[i]->tick_dropped || (found != MAX_TICKING && i != found)) continue;
+    ticking_insn[i]->tick_dropped = false;
+    ticking[i].kept = true;
+  }
+}
+
 void ml_window_tick(struct vcpu *vcpu) {
   if (!ml_plugin.sparse || ml_plugin.near || ml_plugin.reset_asked) return;
   const uint64_t executed = ml_accesses_of(vcpu);
@@ -125,14 +143,14 @@ void ml_window_tick(struct vcpu *vcpu) {
 }
 
 /* The first call after code stopped counting inline: where are we? */
-void ml_window_resync(struct vcpu *vcpu) {
+void ml_window_resync(struct vcpu *vcpu, uint64_t pc) {
   if (ml_plugin.reset_asked) return; /* not yet */
   vcpu->resync = false;
   vcpu->executed = ml_accesses_of(vcpu);
   vcpu->next_event = vcpu->next_begin;
   if (vcpu->executed > vcpu->next_begin) {
     ml_plugin.late++;
-    ml_forget_dropped_ticks();
+    tick_again(pc);
   }
 }
 
