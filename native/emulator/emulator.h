@@ -164,10 +164,13 @@ struct region_mark {
 #define ML_LEAF_BITS 18 /* of a page's number: a leaf is a GiB of addresses */
 #define ML_LEAF_CACHE 8
 
-/* A loop that ticks, by the branch that leads back. */
+/* A branch that leads back and ticks. */
 struct ticking {
   uint64_t ticks;
-  bool kept; /* stands for loops inside it */
+  unsigned loop; /* the first branch that leads to the same place; what follows is that one's, for all of them */
+  bool kept;     /* for good: without it a window came late */
+  uint64_t rounds, end;
+  uint64_t stands_for; /* rounds of loops inside it that tick no more, for each of its own */
 };
 
 struct vcpu {

@@ -54,18 +54,17 @@ static struct insn *insn_at(uint64_t pc, const unsigned char *bytes, size_t size
 
 bool ml_kind_is_learned(const struct access_kind *kind) { return !kind->irregular && kind->runs >= ENOUGH_RUNS; }
 
-/* An instruction whose every execution is known: one width in each direction, always the same parts. */
-static bool is_learned(const struct insn *insn) {
-  if (insn->kind_count == 0 || insn->kind_count > 2 || insn->modifies || insn->conditional) return false;
+static bool all_learned(const struct insn *insn) {
   for (unsigned i = 0; i < insn->kind_count; i++)
     if (!ml_kind_is_learned(&insn->kinds[i])) return false;
-  return insn->kind_count == 1 || insn->kinds[0].store != insn->kinds[1].store;
+  return insn->kind_count != 0;
 }
 
 #if ML_PLUGIN_API == 1
 /* One thread only: an inline addition has one address and is not atomic. Directions cannot be told apart: qemu 7.2
  * runs what was asked for loads on stores too, and not on loads (op_rw of its plugin-gen.c). So an instruction that
- * does both counts them together, if it always did as many of one as of the other, of the same width. */
+ * does both counts them together, if it always did as many of one as of the other, of the same width. Atomic operations
+ * are shown whole while there is one thread. */
 static bool always_both(const struct insn *insn) {
   const struct access_kind *a = &insn->kinds[0], *b = &insn->kinds[1];
   return insn->kind_count == 2 && a->store != b->store && a->width == b->width && a->parts == b->parts &&
@@ -73,12 +72,22 @@ static bool always_both(const struct insn *insn) {
 }
 
 static bool can_count_inline(const struct insn *insn) {
-  if ((insn->flags & ML_ENUM_code_flags_ATOMIC) != 0) return false;
-  return insn->kind_count == 1 || always_both(insn);
+  if ((insn->flags & ML_ENUM_code_flags_ATOMIC) != 0 && !insn->modifies) return false;
+  return (insn->kind_count == 1 && !insn->modifies) || always_both(insn);
 }
+
+static bool is_known_atomic(const struct insn *insn) { return ml_plugin.only != NULL && always_both(insn); }
 #else
 static bool can_count_inline(const struct insn *insn) { return (insn->flags & ML_ENUM_code_flags_ATOMIC) == 0; }
+static bool is_known_atomic(const struct insn *insn) { return (void)insn, false; }
 #endif
+
+/* An instruction whose every execution is known: one width in each direction, always the same parts. */
+static bool is_learned(const struct insn *insn) {
+  if (insn->kind_count > 2 || insn->conditional || !all_learned(insn)) return false;
+  if (insn->modifies && !is_known_atomic(insn)) return false;
+  return insn->kind_count == 1 || insn->kinds[0].store != insn->kinds[1].store;
+}
 
 /* Would it be translated to something faster now? */
 bool ml_would_improve(const struct insn *insn) {
@@ -319,13 +328,13 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     }
     if (ticks && facts->loops && !insn->tick_dropped)
       qemu_plugin_register_vcpu_tb_exec_cb(tb, ml_on_tick, QEMU_PLUGIN_CB_NO_REGS, ml_tick_of(insn)); /* there, no register is in use */
-    const bool learned = is_learned(insn);
-    if (insn->modifies || insn->conditional) {
+    const bool learned = is_learned(insn), counts_inline = learned && inline_now && can_count_inline(insn);
+    if ((insn->modifies && !counts_inline) || insn->conditional) {
       qemu_plugin_register_vcpu_mem_cb(handle, ml_on_atomic_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
       needs_serial = true;
     } else if (whole != NULL && !inline_now && insn->kind_count > 0) {
       /* counted with its block */
-    } else if (learned && inline_now && can_count_inline(insn)) {
+    } else if (counts_inline) {
       if (whole == NULL) count_inline(handle, insn);
       if (pages) qemu_plugin_register_vcpu_mem_cb(handle, page_callback(insn), QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
     } else if (learned && !insn->multipart) {

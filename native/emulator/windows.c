@@ -46,60 +46,85 @@ static void note_rate(struct vcpu *vcpu, uint64_t executed) {
   vcpu->rate = rate > vcpu->rate ? rate : (3 * vcpu->rate + rate) / 4;
 }
 
-/* Loops that tick. Inner ones are relieved of it when the loop around them ticks too. */
+/* Branches that lead back tick. Those that lead to the same place are one loop, which is known by the first of them. Inner
+ * loops are relieved of their ticks when the loop around them ticks too. */
 #define MAX_TICKING 4096
-#define INNER_OF_OUTER 2000 /* iterations on average: fewer accesses than windows are told in advance */
+#define INNER_OF_OUTER 2000 /* rounds on average: fewer accesses than windows are told in advance */
 static struct ticking ticking[MAX_TICKING];
 static struct insn *ticking_insn[MAX_TICKING];
 static unsigned ticking_count;
 
 struct ticking *ml_tick_of(struct insn *insn) {
   static struct ticking others;
-  for (unsigned i = 0; i < ticking_count; i++)
+  unsigned loop = ticking_count;
+  for (unsigned i = 0; i < ticking_count; i++) {
     if (ticking_insn[i] == insn) return &ticking[i];
+    if (loop == ticking_count && insn->loop_begin != 0 && ticking_insn[i]->loop_begin == insn->loop_begin) loop = i;
+  }
   if (ticking_count == MAX_TICKING) return &others;
   ticking_insn[ticking_count] = insn;
+  ticking[ticking_count].loop = loop;
   return &ticking[ticking_count++];
 }
 
-static uint64_t length_of(unsigned loop) { return ticking_insn[loop]->pc - ticking_insn[loop]->loop_begin; }
+static bool is_loop(unsigned i) { return ticking[i].loop == i && ticking_insn[i]->loop_begin != 0; }
+static bool has_dropped(unsigned loop) { return ticking_insn[loop]->tick_dropped; }
+static uint64_t length_of(unsigned loop) { return ticking[loop].end - ticking_insn[loop]->loop_begin; }
+static bool is_around(unsigned loop, uint64_t begin, uint64_t end) {
+  return ticking_insn[loop]->loop_begin <= begin && end <= ticking[loop].end;
+}
+
+static void set_dropped(unsigned loop, bool dropped) {
+  for (unsigned i = loop; i < ticking_count; i++)
+    if (ticking[i].loop == loop) ticking_insn[i]->tick_dropped = dropped;
+}
+
+/* Where loops end, and how often each went round. */
+static void look_at_loops(void) {
+  for (unsigned i = 0; i < ticking_count; i++) ticking[i].rounds = ticking[i].end = 0;
+  for (unsigned i = 0; i < ticking_count; i++) {
+    struct ticking *loop = &ticking[ticking[i].loop];
+    loop->rounds += ticking[i].ticks;
+    if (ticking_insn[i]->pc > loop->end) loop->end = ticking_insn[i]->pc;
+  }
+}
+
+/* The rounds of loops without ticks, this one and those inside it, for each round of another. */
+static uint64_t rounds_in(const struct ticking *outer, const struct ticking *inner) {
+  return inner->rounds * (1 + inner->stands_for) / outer->rounds + 1;
+}
 
 /* The smallest loop around this one that goes on ticking, if it ticks often enough. */
 static struct ticking *guardian_of(unsigned inner) {
-  const struct insn *insn = ticking_insn[inner];
   unsigned best = MAX_TICKING;
   for (unsigned i = 0; i < ticking_count; i++) {
-    const struct insn *outer = ticking_insn[i];
-    if (outer->loop_begin == 0 || outer->tick_dropped || outer->loop_begin > insn->loop_begin || outer->pc < insn->pc ||
+    if (!is_loop(i) || has_dropped(i) || !is_around(i, ticking_insn[inner]->loop_begin, ticking[inner].end) ||
         length_of(i) <= length_of(inner))
       continue;
     if (best == MAX_TICKING || length_of(i) < length_of(best)) best = i;
   }
-  if (best == MAX_TICKING || ticking[best].ticks == 0 || ticking[best].ticks * INNER_OF_OUTER < ticking[inner].ticks) return NULL;
-  return &ticking[best];
+  if (best == MAX_TICKING || ticking[best].rounds == 0) return NULL;
+  return ticking[best].stands_for + rounds_in(&ticking[best], &ticking[inner]) <= INNER_OF_OUTER ? &ticking[best] : NULL;
 }
 
-/* Inner loops first: a loop that stands for those inside it keeps its tick for good. Returns how many iterations of a loop
- * that ticks no more are in one of the loop around it, at most. */
+/* Inner loops first. Returns how many rounds of loops that tick no more are in one of a loop that does, at most. */
 static uint64_t drop_inner_ticks(void) {
   uint64_t most = 1;
+  look_at_loops();
   for (uint64_t done = 0;;) {
     unsigned next = MAX_TICKING;
     for (unsigned i = 0; i < ticking_count; i++)
-      if (ticking_insn[i]->loop_begin != 0 && length_of(i) > done && (next == MAX_TICKING || length_of(i) < length_of(next)))
-        next = i;
+      if (is_loop(i) && length_of(i) > done && (next == MAX_TICKING || length_of(i) < length_of(next))) next = i;
     if (next == MAX_TICKING) break;
     done = length_of(next);
     for (unsigned i = 0; i < ticking_count; i++) {
-      if (ticking_insn[i]->loop_begin == 0 || length_of(i) != done || ticking_insn[i]->tick_dropped || ticking[i].kept ||
-          ticking[i].ticks < 10000)
-        continue;
+      if (!is_loop(i) || length_of(i) != done || has_dropped(i) || ticking[i].kept || ticking[i].rounds < 10000) continue;
       struct ticking *guardian = guardian_of(i);
       if (guardian == NULL) continue;
-      guardian->kept = true;
-      ticking_insn[i]->tick_dropped = true;
-      const uint64_t iterations = ticking[i].ticks / guardian->ticks + 1;
-      if (iterations > most) most = iterations;
+      guardian->stands_for += rounds_in(guardian, &ticking[i]);
+      ticking[i].stands_for = 0;
+      set_dropped(i, true);
+      if (guardian->stands_for > most) most = guardian->stands_for;
     }
   }
   return most;
@@ -112,18 +137,16 @@ static void thin_ticks(struct vcpu *vcpu) {
   for (unsigned i = 0; i < ticking_count; i++) ticking[i].ticks = 0;
 }
 
-/* A window came too late at `pc`: the outermost loop around it that had lost its tick gets it back for good; all loops
+/* A window came too late at `pc`: the outermost loop around it that had lost its ticks gets them back for good; all loops
  * where none is known to be around it. */
 static void tick_again(uint64_t pc) {
   unsigned found = MAX_TICKING;
+  look_at_loops();
+  for (unsigned i = 0; i < ticking_count; i++)
+    if (is_loop(i) && has_dropped(i) && is_around(i, pc, pc) && (found == MAX_TICKING || length_of(i) > length_of(found))) found = i;
   for (unsigned i = 0; i < ticking_count; i++) {
-    const struct insn *insn = ticking_insn[i];
-    if (insn->tick_dropped && insn->loop_begin <= pc && pc <= insn->pc && (found == MAX_TICKING || length_of(i) > length_of(found)))
-      found = i;
-  }
-  for (unsigned i = 0; i < ticking_count; i++) {
-    if (!ticking_insn[i]->tick_dropped || (found != MAX_TICKING && i != found)) continue;
-    ticking_insn[i]->tick_dropped = false;
+    if (!is_loop(i) || !has_dropped(i) || (found != MAX_TICKING && i != found)) continue;
+    set_dropped(i, false);
     ticking[i].kept = true;
   }
 }
