@@ -27,8 +27,15 @@ help: ## list the chores
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
 
 # ---- set-up ---------------------------------------------------------------------
-$(VENV)/.stamp-venv: pyproject.toml
+$(VENV)/.stamp-packages: pyproject.toml
 	@tools/ensure-packages $(BUILD_PACKAGES)
+	@mkdir -p $(VENV) && touch $@
+
+$(VENV)/.stamp-test-packages: Makefile | $(VENV)/.stamp-packages
+	@tools/ensure-packages $(TEST_PACKAGES)
+	@touch $@
+
+$(VENV)/.stamp-venv: pyproject.toml $(VENV)/.stamp-packages
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "memlens needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V)"; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@echo "installing Python packages"
@@ -36,7 +43,7 @@ $(VENV)/.stamp-venv: pyproject.toml
 	@touch $@
 
 # Which LLVMs are installed with their headers: the package has plugins for them, and is built again when they change.
-LIST_LLVMS := ls -d /usr/lib/llvm-*/include/llvm/Passes/PassBuilder.h /usr/lib/llvm-*/include/clang/AST/AST.h 2>/dev/null
+LIST_LLVMS := $(if $(MEMLENS_CORE_ONLY),echo none yet,ls -d /usr/lib/llvm-*/include/llvm/Passes/PassBuilder.h /usr/lib/llvm-*/include/clang/AST/AST.h 2>/dev/null)
 .PHONY: always
 $(VENV)/.llvms: always
 	@mkdir -p $(VENV); test "$$($(LIST_LLVMS))" = "$$(cat $@ 2>/dev/null)" && test -e $@ || { $(LIST_LLVMS); true; } > $@
@@ -47,12 +54,24 @@ $(VENV)/.stamp-build: $(VENV)/.stamp-venv $(NATIVE_SOURCES) $(VENV)/.llvms
 	@cp $$(find $(VENV)/lib -name '_core.pyi' -o -name '_sampling.pyi') src/memlens/  # generated, for mypy and editors
 	@touch $@
 
-# Builds once more: the compiler plugins need the LLVMs that are among these packages.
-$(VENV)/.stamp-test: $(VENV)/.stamp-build
-	@tools/ensure-packages $(TEST_PACKAGES)
-	@$(BIN)/pip install -q --disable-pip-version-check --no-build-isolation -e '.[test]'
-	@{ $(LIST_LLVMS); true; } > $(VENV)/.llvms
-	@touch $(VENV)/.stamp-build $@
+# Behind the build: one pip at a time.
+$(VENV)/.stamp-test-python: pyproject.toml $(VENV)/.stamp-venv | $(VENV)/.stamp-build
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"], sep="\n")' > $(VENV)/test-requirements.txt
+	@$(BIN)/pip install -q --disable-pip-version-check -r $(VENV)/test-requirements.txt
+	@touch $@
+
+# In this order: the compiler plugins need the LLVMs that are among these packages.
+$(VENV)/.stamp-test: $(VENV)/.stamp-test-packages $(VENV)/.stamp-test-python $(VENV)/.stamp-build
+	@touch $@
+
+# On a new machine: packages for the tests are unpacked while everything that needs none of them is built.
+.PHONY: prepared native-objects
+prepared:
+	@test -e $(VENV)/.stamp-test || MEMLENS_CORE_ONLY=1 $(MAKE) --no-print-directory -j2 $(VENV)/.stamp-test-packages native-objects $(BUILD)/workloads/.stamp $(VENV)/.stamp-test-python
+	@$(MAKE) --no-print-directory $(VENV)/.stamp-test $(BUILD)/workloads/.stamp
+
+native-objects: $(VENV)/.stamp-build
+	@sh tools/native-tests $(BUILD)/native-tests --build
 
 $(BUILD)/workloads/.stamp: $(VENV)/.stamp-venv $(WORKLOAD_SOURCES)
 	@cmake -S workloads -B $(BUILD)/workloads -G Ninja >/dev/null
@@ -72,14 +91,14 @@ demo: $(VENV)/.stamp-build $(BUILD)/workloads/.stamp ## set up, profile an examp
 	@echo "Your own program: $(BIN)/memlens record -- PROGRAM"
 
 .PHONY: test
-test: $(VENV)/.stamp-test $(BUILD)/workloads/.stamp ## set up and run the tests
+test: prepared ## set up and run the tests
 	@sh tools/native-tests $(BUILD)/native-tests
-	@$(BIN)/python -m pytest -q -m "not slow" -n $(TEST_WORKERS) --dist loadfile $(PYTEST_FLAGS)
+	@$(BIN)/python -m pytest -q -m "not slow" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
 .PHONY: test-all
-test-all: $(VENV)/.stamp-test $(BUILD)/workloads/.stamp ## the tests and the slow, exhaustive ones
+test-all: prepared ## the tests and the slow, exhaustive ones
 	@sh tools/native-tests $(BUILD)/native-tests
-	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile $(PYTEST_FLAGS)
+	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
 .PHONY: lint
 lint: $(VENV)/.stamp-test ## check style and types

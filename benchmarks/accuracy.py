@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
 import json
 import os
 import platform
@@ -26,6 +25,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from _common import BenchmarkError, describe_machine, first_line, row, say, write_page
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 WORKLOADS = REPOSITORY / "workloads"
@@ -79,14 +80,6 @@ CHOSEN_AT_START = (
     "init_cacheinfo",
     "intel_check",
 )
-
-
-class BenchmarkError(Exception):
-    """Nothing can be measured; the message says why and what to do."""
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 # ---- results: plain data, rendered below -----------------------------------------------------------
@@ -233,10 +226,6 @@ def compare(memlens: list[str], program: Path, arguments: str, folder: Path, *, 
 # ---- rendering -----------------------------------------------------------------------------------------
 
 
-def row(cells: list[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
 def bar(ratio: float) -> str:
     """A bar that is full at 1.
 
@@ -310,29 +299,13 @@ def section(title: str, comparisons: list[Comparison]) -> list[str]:
     return lines
 
 
-def first_line(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return (done.stdout.strip().splitlines() or ["unknown"])[0] if done.returncode == 0 else "unknown"
-
-
-def describe_machine(memlens: list[str]) -> dict[str, str]:
-    model = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        platform.machine(),
+def this_machine(memlens: list[str]) -> dict[str, str]:
+    return describe_machine(
+        memlens=first_line([*memlens, "--version"]),
+        emulator=first_line(["qemu-x86_64", "--version"]),
+        valgrind=first_line(["valgrind", "--version"]),
+        compiler=first_line(["gcc", "--version"]),
     )
-    return {
-        "processor": model,
-        "kernel": platform.release(),
-        "memlens": first_line([*memlens, "--version"]),
-        "emulator": first_line(["qemu-x86_64", "--version"]),
-        "valgrind": first_line(["valgrind", "--version"]),
-        "compiler": first_line(["gcc", "--version"]),
-        "date": datetime.date.today().isoformat(),
-    }
 
 
 HEAD = """\
@@ -435,17 +408,13 @@ def main(arguments: list[str] | None = None) -> int:
             machine, given, ours, suite = read_earlier(options.earlier)
         else:
             require_tools()
-            machine = describe_machine(memlens)
+            machine = this_machine(memlens)
             ours, suite = measure(memlens, options)
     except BenchmarkError as error:
         say(f"error: {error}")
         return 2
     page = render_page(machine, ours, suite, arguments=given, scale=options.scale)
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(page)
-    else:
-        print(page, end="")
+    write_page(page, options.output)
     if options.json:
         document = {
             "machine": machine,

@@ -27,6 +27,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from _common import geometric_mean
+
+from memlens.capture.machine import cpu_model
+
 HERE = Path(__file__).resolve().parent
 MAXIMUM_ADDED_NS = 5.0
 MAXIMUM_MEAN_RATIO = 1.10
@@ -225,15 +229,6 @@ def live_objects(session: Session, rounds: int, objects: int) -> dict[str, dict[
 
 
 # ---- the page -----------------------------------------------------------------------------------
-def geometric_mean(values: list[float]) -> float:
-    return math.exp(sum(math.log(value) for value in values) / len(values))
-
-
-def cpu_model() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def main(arguments: list[str] | None = None) -> int:

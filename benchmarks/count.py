@@ -16,11 +16,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
 import json
 import math
 import os
-import platform
 import re
 import shlex
 import shutil
@@ -28,8 +26,20 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
+
+from _common import (
+    BenchmarkError,
+    Verdict,
+    describe_machine,
+    first_line,
+    geometric_mean,
+    head,
+    row,
+    say,
+    verdict_lines,
+    write_page,
+)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NATIVE, CONTROL, COUNT, SAMPLED = "native", "native again", "count", "count 1 in 100"
@@ -97,24 +107,6 @@ HARD = (
     Program("library code", "hard_libm.c", "--iterations 120", threads=False, group="hard"),
     Program("one loop nest", "hard_lattice.c", "--iterations 1200", threads=False, group="hard"),
 )
-
-
-class BenchmarkError(Exception):
-    """Nothing can be measured; the message says why and what to do."""
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def geometric_mean(values: Iterable[float]) -> float:
-    """Geometric mean of those that there are.
-
-    >>> round(geometric_mean([1.0, 4.0, math.nan]), 6)
-    2.0
-    """
-    logs = [math.log(value) for value in values if not math.isnan(value)]
-    return math.exp(sum(logs) / len(logs))
 
 
 class Bench:
@@ -234,23 +226,8 @@ class Bench:
         )
 
 
-def row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def head(cells: list[str]) -> list[str]:
-    return [row(cells), row(["---"] + ["---:"] * (len(cells) - 1))]
-
-
 def ratio_text(ratio: float) -> str:
     return "–" if math.isnan(ratio) else f"{ratio:.3f}"
-
-
-@dataclasses.dataclass
-class Verdict:
-    claim: str
-    measured: str
-    holds: bool
 
 
 def variants_of(program: Program) -> dict[str, tuple[list[str], str | None]]:
@@ -407,13 +384,7 @@ def events(bench: Bench) -> list[str]:
 
 
 def machine(bench: Bench) -> list[str]:
-    model = next((line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
-                  if line.startswith("model name")), platform.machine())  # fmt: skip
-    clang = subprocess.run([bench.clang, "--version"], capture_output=True, text=True).stdout.splitlines()[0]
-    facts = {
-        "processor": model, "cores": str(os.cpu_count()), "kernel": platform.release(), "compiler": clang,
-        "date": datetime.date.today().isoformat(),
-    }  # fmt: skip
+    facts = describe_machine(compiler=first_line([bench.clang, "--version"]))
     return [*head(["machine", ""]), *(row([key, value]) for key, value in facts.items()), ""]
 
 
@@ -456,17 +427,10 @@ def main() -> int:
                 if part in parts:
                     say(part)
                     lines += function()
-            if verdicts:
-                lines += ["## Verdicts", "", *head(["claim", "measured", "holds"])]
-                lines += [row([v.claim, v.measured, "yes" if v.holds else "**no**"]) for v in verdicts] + [""]
     except BenchmarkError as error:
         say(f"error: {error}")
         return 2
-    text = "\n".join(lines)
-    if options.output:
-        options.output.write_text(text)
-    else:
-        print(text)
+    write_page("\n".join([*lines, *verdict_lines(verdicts)]), options.output)
     return 1 if options.check and not all(v.holds for v in verdicts) else 0
 
 

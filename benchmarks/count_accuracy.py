@@ -22,6 +22,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from _common import BenchmarkError, say
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 WORKLOADS = REPOSITORY / "workloads"
 MEAN_LIMIT_PERCENT, MAX_LIMIT_PERCENT = 1.0, 5.0
@@ -52,14 +54,6 @@ BANDWIDTH: dict[str, str] = {
     "cc_sv": "--scale 16 --iterations 8", "pr": "--scale 16 --iterations 100", "pr_spmv": "--scale 16 --iterations 100",
     "sssp": "--scale 16 --iterations 16", "tc": "--scale 16 --iterations 2",
 }  # fmt: skip
-
-
-class BenchmarkError(Exception):
-    """Nothing could be measured."""
-
-
-def say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
 
 
 def run(command: list[str]) -> subprocess.CompletedProcess[str]:

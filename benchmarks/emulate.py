@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
 import json
 import math
 import os
@@ -29,6 +28,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from _common import BenchmarkError, Verdict, describe_machine, first_line, geometric_mean, row, say, write_page
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MINIMUM_ROUNDS = 5  # fewer and the minimum is not settled; no verdict is given
@@ -62,23 +63,6 @@ LIMITS = {
     2: {COUNTS: 1.2},
 }
 LIMIT_COUNTS_2_THREADS_API_1 = 1.8
-
-
-class BenchmarkError(Exception):
-    """Nothing can be measured; the message says why and what to do."""
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def geometric_mean(values: list[float]) -> float:
-    """Geometric mean.
-
-    >>> round(geometric_mean([1.0, 4.0]), 6)
-    2.0
-    """
-    return math.exp(sum(math.log(value) for value in values) / len(values))
 
 
 # ---- results: plain data, rendered below ------------------------------------------------------
@@ -119,13 +103,6 @@ class Measurement:
 
     def over_qemu(self, variant: str) -> float:
         return self.program_s(variant) / self.program_s(QEMU)
-
-
-@dataclasses.dataclass(frozen=True)
-class Verdict:
-    claim: str
-    measured: str
-    holds: bool
 
 
 def judge(measurements: list[Measurement], *, plugin_api: int | None) -> list[Verdict]:
@@ -320,39 +297,18 @@ def why_no_memlens(memlens: list[str], build: Path, capture: Path, environment: 
     return None
 
 
-def first_line(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return (done.stdout.strip().splitlines() or ["unknown"])[0] if done.returncode == 0 else "unknown"
-
-
-def cpu_model() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
-
-
-def describe_machine(session: Session, *, plugin_api: int | None) -> dict[str, str]:
-    facts = {
-        "processor": cpu_model(),
-        "cores": str(os.cpu_count()),
-        "memory": f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB",
-        "kernel": platform.release(),
-        "emulator": first_line([session.qemu, "--version"]),
-        "plugin interface": f"version {plugin_api}{' used' if session.memlens else ''}" if plugin_api else "none",
-        "valgrind": first_line([session.valgrind, "--version"]) if session.valgrind else "not part of this run",
-        "date": datetime.date.today().isoformat(),
-    }
-    if session.memlens:
-        facts["memlens"] = first_line([*session.memlens, "--version"])
-    return facts
+def this_machine(session: Session, *, plugin_api: int | None) -> dict[str, str]:
+    used = " used" if session.memlens else ""
+    return describe_machine(
+        memory=True,
+        emulator=first_line([session.qemu, "--version"]),
+        plugin_interface=f"version {plugin_api}{used}" if plugin_api else "none",
+        valgrind=first_line([session.valgrind, "--version"]) if session.valgrind else "not part of this run",
+        **({"memlens": first_line([*session.memlens, "--version"])} if session.memlens else {}),
+    )
 
 
 # ---- rendering -----------------------------------------------------------------------------------
-
-
-def row(cells: list[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 def ratio_text(ratio: float) -> str:
@@ -510,7 +466,7 @@ def main(arguments: list[str] | None = None) -> int:
         say(f"error: {error}")
         return 2
     verdicts = judge(measurements, plugin_api=plugin_api) if options.repeat >= MINIMUM_ROUNDS else []
-    machine = describe_machine(session, plugin_api=plugin_api)
+    machine = this_machine(session, plugin_api=plugin_api)
     page = render_page(
         machine,
         measurements,
@@ -519,11 +475,7 @@ def main(arguments: list[str] | None = None) -> int:
         arguments=arguments_that_matter(options),
         missing=missing,
     )
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(page)
-    else:
-        print(page, end="")
+    write_page(page, options.output)
     if options.json:
         options.json.write_text(to_json(machine, measurements, verdicts))
     for verdict in verdicts:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from _common import BenchmarkError
+
 from memlens.analyses._agreement import Agreement, class_agreement
 from memlens.analyses.data_locality import locality
 from memlens.analyses.validation import validate
@@ -45,10 +47,6 @@ WINDOW_LIMIT, FUNCTION_LIMIT = 10.0, 3.0
 """Mean absolute percentage errors that are wanted."""
 KINDS = {"footprint": "F", "footprint_strided": "F_str", "footprint_irregular": "F_irr"}
 CODE = {"window_growth": "F", "window_growth_strided": "F_str", "window_growth_irregular": "F_irr"}
-
-
-class BenchmarkError(Exception):
-    """Nothing can be measured."""
 
 
 @dataclass

@@ -15,11 +15,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
 import json
-import math
 import os
-import platform
 import shlex
 import shutil
 import subprocess
@@ -27,6 +24,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from _common import BenchmarkError, Verdict, describe_machine, first_line, geometric_mean, row, say, write_page
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MINIMUM_RUNS = 7  # fewer and the minimum is not settled; no verdict is given
@@ -75,10 +74,6 @@ WORKLOADS = (
 FAULT_COST = Workload("fault cost", "fault_cost", "--pages 65536 --iterations 8", "--pages 512 --iterations 1", False)
 
 
-class BenchmarkError(Exception):
-    """Nothing can be measured; the message says why and what to do."""
-
-
 # ---- results: plain data, rendered below ----
 
 
@@ -122,22 +117,6 @@ class Measurement:
 
     def ratio(self, variant: str) -> float:
         return self.program_s(variant) / self.program_s(NATIVE)
-
-
-@dataclasses.dataclass(frozen=True)
-class Verdict:
-    claim: str
-    measured: str
-    holds: bool
-
-
-def geometric_mean(values: list[float]) -> float:
-    """Geometric mean.
-
-    >>> round(geometric_mean([1.0, 4.0]), 6)
-    2.0
-    """
-    return math.exp(sum(math.log(value) for value in values) / len(values))
 
 
 def judge(measurements: list[Measurement]) -> list[Verdict]:
@@ -186,10 +165,6 @@ class Session:
             assert self.perf is not None
             return [self.perf, *PERF_RECORD, "-o", str(folder / "perf.data"), "--", *command]
         return command
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def bytes_under(path: Path) -> int:
@@ -271,30 +246,12 @@ def prepare(build: Path) -> None:
 # ---- rendering ----
 
 
-def cpu_model() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
-
-
-def describe_machine(session: Session) -> dict[str, str]:
-    version = subprocess.run([*session.memlens, "--version"], capture_output=True, text=True, check=False)
+def this_machine(session: Session) -> dict[str, str]:
     policy = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     chosen = policy.read_text().split("[")[-1].split("]")[0] if policy.exists() else "none"
-    return {
-        "processor": cpu_model(),
-        "cores": str(os.cpu_count()),
-        "memory": f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB",
-        "kernel": platform.release(),
-        "transparent huge pages": chosen,
-        "memlens": (version.stdout.strip().splitlines() or ["unknown"])[0] if version.returncode == 0 else "unknown",
-        "date": datetime.date.today().isoformat(),
-    }
-
-
-def row(cells: list[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+    return describe_machine(
+        memory=True, transparent_huge_pages=chosen, memlens=first_line([*session.memlens, "--version"])
+    )
 
 
 def workload_table(measurements: list[Measurement], *, has_perf: bool) -> list[str]:
@@ -461,13 +418,9 @@ def main(arguments: list[str] | None = None) -> int:
         not options.smoke and options.runs >= MINIMUM_RUNS and any(m.workload.is_judged for m in measurements)
     )
     verdicts = judge(measurements) if gives_verdict else []
-    machine = describe_machine(session)
+    machine = this_machine(session)
     page = render_page(machine, measurements, fault_cost, verdicts, n_runs=options.runs, smoke=options.smoke)
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(page)
-    else:
-        print(page, end="")
+    write_page(page, options.output)
     if options.json:
         options.json.write_text(to_json(machine, measured, verdicts, n_runs=options.runs, smoke=options.smoke))
     for verdict in verdicts:

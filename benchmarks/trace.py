@@ -22,20 +22,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from count import (
-    CONTROL,
-    NATIVE,
-    PROGRAMS,
-    Bench,
-    BenchmarkError,
-    Program,
-    Verdict,
-    geometric_mean,
-    head,
-    machine,
-    row,
-    say,
-)
+from _common import BenchmarkError, Verdict, geometric_mean, head, row, say, verdict_lines, write_page
+from count import CONTROL, NATIVE, PROGRAMS, Bench, Program, machine
 
 TRACE, IDLE = "window 1,000 of 100,000", "compiled in, not recorded"
 WINDOWS = "window=1000,period=100000"
@@ -303,17 +291,10 @@ def main() -> int:
                 if part in parts:
                     say(part)
                     lines += simple(bench, programs)
-            if verdicts:
-                lines += ["## Verdicts", "", *head(["claim", "measured", "holds"])]
-                lines += [row([v.claim, v.measured, "yes" if v.holds else "**no**"]) for v in verdicts] + [""]
     except BenchmarkError as error:
         say(f"error: {error}")
         return 2
-    text = "\n".join(lines)
-    if options.output:
-        options.output.write_text(text)
-    else:
-        print(text)
+    write_page("\n".join([*lines, *verdict_lines(verdicts)]), options.output)
     return 1 if options.check and not all(v.holds for v in verdicts) else 0
 
 

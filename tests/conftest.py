@@ -16,6 +16,17 @@ import memlens
 ROOT = Path(__file__).resolve().parent.parent
 WORKLOADS = ROOT / "build" / "workloads"
 MEMLENS = [sys.executable, "-m", "memlens"]
+LONGEST_FIRST = (
+    "test_numa", "test_count_exact", "test_findings", "test_guest_library", "test_trace_exact", "test_count_hard", "test_count_builds",
+    "test_emulate_survival", "test_count_runtime", "test_emulate_exact", "test_annotations", "test_alloc_stacks", "test_emulate_programs",
+    "test_emulate", "test_recording", "test_alloc", "test_trace_runtime", "test_alloc_survival", "test_alloc_matrix", "test_count_cross",
+)  # fmt: skip
+"""Files that take long. A worker takes whole files: begun late, one of these would leave the other worker idle."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ranks = {name: rank for rank, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -28,6 +28,19 @@ each_clang = pytest.mark.parametrize(
 """Every version that is installed; one skipped case when there is none."""
 
 
+def levels_and_clangs(*levels: str, with_all: str) -> pytest.MarkDecorator:
+    """Each level with the newest clang, `with_all` with every one; the other pairs only in `make test-all`."""
+    pairs = [
+        pytest.param(
+            level, f"clang-{major}", marks=() if level == with_all or major == VERSIONS[-1] else pytest.mark.slow
+        )
+        for level in levels
+        for major in VERSIONS
+    ]
+    none = [pytest.param("", "", marks=pytest.mark.skip(reason=WHY_NOT))]
+    return pytest.mark.parametrize(("level", "clang"), pairs or none)
+
+
 def needs(program: str, package: str) -> None:
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed: sudo apt-get install {package}")

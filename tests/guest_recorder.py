@@ -142,17 +142,17 @@ def without_ours(text: str) -> list[str]:
 
 def main() -> None:
     output, what = Path(sys.argv[1]), json.loads(sys.argv[2])
-    from memlens.collect import recorder
+    from memlens.collect import program, record_options, recorder
 
     @contextlib.contextmanager
     def for_a_guest(channel_value: str) -> Iterator[list[str]]:
         yield [f"{preload.CHANNEL_VARIABLE}={channel_value}", *(f"{k}={v}" for k, v in what["variables"].items())]
 
     preload.preloading = for_a_guest  # type: ignore[assignment]
-    options = recorder.RecordOptions(output=output, collectors=("alloc", "timeline"), sample_bytes=0)
+    options = record_options.RecordOptions(output=output, collectors=("alloc", "timeline"), sample_bytes=0)
     outcome = recorder.Recorder(options).run_command(what["command"])
     assert outcome.wait_status is not None
-    recorder.exit_like(outcome.wait_status)
+    program.exit_like(outcome.wait_status)
 
 
 if __name__ == "__main__":

@@ -154,25 +154,54 @@ KERNELS = {
 }
 
 
-@pytest.mark.parametrize("threads", [1, 4])
-@pytest.mark.parametrize("source", KERNELS)
-def test_workloads(tmp_path: Path, source: str, threads: int) -> None:
-    """Every placement step; functions whose control flow does not depend on how threads are scheduled."""
+def kernel_tables(
+    folder: Path, source: str, modes: list[str], threads: tuple[int, ...]
+) -> dict[int, list[dict[Any, Any]]]:
+    """By number of threads: what the functions whose control flow does not depend on scheduling did, a table for each mode."""
     options, names = KERNELS[source]
-    program = [*options.split(), "--threads", str(threads)]
-    tables = []
-    for number, mode in enumerate(["--memlens-naive", "", *(f"--memlens-placement={step}" for step in STEPS)]):
-        made = build([WORKLOADS / source], tmp_path / f"p{number}", "-O2", *([mode] if mode else []), cxx=False)
-        _, _, capture = counted(tmp_path, f"c{number}", [str(made), *program])
-        found = per_site(capture)
-        scheduling = {
-            name for name, _ in found if name in ("helper_main", "run_on_threads", "main") or "kernel" in name
-        }
-        chosen = names if names is not None else {name for name, _ in found} - scheduling
-        tables.append({key: row for key, row in found.items() if key[0] in chosen and row[0] != "call"})
+    tables: dict[int, list[dict[Any, Any]]] = {count: [] for count in threads}
+    for number, mode in enumerate(modes):
+        made = build([WORKLOADS / source], folder / f"p{number}", "-O2", *([mode] if mode else []), cxx=False)
+        for count in threads:
+            program = [str(made), *options.split(), "--threads", str(count)]
+            _, _, capture = counted(folder, f"c{number}-{count}", program)
+            found = per_site(capture)
+            scheduling = {
+                name for name, _ in found if name in ("helper_main", "run_on_threads", "main") or "kernel" in name
+            }
+            chosen = names if names is not None else {name for name, _ in found} - scheduling
+            tables[count].append({key: row for key, row in found.items() if key[0] in chosen and row[0] != "call"})
+    return tables
+
+
+def assert_alike(tables: list[dict[Any, Any]]) -> None:
     assert sum(row[1] for row in tables[0].values()) > 100_000
     for table in tables[1:]:
         assert table == tables[0]
+
+
+EACH_STEP = [f"--memlens-placement={step}" for step in STEPS]
+
+
+@pytest.mark.parametrize("source", KERNELS)
+def test_workloads(tmp_path: Path, source: str) -> None:
+    """Every placement step; functions whose control flow does not depend on how threads are scheduled."""
+    tables = kernel_tables(tmp_path, source, ["--memlens-naive", "", *EACH_STEP], (1,))
+    assert_alike(tables[1])
+
+
+@pytest.mark.parametrize("source", KERNELS)
+def test_workloads_of_four_threads(tmp_path: Path, source: str) -> None:
+    """With all placement steps, with none of them, and with a counter for each site."""
+    tables = kernel_tables(tmp_path, source, ["--memlens-naive", "", f"--memlens-placement={ALL_OFF}"], (4,))
+    assert_alike(tables[4])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", KERNELS)
+def test_workloads_of_four_threads_with_each_step(tmp_path: Path, source: str) -> None:
+    tables = kernel_tables(tmp_path, source, ["--memlens-naive", *EACH_STEP], (4,))
+    assert_alike(tables[4])
 
 
 def test_volatile_accesses_against_the_emulator(tmp_path: Path) -> None:

@@ -180,9 +180,8 @@ def counted_by_pc(capture: memlens.Capture) -> dict[int, Accesses]:
 
 
 WHOLE_PROGRAMS = {
-    **{f"graph_{name}": ("--scale", "9", "--iterations", "2") for name in ("bfs", "bc", "cc", "sssp")},
+    **{f"graph_{name}": ("--scale", "8", "--iterations", "2") for name in ("bfs", "bc", "cc", "sssp", "pr", "pr_spmv")},
     **{f"graph_{name}": ("--scale", "8", "--iterations", "1") for name in ("cc_sv", "tc")},
-    **{f"graph_{name}": ("--scale", "9", "--iterations", "2") for name in ("pr", "pr_spmv")},
     "graph_search": ("--mib", "1", "--iterations", "1"),
     "pointer_chase": ("--mib", "1", "--iterations", "1"),
 }

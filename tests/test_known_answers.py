@@ -181,8 +181,13 @@ def test_each_of_200_processes_is_seen_with_its_pages(record: Record, workload: 
     assert sum(1 for row in processes if row["parent"] == 1) == 199
     faults = capture.table("faults")
     touched = faults.filter(pc.equal(faults.column("line"), marked_line("fork_tree.c")))
-    by_process = Counter(touched.column("process").to_pylist())
+    by_process = Counter(row["process"] for row in touched.to_pylist() if row["class"] == "first")
     assert len(by_process) == 200 and set(by_process.values()) == {16}
+    # A process that is preempted there may have one more: on the way back to it the kernel writes the number of the
+    # CPU into its restartable sequences' area (rseq), which fork made a shared page.
+    others = [row for row in touched.to_pylist() if row["class"] != "first"]
+    assert all(row["class"] == "copy" and row["in_kernel"] for row in others)
+    assert max(Counter(row["process"] for row in others).values(), default=0) <= 1
 
 
 def test_exec_keeps_the_process_and_resets_its_memory(record: Record, workload: Workload) -> None:

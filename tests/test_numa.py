@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 from collections import Counter
+from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
@@ -54,6 +55,13 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Captures:
     folder = tmp_path_factory.mktemp("numa")
     built = subprocess.run([*MEMLENS, "cc", "--memlens=trace", "-O1", "-g", ROOT / "workloads" / "numa_placement.c", "-o", folder / "traced", "-pthread"], capture_output=True, text=True)  # fmt: skip
     recordings = RECORDINGS | (TRACED if built.returncode == 0 else {})
+    captures = _recorded_in_guest(folder, recordings)
+    if not _nodes_were_read(captures["policies"]):
+        captures |= _recorded_in_guest(folder, {"policies": f"{RECORDINGS['policies']}0"})
+    return captures
+
+
+def _recorded_in_guest(folder: Path, recordings: dict[str, str]) -> Captures:
     # Only memory that asks for huge pages gets them: else a thread's stack does, where chance aligns it.
     lines = ["set -e", "echo madvise >/sys/kernel/mm/transparent_hugepage/enabled"]
     for name, command in recordings.items():
@@ -62,6 +70,7 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Captures:
             *MEMLENS,
             "record",
             "-q",
+            "--force",
             *(["--collectors", "trace"] if name in TRACED else []),
             "-o",
             f"{name}.memlens",
@@ -74,6 +83,17 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Captures:
     done = subprocess.run(run, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return {name: memlens.open(folder / f"{name}.memlens") for name in recordings}
+
+
+def _nodes_were_read(capture: memlens.Capture) -> bool:
+    """Whether numa_maps was read after the program had placed its memory. A reading waits for a hundred times what the last
+    one cost, and an emulated processor takes what a busy host takes from it for its own cost: five seconds may be too few."""
+    faults, readings = capture.table("faults"), capture.table("timeline")
+    placed_ns = max(
+        faults.filter(pc.equal(faults.column("class").cast("string"), "first")).column("time_ns").to_pylist()
+    )
+    times = readings.filter(pc.equal(readings.column("metric"), "node_bytes")).column("time_ns").to_pylist()
+    return any(time_ns > placed_ns for time_ns in times)
 
 
 def pages_by_thread_and_node(capture: memlens.Capture, function: str) -> Counter[tuple[str, int | None]]:

@@ -10,7 +10,7 @@ from typing import Any
 import count_generator
 import numpy as np
 import pytest
-from count_runs import compile_with, each_clang, needs, needs_clang
+from count_runs import compile_with, levels_and_clangs, needs, needs_clang
 
 from memlens.capture.reader import open_capture
 
@@ -75,8 +75,7 @@ def compare(capture: Path) -> tuple[int, int]:
     return len(found), total
 
 
-@each_clang
-@pytest.mark.parametrize("level", ["-O0", "-O2", "-O3"])
+@levels_and_clangs("-O0", "-O2", "-O3", with_all="-O2")
 def test_generated_control_flow(clang: str, level: str, tmp_path: Path) -> None:
     """Loops, continue, goto, switch, exceptions and longjmp: the trace has each site as often as a counter of its own says."""
     sources = []

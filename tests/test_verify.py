@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from builders import CaptureBuilder
 from conftest import run_memlens, workload_path
+from emulate_tools import build
 from hypothesis import given
 from hypothesis import strategies as st
 from test_emulate_exact import need_emulation
@@ -266,6 +268,59 @@ def test_a_program_that_fails_is_said_to_have_failed() -> None:
     program = workload_path("region_counts")
     document = verify(program, program, "--", "--n", "0")
     assert "ended with status 1" in document["exact"]["how"]
+
+
+KILLED = """
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+static volatile long cells[64];
+int main(int n, char **words) {
+  int number = atoi(words[n - 1]);
+  if (number == SIGXCPU) { struct rlimit limit = {1, 60}; setrlimit(RLIMIT_CPU, &limit); }
+  for (long i = 0; i < 1000; i++) cells[i % 64] += i;
+  while (number == SIGXCPU) cells[0]++;
+  kill(getpid(), number);
+  return 0;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "remedy"),
+    [
+        (signal.SIGXCPU, "SIGXCPU", "ulimit -t"),
+        (signal.SIGKILL, "SIGKILL", "limit of memory or of time"),
+        (signal.SIGSEGV, "SIGSEGV", "run it alone"),
+    ],
+)
+def test_a_program_that_is_killed_is_refused_with_its_signal(
+    number: int, name: str, remedy: str, tmp_path: Path
+) -> None:
+    """The counts up to a kill are no claim and no judge: no error is printed, and the exit status says so."""
+    need_emulation("x86_64")
+    program = build(tmp_path, "killed", KILLED)
+    ends = tmp_path / "ends.memlens"
+    hand_made(EXACT).open(ends)
+    for words in ([program, ends], [ends, program]):
+        done = run_memlens("verify", *words, "--", str(int(number)), timeout=300)
+        assert done.returncode == 75 and not done.stdout, (done.stdout, done.stderr)
+        assert f"killed was ended by signal {int(number)} ({name}) after" in done.stderr and remedy in done.stderr
+    assert "killed was" not in run_memlens("verify", program, ends, "--", "0").stderr
+
+
+def test_a_capture_of_a_killed_program_is_refused_on_either_side(tmp_path: Path) -> None:
+    whole, killed = hand_made(EXACT), hand_made(EXACT)
+    killed.meta["wait_status"] = int(signal.SIGKILL)
+    whole.meta["wait_status"] = 3 << 8  # it said that it failed, at its end
+    whole.open(tmp_path / "whole.memlens")
+    killed.open(tmp_path / "killed.memlens")
+    for sides in (("whole", "killed"), ("killed", "whole")):
+        done = run_memlens("verify", *[tmp_path / f"{side}.memlens" for side in sides])
+        assert done.returncode == 75 and not done.stdout
+        assert "killed.memlens was ended by signal 9 (SIGKILL)" in done.stderr and "record it again" in done.stderr
+    assert run_memlens("verify", *[tmp_path / "whole.memlens"] * 2).returncode == 0
 
 
 # ---- the parts ---------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@
 #include <system_error>
 #include <vector>
 
+#include "arrays.h"
 #include "capture/chunk_reader.h"
 #include "capture/chunk_writer.h"
 #include "capture/ring_file.h"
@@ -33,9 +34,7 @@ using namespace nb::literals;
 
 namespace {
 
-std::span<const unsigned char> view(const nb::bytes& bytes) {
-  return {reinterpret_cast<const unsigned char*>(bytes.c_str()), bytes.size()};
-}
+using namespace memlens::bindings;
 
 // Hands a vector to NumPy without a copy.
 template <typename T>

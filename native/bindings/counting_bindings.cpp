@@ -6,23 +6,16 @@
 
 #include <vector>
 
+#include "arrays.h"
 #include "counting/static_tables.h"
 
 using namespace nb::literals;
 
 namespace {
 
+using namespace memlens::bindings;
 using memlens::counting::Bytes;
 using memlens::counting::StaticTables;
-
-Bytes view(const nb::bytes& bytes) { return {reinterpret_cast<const unsigned char*>(bytes.c_str()), bytes.size()}; }
-
-template <typename T>
-nb::object owned(std::vector<T>&& values) {
-  auto* kept = new std::vector<T>(std::move(values));
-  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
-}
 
 nb::dict decode(const nb::bytes& functions, uint64_t functions_address, const nb::bytes& tables, uint64_t tables_address) {
   StaticTables found;

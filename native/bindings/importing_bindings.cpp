@@ -14,6 +14,7 @@
 #include <tuple>
 #include <vector>
 
+#include "arrays.h"
 #include "importing/drmemtrace.h"
 #include "importing/lackey.h"
 #include "importing/memgaze.h"
@@ -25,11 +26,8 @@ using namespace nb::literals;
 
 namespace {
 
+using namespace memlens::bindings;
 using namespace memlens::importing;
-
-std::span<const unsigned char> view(const nb::bytes& bytes) {
-  return {reinterpret_cast<const unsigned char*>(bytes.c_str()), bytes.size()};
-}
 
 nb::bytes text_of(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 

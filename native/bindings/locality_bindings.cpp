@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "arrays.h"
 #include "locality/caches.h"
 #include "locality/classes.h"
 #include "locality/sharing.h"
@@ -21,43 +22,11 @@ using namespace nb::literals;
 
 namespace {
 
+using namespace memlens::bindings;
 using namespace memlens::locality;
 
 template <typename T>
-using Input = nb::ndarray<const T, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-template <typename T>
 using Optional = std::optional<Input<T>>;
-
-template <typename T>
-std::span<const T> view(const Input<T>& array) {
-  return {array.data(), array.size()};
-}
-template <typename T>
-std::span<const T> view(const Optional<T>& array) {
-  return array ? std::span<const T>{array->data(), array->size()} : std::span<const T>{};
-}
-
-template <typename T>
-nb::object owned(std::vector<T>&& values) {
-  auto* kept = new std::vector<T>(std::move(values));
-  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
-}
-
-template <typename T>
-nb::object owned_rows(std::vector<T>&& values, size_t columns) {
-  auto* kept = new std::vector<T>(std::move(values));
-  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<2>>(kept->data(), {kept->size() / columns, columns}, owner));
-}
-
-template <typename T, typename List, typename Get>
-nb::object column(const List& list, Get get) {
-  std::vector<T> values;
-  values.reserve(list.size());
-  for (const auto& entry : list) values.push_back(static_cast<T>(get(entry)));
-  return owned(std::move(values));
-}
 
 template <typename List, typename Get>
 void ratio_columns(nb::dict& columns, const std::string& name, const List& rows, Get get) {

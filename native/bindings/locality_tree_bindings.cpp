@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "arrays.h"
 #include "locality/interval_tree.h"
 #include "locality/memgaze_tree.h"
 #include "locality_bindings.h"
@@ -14,28 +15,8 @@ using namespace nb::literals;
 
 namespace {
 
+using namespace memlens::bindings;
 using namespace memlens::locality;
-
-template <typename T>
-using Input = nb::ndarray<const T, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-template <typename T>
-std::span<const T> view(const Input<T>& array) {
-  return {array.data(), array.size()};
-}
-template <typename T>
-std::span<const T> view(const std::optional<Input<T>>& array) {
-  return array ? view(*array) : std::span<const T>{};
-}
-
-template <typename T, typename List, typename Get>
-nb::object column(const List& list, Get get) {
-  auto* kept = new std::vector<T>();
-  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  kept->reserve(list.size());
-  for (const auto& entry : list) kept->push_back(static_cast<T>(get(entry)));
-  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
-}
 
 template <typename List, typename Get>
 void figure_columns(nb::dict& columns, const List& rows, Get get) {

@@ -8,48 +8,23 @@
 #include <string>
 #include <vector>
 
+#include "arrays.h"
 #include "objects/object_table.h"
 
 using namespace nb::literals;
 
 namespace {
 
+using namespace memlens::bindings;
 using memlens::objects::Columns;
 using memlens::objects::ObjectTable;
 using memlens::objects::TouchColumns;
 using memlens::objects::TouchInput;
 
-template <typename T>
-using Input = nb::ndarray<const T, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-template <typename T>
-std::span<const T> view(const Input<T>& array) {
-  return {array.data(), array.size()};
-}
-
-std::span<const unsigned char> view(const nb::bytes& bytes) {
-  return {reinterpret_cast<const unsigned char*>(bytes.c_str()), bytes.size()};
-}
-
-template <typename T>
-nb::object owned(std::vector<T>&& values) {
-  auto* kept = new std::vector<T>(std::move(values));
-  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
-}
-
 // A view of memory that `table` owns.
 template <typename T>
 nb::object lent(const memlens::objects::LargeVector<T>& values, nb::handle table) {
   return nb::cast(nb::ndarray<nb::numpy, const T, nb::ndim<1>>(values.data(), {values.size()}, table));
-}
-
-template <typename T, typename List, typename Get>
-nb::object column(const List& list, Get get) {
-  std::vector<T> values;
-  values.reserve(list.size());
-  for (const auto& entry : list) values.push_back(static_cast<T>(get(entry)));
-  return owned(std::move(values));
 }
 
 nb::dict object_columns(nb::handle self) {

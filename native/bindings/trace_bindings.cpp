@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "arrays.h"
 #include "memlens_segments.h"
 #include "memlens_stream.h"
 #include "replay/fault_classifier.h"
@@ -22,41 +23,10 @@ using namespace nb::literals;
 
 namespace {
 
+using namespace memlens::bindings;
 using memlens::objects::ObjectTable;
 using memlens::replay::FaultClassifier;
 using namespace memlens::trace;
-
-template <typename T>
-using Input = nb::ndarray<const T, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-template <typename T>
-std::span<const T> view(const Input<T>& array) {
-  return {array.data(), array.size()};
-}
-
-template <typename T>
-std::vector<T> copied(const Input<T>& array) {
-  return {array.data(), array.data() + array.size()};
-}
-
-std::span<const unsigned char> view(const nb::bytes& bytes) {
-  return {reinterpret_cast<const unsigned char*>(bytes.c_str()), bytes.size()};
-}
-
-template <typename T>
-nb::object owned(std::vector<T>&& values) {
-  auto* kept = new std::vector<T>(std::move(values));
-  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
-}
-
-template <typename T, typename List, typename Get>
-nb::object column(const List& list, Get get) {
-  std::vector<T> values;
-  values.reserve(list.size());
-  for (const auto& entry : list) values.push_back(static_cast<T>(get(entry)));
-  return owned(std::move(values));
-}
 
 // The fixed parts of window records, one after the other, and where each stream lies in the payload.
 nb::tuple window_headers(const nb::bytes& payload) {

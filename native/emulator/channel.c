@@ -1,6 +1,8 @@
 /* Records to the recorder, through the same channel as the library inside the guest, in a slot of our own. */
 #include "emulator.h"
 
+#include "memlens_ring.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -144,30 +146,20 @@ bool ml_write(unsigned kind, const void *head_data, size_t head_bytes, const voi
   struct ml_channel_ring *ring = &channel.slot->rings[number];
   const uint64_t capacity = channel.header->ring_bytes;
   unsigned char *data = channel.rings + number * capacity;
-  const uint64_t need = (sizeof(struct ml_ring_record) + head_bytes + tail_bytes + 7) & ~UINT64_C(7);
-  uint64_t head = atomic_load_explicit(&ring->head, memory_order_relaxed);
+  const uint64_t need = ml_ring_need(head_bytes + tail_bytes);
   while (need <= ML_RING_MAX_RECORD) {
-    const uint64_t tail = atomic_load_explicit(&ring->tail, memory_order_acquire);
-    const uint64_t offset = head & (capacity - 1), used = head - tail;
-    const uint64_t padding = offset + need > capacity ? capacity - offset : 0;
-    if (used + padding + need > capacity) {
-      if (used <= capacity && (!wait || !wait_for_room(ring, tail))) break;
-      head = atomic_load_explicit(&ring->head, memory_order_relaxed);
+    uint64_t seen_tail = 0;
+    bool half_full = false;
+    struct ml_ring_record *record = ml_ring_take(ring, data, capacity, need, &seen_tail, &half_full);
+    if (record == NULL) {
+      if (!wait || !wait_for_room(ring, seen_tail)) break;
       continue;
     }
-    if (!atomic_compare_exchange_weak_explicit(&ring->head, &head, head + padding + need, memory_order_relaxed,
-                                               memory_order_relaxed))
-      continue;
-    if (padding != 0) {
-      struct ml_ring_record *filler = (void *)(data + offset);
-      atomic_store_explicit(&filler->commit, (uint32_t)padding | ML_RING_COMMITTED, memory_order_release);
-    }
-    if (used < capacity / 2 && used + need >= capacity / 2) wake_recorder();
-    struct ml_ring_record *record = (void *)(data + ((head + padding) & (capacity - 1)));
+    if (half_full) wake_recorder();
     record->kind = (uint16_t)kind;
     memcpy(record + 1, head_data, head_bytes);
     if (tail_bytes != 0) memcpy((unsigned char *)(record + 1) + head_bytes, tail_data, tail_bytes);
-    atomic_store_explicit(&record->commit, (uint32_t)need | ML_RING_COMMITTED, memory_order_release);
+    ml_ring_commit(record, need);
     return true;
   }
   atomic_fetch_add_explicit(&channel.slot->dropped, 1, memory_order_relaxed);

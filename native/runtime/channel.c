@@ -1,6 +1,8 @@
 /* Attaching to the recorder's channel, and writing records into it. */
 #include "runtime.h"
 
+#include "memlens_ring.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -404,52 +406,28 @@ static bool wait_for_room(struct ml_channel_ring *ring, uint64_t seen_tail) {
 struct ml_ticket ml_reserve(unsigned kind, size_t bytes) { return ml_reserve_or_not(kind, bytes, !ml_self.hurried); }
 
 struct ml_ticket ml_reserve_or_not(unsigned kind, size_t bytes, bool wait) {
-  struct ml_ticket ticket = {0};
   struct ml_channel_slot *slot = ml_runtime.slot;
   const uint32_t number = ml_self.ring;
   struct ml_channel_ring *ring = &slot->rings[number];
-  unsigned char *data = ml_runtime.rings + (uint64_t)number * ml_runtime.ring_bytes;
-  const uint64_t capacity = ml_runtime.ring_bytes;
-  const uint64_t need = (sizeof(struct ml_ring_record) + bytes + 7) & ~UINT64_C(7);
-  if (need > ML_RING_MAX_RECORD) goto dropped;
-  uint64_t head = atomic_load_explicit(&ring->head, memory_order_relaxed);
-  for (;;) {
-    const uint64_t tail = atomic_load_explicit(&ring->tail, memory_order_acquire);
-    const uint64_t offset = head & (capacity - 1);
-    const uint64_t padding = offset + need > capacity ? capacity - offset : 0;
-    const uint64_t used = head - tail;
-    if (ML_UNLIKELY(used + padding + need > capacity)) {
-      if (used <= capacity && !wait) {
-        wake_recorder();
-        goto dropped;
-      }
-      if (used <= capacity && !wait_for_room(ring, tail)) goto dropped;
-      head = atomic_load_explicit(&ring->head, memory_order_relaxed);
-      continue;
+  const uint64_t capacity = ml_runtime.ring_bytes, need = ml_ring_need(bytes);
+  unsigned char *data = ml_runtime.rings + (uint64_t)number * capacity;
+  while (ML_LIKELY(need <= ML_RING_MAX_RECORD)) {
+    uint64_t seen_tail = 0;
+    bool half_full = false;
+    struct ml_ring_record *header = ml_ring_take(ring, data, capacity, need, &seen_tail, &half_full);
+    if (ML_LIKELY(header != NULL)) {
+      if (ML_UNLIKELY(half_full)) wake_recorder();
+      header->kind = (uint16_t)kind;
+      return (struct ml_ticket){.header = header, .record = header + 1, .bytes = need};
     }
-    if (!atomic_compare_exchange_weak_explicit(&ring->head, &head, head + padding + need, memory_order_relaxed,
-                                               memory_order_relaxed))
-      continue;
-    if (padding != 0) {
-      struct ml_ring_record *filler = (void *)(data + offset);
-      filler->kind = 0;
-      atomic_store_explicit(&filler->commit, (uint32_t)padding | ML_RING_COMMITTED, memory_order_release);
-    }
-    if (ML_UNLIKELY(used < capacity / 2 && used + need >= capacity / 2)) wake_recorder();
-    ticket.header = (void *)(data + ((head + padding) & (capacity - 1)));
-    ticket.header->kind = (uint16_t)kind;
-    ticket.record = ticket.header + 1;
-    ticket.bytes = need;
-    return ticket;
+    if (!wait) wake_recorder();
+    if (!wait || !wait_for_room(ring, seen_tail)) break;
   }
-dropped:
   atomic_fetch_add_explicit(&slot->dropped, 1, memory_order_relaxed);
-  return ticket;
+  return (struct ml_ticket){0};
 }
 
-void ml_commit(struct ml_ticket ticket) {
-  atomic_store_explicit(&ticket.header->commit, (uint32_t)ticket.bytes | ML_RING_COMMITTED, memory_order_release);
-}
+void ml_commit(struct ml_ticket ticket) { ml_ring_commit(ticket.header, ticket.bytes); }
 
 /* ---- start ------------------------------------------------------------------------------------------ */
 void ml_runtime_start(void) {

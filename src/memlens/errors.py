@@ -83,6 +83,12 @@ class TraceError(MemlensError):
     exit_status = 74
 
 
+class ProgramKilled(MemlensError):
+    """A program was ended by a signal before its counts were whole: there is nothing to compare."""
+
+    exit_status = 75
+
+
 class ProgramNotFound(MemlensError):
     """The program to record does not exist (as a shell would answer)."""
 
@@ -111,6 +117,7 @@ EXIT_STATUSES: dict[int, str] = {
     ToolchainError.exit_status: "`cc`, `c++`: no clang, linker, plugin or library that fits; else clang's own status is passed on",
     OutputError.exit_status: "an output cannot be written",
     TraceError.exit_status: "`import`: a trace cannot be read, or is malformed",
+    ProgramKilled.exit_status: "`verify`: a program was ended by a signal, so that its counts are not whole",
     ProgramNotExecutable.exit_status: "`record`, `verify`: the program cannot be executed",
     ProgramNotFound.exit_status: "`record`, `verify`: the program was not found",
 }

@@ -217,7 +217,7 @@ static void with_signals(void (*handler)(int)) {
   log_path = NULL;
   struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
   sigaction(SIGALRM, &action, NULL);
-  const struct itimerval often = {{0, 300}, {0, 300}}, never = {{0, 0}, {0, 0}};
+  const struct itimerval often = {{0, 100}, {0, 100}}, never = {{0, 0}, {0, 0}};
   setitimer(ITIMER_REAL, &often, NULL);
   for (long i = 0; i < number[0]; i++) {
     run_simple(200000);

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <system_error>
-#include <thread>
+
+#include "helpers.h"
 
 namespace memlens::symbols {
 namespace {
@@ -48,16 +48,7 @@ void DebugEntries::scan_units(const DwarfFile& file, bool is_alternate,
       }
     }
   };
-  const size_t n_threads =
-      std::min<size_t>({units.size() / 2, std::thread::hardware_concurrency(), 8});
-  std::vector<std::thread> helpers;
-  try {
-    for (size_t i = 1; i < n_threads; ++i) helpers.emplace_back(work);
-  } catch (const std::system_error&) {
-    // No more threads to be had: this one does the rest.
-  }
-  work();
-  for (std::thread& helper : helpers) helper.join();
+  work_together(work, units.size());
 }
 
 std::optional<DebugEntry> DebugEntries::read(EntryId id) const {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
-#include <thread>
 #include <unordered_map>
 
 #include "demangle.h"
@@ -13,6 +12,7 @@
 #include "elf_image.h"
 #include "elf_symbols.h"
 #include "entry_names.h"
+#include "helpers.h"
 #include "module_files.h"
 #include "unit_index.h"
 #include "unit_locator.h"
@@ -98,16 +98,7 @@ void ModuleSymbols::State::index_units(std::vector<uint32_t> wanted, bool keep_f
       indexes[wanted[i]] = std::move(index);
     }
   };
-  const size_t n_threads =
-      std::min<size_t>({wanted.size() / 2, std::thread::hardware_concurrency(), 8});
-  std::vector<std::thread> helpers;
-  try {
-    for (size_t i = 1; i < n_threads; ++i) helpers.emplace_back(work);
-  } catch (const std::system_error&) {
-    // No more threads to be had: this one does the rest.
-  }
-  work();
-  for (std::thread& helper : helpers) helper.join();
+  work_together(work, wanted.size());
 }
 
 void ModuleSymbols::State::index_units_without_ranges() {

@@ -83,6 +83,11 @@ class ElfHeaders:
     def has_section(self, name: str) -> bool:
         return name in self._sections
 
+    def place(self, name: str) -> tuple[int, int]:
+        """Begin and end of a section in the file; (0, 0) if there is none."""
+        _, offset, n_bytes = self._sections.get(name, (0, 0, 0))
+        return offset, offset + n_bytes
+
     def section(self, name: str) -> tuple[bytes, int]:
         """Content, and address as in the file."""
         address, offset, n_bytes = self._sections[name]

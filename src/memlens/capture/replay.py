@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
+from .symbols import OWN_CODE, sites_of_codes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,8 +55,17 @@ class Replay:
 
     @property
     def own_faults(self) -> int:
-        """Faults on memory of memlens's own library in the program: not in the tables."""
-        return int(self.engine.own_faults)
+        """Faults on memory of memlens's own library in the program, or made by its code that `memlens cc` linked into
+        it: not in the tables."""
+        return int(self.engine.own_faults) + int(self._by_own_code.sum())
+
+    @cached_property
+    def _by_own_code(self) -> Any:
+        """For each row of `fault_columns`: whether memlens's linked-in code made it."""
+        import pyarrow.compute as pc
+
+        own = pc.fill_null(pc.equal(self.code_sites.column("kind"), OWN_CODE), False).to_numpy(zero_copy_only=False)
+        return own.astype(bool)[self.fault_columns["code"]]
 
     @cached_property
     def fault_columns(self) -> dict[str, Any]:
@@ -73,16 +83,14 @@ class Replay:
     @cached_property
     def code_sites(self) -> pa.Table:
         """One row for each code address, in the order of `codes`: module, function, file, line."""
-        from .symbols import sites_of_codes
-
         return sites_of_codes(self.capture, self.codes)
 
     def fault_table(self) -> pa.Table:
-        """Every fault with class, span, code and data area."""
+        """Every fault of the program with class, span, code and data area."""
         import numpy as np
         import pyarrow as pa
 
-        columns = self.fault_columns
+        columns = {name: values[~self._by_own_code] for name, values in self.fault_columns.items()}
         sites = self.code_sites
         code = pa.array(columns["code"])
         table: dict[str, Any] = {

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
+from .counted_modules import ElfHeaders
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,9 +28,15 @@ SITE_COLUMNS = (
     "kind", "bytes", "class", "stride_bytes", "loop", "quality",
 )  # fmt: skip
 
+OWN_SECTION = "memlens_runtime"
+"""The section with the code that `memlens cc` links into a program (CMakeLists.txt names it)."""
+OWN_CODE = "memlens"
+"""Kind of a site in that section."""
+
 
 def site_schema() -> pa.Schema:
-    """Static code locations; the columns after `inlined_into` belong to compiled-in collectors."""
+    """Static code locations; the columns after `inlined_into` belong to compiled-in collectors, but for the kind of
+    our own code in a program."""
     import pyarrow as pa
 
     return pa.schema(
@@ -146,10 +153,13 @@ def name_codes(
             continue
         module = _core.ModuleSymbols(text, build_id=(build_ids or {}).get(text, ""))
         quality = module.quality if not module.status else "none"
+        own_begin, own_end = _own_code(text) if not module.status else (0, 0)
         resolved = module.resolve([rows[index]["file_offset"] for index in indices])
         for index, frames in zip(indices, resolved, strict=True):
             row = rows[index]
             row["quality"] = quality
+            if own_begin <= row["file_offset"] < own_end:
+                row["kind"] = OWN_CODE
             if not frames:
                 continue
             function, file, line, column, _ = frames[0]
@@ -159,6 +169,15 @@ def name_codes(
                 for outer in frames[1:]
             ]
     return rows
+
+
+def _own_code(path: str) -> tuple[int, int]:
+    """Where in a file the code lies that memlens linked into it; (0, 0) in most."""
+    try:
+        with ElfHeaders(path) as file:
+            return file.place(OWN_SECTION)
+    except (OSError, ValueError):
+        return 0, 0
 
 
 def site_table(rows: list[dict[str, Any]]) -> pa.Table:

@@ -239,7 +239,7 @@ def _trace_options(options: argparse.Namespace) -> TraceOptions | None:
 
 
 def _record_ptwrite(options: argparse.Namespace, command: list[str]) -> int:
-    from ..collect.recorder import exit_like, find_program
+    from ..collect.program import exit_like, find_program
     from ..importing import ptwrite_run
 
     find_program(command[0])
@@ -257,7 +257,9 @@ def main(arguments: list[str]) -> int:
     options, command = parse(arguments)
     if options.ptwrite:
         return _record_ptwrite(options, command)
-    from ..collect.recorder import Recorder, RecordOptions, exit_like
+    from ..collect.program import exit_like
+    from ..collect.record_options import RecordOptions
+    from ..collect.recorder import Recorder
     from .progress import spinning
 
     output = Path(options.output) if options.output else default_output(command, options.pid)

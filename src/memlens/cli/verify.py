@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import THRESHOLD_EXCEEDED, CaptureError, OutputError, UsageError, os_reason
+from ..errors import THRESHOLD_EXCEEDED, CaptureError, OutputError, ProgramKilled, UsageError, os_reason
 from .main import new_parser
 
 if TYPE_CHECKING:
@@ -32,8 +34,18 @@ under the emulator. What the programs print goes to standard error; they read no
 Regions are the program's own annotations (memlens.h) and --functions; without any the whole
 program is one. Errors are percentages of the exact counts. --fail-above looks at the bytes
 read and written of each region, without the stack unless --judge all; a region that only
-one side has fails.
+one side has fails. A program that a signal ends (a limit of time or memory, a crash) is
+refused with exit status 75: what it counted until then is no measure of it.
 """
+
+LIMITS: dict[int, tuple[bool, str]] = {
+    signal.SIGXCPU: (True, "raise its limit of processor time (ulimit -t), or give it less work"),
+    signal.SIGXFSZ: (False, "raise its limit of file sizes (ulimit -f), or let it write less"),
+    signal.SIGKILL: (True, "see what killed it, a limit of memory or of time, and raise that, or give it less work"),
+    signal.SIGTERM: (True, "give it more time, or less work"),
+    signal.SIGALRM: (True, "give it more time, or less work"),
+}
+"""Signals by which limits end programs: whether emulation makes it more likely, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +111,7 @@ def _side(name: str, words: list[str], output: Path, *, options: Any, is_claim: 
 
     if os.path.isdir(name):
         capture = open_capture(name)
+        _refuse_killed(f"the program of {name}", capture.meta.get("wait_status"), remedy="; then record it again")
         emulated = "emulate" in capture.meta.get("collectors", {})
         return Side(name, "capture", capture, "counted under the emulator" if emulated else "as recorded")
     if name.endswith(".memlens") and not os.path.exists(name):
@@ -116,11 +129,37 @@ def _side(name: str, words: list[str], output: Path, *, options: Any, is_claim: 
         with spinning(f"running {name} under the emulator"):
             outcome = record_emulated([name, *words], output, functions=options.functions, cpu=options.cpu)
         how = "run under the emulator" + (": it has no counters" if is_claim else "")
+    emulated = how.startswith("run under")
+    _refuse_killed(name, outcome.wait_status, after_s=outcome.wall_s, emulated=emulated, notes=outcome.notes)
     if outcome.wait_status:
-        status = outcome.wait_status
-        ended = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"status {os.WEXITSTATUS(status)}"
-        how += f"; it ended with {ended}"
+        how += f"; it ended with status {os.WEXITSTATUS(outcome.wait_status)}"
     return Side(name, "program", open_capture(output), how)
+
+
+def _refuse_killed(
+    who: str,
+    status: int | None,
+    *,
+    after_s: float | None = None,
+    emulated: bool = False,
+    notes: Sequence[str] = (),
+    remedy: str = "",
+) -> None:
+    """Counts up to a kill say how far the program came, not how much it does: no error can be made of them."""
+    if status is None or not os.WIFSIGNALED(status):
+        return
+    number = os.WTERMSIG(status)
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = "a real-time signal"
+    after = f" after {after_s:.1f} s" if after_s is not None else ""
+    slow = " (under the emulator it takes many times as long as alone)" if emulated else ""
+    raised, hint = LIMITS.get(number, (False, "let the program come to its end: run it alone to see why it does not"))
+    raise ProgramKilled(
+        f"{who} was ended by signal {number} ({name}){after}: its counts are not whole, and nothing can be judged by them",
+        hint=" ".join([hint + (slow if raised else "") + remedy, *notes[:1]]),
+    )
 
 
 def _folder_to_keep(name: str) -> Path:

@@ -13,7 +13,9 @@ from pathlib import Path
 from ..capture.counted_modules import first_counted
 from .counting import CountOptions
 from .emulator import EmulateOptions
-from .recorder import Outcome, Recorder, RecordOptions, find_program
+from .program import find_program
+from .record_options import Outcome, RecordOptions
+from .recorder import Recorder
 
 WINDOW, PERIOD = 100, 5_000
 """Short windows: addresses of many moments say more about shares than long stretches of few."""

@@ -11,24 +11,25 @@ import contextlib
 import errno
 import os
 import signal
-import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import _sampling
-from ..capture import calibration, count_arena, count_records, counted_modules, machine
+from ..capture import calibration, machine
 from ..capture.layouts import Packer, enum_value, layouts
 from ..capture.writer import CaptureWriter
 from ..errors import CollectorError, ProgramNotExecutable, ProgramNotFound, os_reason
-from . import counting, emulator, preload, tracing
+from . import counting, emulator, ending, preload, tracing
 from . import facts as machine_facts
+from .choice import Choice
+from .program import fault_counts, find_program, is_zombie, peak_rss_bytes
+from .record_options import Outcome, RecordOptions
 from .slow_sampler import SlowSampler
 from .window_pages import WindowPages
 
@@ -42,71 +43,9 @@ PASSED_ON = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
     signal.SIGCONT, signal.SIGWINCH,
 )  # fmt: skip
-DEFAULT_SAMPLE_BYTES = 512 << 10
-DEFAULT_LARGE_BYTES = 64 << 10
 WAIT_MS = {True: 5000, False: 200}
 """How long a thread of the program waits for a recorder that makes no progress, when every object counts or not."""
 STACK_MODES = {"none": 0, "fp": 1, "dwarf": 2}
-
-
-@dataclass(frozen=True)
-class RecordOptions:
-    """What to record and where to."""
-
-    output: Path
-    collectors: tuple[str, ...] | None = None
-    """None: whatever works here."""
-    stacks: str = "fp"
-    single: bool = False
-    rate_hz: float = 10.0
-    sample_bytes: int = DEFAULT_SAMPLE_BYTES
-    """Mean distance of recorded small objects in allocated bytes; 0: every object."""
-    large_bytes: int = DEFAULT_LARGE_BYTES
-    """Objects of this size and more are always recorded."""
-    emulate: emulator.EmulateOptions | None = None
-    """Run the program under an emulator that sees every access."""
-    count: counting.CountOptions | None = None
-    """How a program with compiled-in counters counts; None: count everything, if it has any."""
-    trace: tracing.TraceOptions | None = None
-    """How a program that was built for tracing records accesses; None: windows of the default length, if it was."""
-    duration_s: float | None = None
-    force: bool = False
-    redact: bool = False
-
-
-@dataclass
-class Outcome:
-    """How a recording ended."""
-
-    path: Path
-    wait_status: int | None
-    """As waitpid gave it; None for --pid."""
-    wall_s: float
-    record_bytes: int
-    processes: int
-    counts: dict[str, int]
-    notes: list[str] = field(default_factory=list)
-
-
-def find_program(name: str) -> str:
-    """The file that exec will run, or the error a shell would give."""
-    if "/" in name:
-        candidates = [name]
-    else:
-        candidates = [os.path.join(part or ".", name) for part in os.environ.get("PATH", os.defpath).split(os.pathsep)]
-    found_file = None
-    for candidate in candidates:
-        if os.path.isfile(candidate):
-            found_file = found_file or candidate
-            if os.access(candidate, os.X_OK):
-                return candidate
-    if found_file:
-        raise ProgramNotExecutable(
-            f"{found_file} is not executable", hint=f"chmod +x {found_file}, or name its interpreter"
-        )
-    if "/" in name and os.path.isdir(name):
-        raise ProgramNotExecutable(f"{name} is a directory")
-    raise ProgramNotFound(f"there is no program {name!r}", hint="check the name, or give its path after --")
 
 
 class Recorder:
@@ -119,12 +58,10 @@ class Recorder:
         while_finishing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         self.options = options
-        self._while_finishing = while_finishing
+        self.while_finishing = while_finishing
         self.notes: list[str] = []
-        self.unsupported: list[dict[str, str]] = []
-        facts = machine_facts.gather()
-        self.facts = facts
-        self.collectors = self._choose(facts)
+        self.facts = machine_facts.gather()
+        self.collectors = Choice(options, self.facts)
         self.writer: CaptureWriter
         self.session: _sampling.Session
         self.slow: SlowSampler
@@ -139,29 +76,6 @@ class Recorder:
         """What was recorded, after the end: spares reading it again."""
         self._recording = True
         self.failure: str | None = None
-
-    # ---- what to use ------------------------------------------------------------------
-    def _choose(self, facts: dict[str, Any]) -> list[str]:
-        from .collectors import alloc, emulate, faults, timeline
-
-        chosen = []
-        candidates = [faults.DESCRIPTOR, timeline.DESCRIPTOR, alloc.DESCRIPTOR]
-        if self.options.emulate is not None:  # the others would watch the emulator, not the program
-            candidates = [emulate.DESCRIPTOR, alloc.DESCRIPTOR]
-        for descriptor in candidates:
-            asked = self.options.collectors is not None and descriptor.name in self.options.collectors
-            if self.options.collectors is not None and not asked:
-                continue
-            assert descriptor.probe is not None
-            availability = descriptor.probe(facts)
-            if availability.usable:
-                chosen.append(descriptor.name)
-            elif asked:
-                reason, remedy = availability.reasons[0]
-                raise CollectorError(f"collector {descriptor.name} cannot run here: {reason}", hint=remedy)
-            for reason, remedy in availability.reasons:
-                self.unsupported.append({"collector": descriptor.name, "reason": reason, "remedy": remedy})
-        return chosen
 
     def _new_session(self, *, faults: bool) -> _sampling.Session:
         session = _sampling.Session(
@@ -184,7 +98,7 @@ class Recorder:
         reason = preload.why_not(program)
         if reason is not None:  # what it starts may load the library all the same
             for name in users:
-                self.unsupported.append({"collector": name, "reason": reason[0], "remedy": reason[1]})
+                self.collectors.unsupported.append({"collector": name, "reason": reason[0], "remedy": reason[1]})
         waits = self.options.sample_bytes == 0 or (self.trace is not None and self.trace.wait)
         try:
             self.channel = _sampling.Channel(
@@ -197,24 +111,17 @@ class Recorder:
             )
         except OSError as error:
             for name in users:
-                self._leave_out(name, f"{error.filename}: {os_reason(error)}", "free some memory, or raise the limit")
+                failed = f"{error.filename}: {os_reason(error)}"
+                self.collectors.leave_out(name, failed, "free some memory, or raise the limit")
             self.trace = None
 
     def _open_counting(self, program: str) -> None:
         """Memory for compiled-in counters, when there are any or they are asked for."""
         options = self.options
         settings = options.count or counting.CountOptions()
-        wanted = [
-            name
-            for name, given, needed in (
-                ("count", options.count, self._counts(program, settings)),
-                ("trace", options.trace, self._traces(program)),
-            )
-            if needed and (options.collectors is None or name in options.collectors or given is not None)
-        ]
+        wanted = self.collectors.add_compiled_in(program, settings)
         if not wanted:
             return
-        self.collectors.extend(wanted)
         trace = options.trace or tracing.TraceOptions()
         if "trace" in wanted and trace.functions:
             self.selection = tracing.select(program, trace.functions)
@@ -223,39 +130,10 @@ class Recorder:
             self.counting = counting.Counting(settings, has_pmu=bool(self.facts["has_pmu"]), selection=selection)
         except OSError as error:
             for name in wanted:
-                self._leave_out(name, f"memfd: {os_reason(error)}", "raise the limit: ulimit -f unlimited")
+                self.collectors.leave_out(name, f"memfd: {os_reason(error)}", "raise the limit: ulimit -f unlimited")
             return
         if "trace" in wanted:
             self.trace = trace.drawn()
-
-    def _counts(self, program: str, settings: counting.CountOptions) -> bool:
-        """Whether the program may count; an error when that was asked for and cannot be."""
-        asked = self.options.count is not None or "count" in (self.options.collectors or ())
-        reason = counting.why_not(program)
-        if reason is None:
-            built = tracing.built(program)
-            return asked or built.counted or not built.traced  # else its tables are there for traces alone
-        if asked and not settings.children:
-            raise CollectorError(reason[0], hint=reason[1])
-        return settings.children
-
-    def _traces(self, program: str) -> bool:
-        """The same for traces. A script may start a program that was built for them."""
-        asked = self.options.trace is not None or "trace" in (self.options.collectors or ())
-        if tracing.built(program).traced:
-            return True
-        if asked and counted_modules.is_elf(program):
-            reason, remedy = tracing.why_not(program)
-            raise CollectorError(reason, hint=remedy)
-        return asked
-
-    def _leave_out(self, name: str, reason: str, remedy: str) -> None:
-        if name not in self.collectors:
-            return
-        if self.options.collectors is not None and len(self.options.collectors) == 1:
-            raise CollectorError(f"collector {name} cannot run here: {reason}", hint=remedy)
-        self.unsupported.append({"collector": name, "reason": reason, "remedy": remedy})
-        self.collectors.remove(name)
 
     def _attach(self, pid: int, *, enable_on_exec: bool) -> None:
         faults = "faults" in self.collectors
@@ -275,8 +153,8 @@ class Recorder:
                 if number == errno.EMFILE
                 else (f"{error.filename}: {os_reason(error)}", "see memlens doctor")
             )
-            self.unsupported.append({"collector": "faults", "reason": reason, "remedy": remedy})
-            self.collectors.remove("faults")
+            self.collectors.unsupported.append({"collector": "faults", "reason": reason, "remedy": remedy})
+            self.collectors.names.remove("faults")
             self.session = self._new_session(faults=False)
             self.session.attach(pid, enable_on_exec=enable_on_exec)
 
@@ -323,8 +201,8 @@ class Recorder:
                 "begin_ns": time.monotonic_ns(),
                 "machine": described,
                 "calibration": calibration.for_capture(peaks) if peaks else None,
-                "collectors": {name: self._settings(name) for name in self.collectors},
-                "unsupported": self.unsupported,
+                "collectors": {name: self._settings(name) for name in self.collectors.names},
+                "unsupported": self.collectors.unsupported,
                 "redacted": self.options.redact,
             },
             force=self.options.force,
@@ -402,7 +280,7 @@ class Recorder:
             if self.counting is not None:
                 self.counting.tick(self.writer, self._session_string, self._pids)
         except Exception as error:  # whatever goes wrong here, the program runs on and its status is kept
-            self._give_up(error)
+            self.give_up(error)
 
     def _session_string(self, text: str) -> int:
         """The id of a text; its record is in the file when this returns."""
@@ -415,7 +293,7 @@ class Recorder:
         """pid → process number of what runs now."""
         return {entry[1]: entry[0] for entry in self.session.processes()}
 
-    def _give_up(self, error: Exception) -> None:
+    def give_up(self, error: Exception) -> None:
         """A bug or a machine in trouble: stop recording, say so at the end."""
         if os.environ.get("MEMLENS_DEBUG"):
             traceback.print_exc()
@@ -433,7 +311,7 @@ class Recorder:
             self._pump()
             self._write_clock_pairs()
         except Exception as error:
-            self._give_up(error)
+            self.give_up(error)
         self._recording = False
 
     def _open_emulator(
@@ -458,7 +336,7 @@ class Recorder:
             scratch=Path(scratch),
         )
         for reason, remedy in self.launch.notes:
-            self.unsupported.append({"collector": "alloc", "reason": reason, "remedy": remedy})
+            self.collectors.unsupported.append({"collector": "alloc", "reason": reason, "remedy": remedy})
         return self.launch
 
     def run_command(self, command: list[str]) -> Outcome:
@@ -486,8 +364,8 @@ class Recorder:
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         self._attach(child.pid, enable_on_exec=True)
         self._begin(child.pid)
-        faults_before = _fault_counts(child.pid)
-        peak_before = _peak_rss_bytes(child.pid)
+        faults_before = fault_counts(child.pid)
+        peak_before = peak_rss_bytes(child.pid)
         begin = time.monotonic()
         failed = child.go()  # returns once the program has replaced the waiting child
         if failed:
@@ -511,7 +389,7 @@ class Recorder:
             "user_s": usage.ru_utime,
             "system_s": usage.ru_stime,
         }
-        return self._finish(status, wall_s)
+        return ending.end(self, status, wall_s)
 
     def _wait_for(self, pid: int, begin: float, signals: set[signal.Signals]) -> tuple[int, Any]:
         while True:
@@ -553,7 +431,7 @@ class Recorder:
                 "counters are read from memory that a program gets when it starts; this one runs already",
                 hint="start the program with memlens record",
             )
-        self._leave_out(
+        self.collectors.leave_out(
             "alloc",
             "the library that sees allocations is loaded when a program starts; this one runs already",
             "start the program with memlens record",
@@ -574,236 +452,11 @@ class Recorder:
         while True:
             info = signal.sigtimedwait(signals, TICK_S)
             self._tick()
-            ended = not os.path.isdir(f"/proc/{pid}") or _is_zombie(pid)
+            ended = not os.path.isdir(f"/proc/{pid}") or is_zombie(pid)
             if info is not None or ended:
                 break
             if self.options.duration_s is not None and time.monotonic() - begin >= self.options.duration_s:
                 break
         wall_s = time.monotonic() - begin
         self._stop_recording()
-        return self._finish(None, wall_s)
-
-    # ---- the end --------------------------------------------------------------------------------
-    def _quality_notes(self, counts: dict[str, int], status: int | None) -> list[str]:
-        notes = list(self.notes)
-        if self.launch is not None and status is not None and os.WIFSIGNALED(status):
-            notes.extend(emulator.why_it_ended(self.launch, os.WTERMSIG(status)))
-        if counts["timeline_late_ticks"]:
-            notes.append(
-                f"{counts['timeline_late_ticks']} of {counts['timeline_ticks']} timeline readings were late by more than "
-                "one interval (table timeline, column interval_us, has the true ones)."
-            )
-        if counts["ring_lost"]:
-            ring_kib = self.session.facts()["ring_bytes"] >> 10
-            notes.append(
-                f"{counts['ring_lost']} kernel records found a perf ring of {ring_kib} KiB full. Allow larger ones "
-                "(sudo sysctl kernel.perf_event_mlock_kb=8192), or halve what is recorded with --single."
-            )
-        if counts["throttled"]:
-            notes.append(f"The kernel throttled perf events {counts['throttled']} times.")
-        if self.slow.node_pages_skipped:
-            notes.append(
-                f"The NUMA nodes of {self.slow.node_pages_skipped} pages were not asked: too many faults a second."
-            )
-        if self.channel is not None:
-            notes.extend(_channel_notes(self.channel.counts()))
-        failure = self.writer.failure
-        if failure is not None:
-            notes.append(
-                f"Writing stopped in the middle ({os_reason(failure)}); {self.writer.dropped_records} records after that "
-                "are missing."
-            )
-        if "faults" not in self.collectors and self.arena is None and self.collectors != ["count"]:
-            notes.append("Processes that lived shorter than one timeline interval may be missing (found by polling).")
-        return notes
-
-    def _write_counts(self, arena: emulator.Arena) -> None:
-        """What the emulated processes counted, from the memory that they left."""
-        from ..capture.reader import Capture
-
-        pids = {row["pid"]: row["process"] for row in Capture(self.writer.path).table("processes").to_pylist()}
-        totals = emulator.write_counts(self.writer, arena, pids)
-        self.writer.meta["emulate"] = {**totals, "refused_blocks": arena.refused}
-        arena.close()
-
-    def _write_counting(self, running: counting.Counting) -> list[str]:
-        """What counted processes left in their memory, as records; returns notes for the quality."""
-        from ..capture.reader import Capture
-
-        rows = Capture(self.writer.path).table("processes").to_pylist()
-        find = counting.with_process_ends(rows)
-        next_process = max((row["process"] for row in rows), default=0) + 1
-        strings = Packer("string")
-        ids = {text: number for number, text in self.writer.strings.items()}
-
-        def string_id(text: str) -> int:
-            if text not in ids:
-                ids[text] = max(self.writer.strings, default=0) + 1
-                self.writer.records("string", [strings.pack(text.encode(), id=ids[text])])
-            return ids[text]
-
-        made: dict[int, int] = {}
-
-        def process_of(image: count_arena.ImageEntries) -> tuple[int, int]:
-            nonlocal next_process
-            found = find(image)
-            if found is not None:
-                return found
-            if image.pid not in made:  # too short-lived to be seen otherwise, or in a PID namespace of its own
-                made[image.pid] = next_process
-                next_process += 1
-                name = image.modules[0].path if image.modules else ""
-                event = Packer("process_event").pack(
-                    time_ns=image.born_ns, pid=image.pid, thread=image.pid, status=-1,
-                    operation=enum_value("process_operation", "seen"), name=string_id(name) if name else 0,
-                )  # fmt: skip
-                self.writer.records(
-                    "process_event", [event], process=made[image.pid], begin_ns=image.born_ns, end_ns=image.born_ns
-                )
-            return made[image.pid], 0
-
-        totals = running.finish(self.writer, string_id, process_of)
-        running.close()
-        self.writer.meta["count"] = {**totals, "reading_s": running.cost_s}
-        found = [] if self.trace is None else self._trace_notes(running)
-        if not totals["images"]:  # a script that started nothing counted
-            self.writer.meta["collectors"].pop("count", None)
-            return found
-        return [*(count_records.notes(totals) if "count" in self.collectors else []), *found]
-
-    def _trace_notes(self, running: counting.Counting) -> list[str]:
-        assert self.trace is not None
-        found = tracing.totals(running.processes)
-        self.writer.meta["trace"] = found
-        if not found["images"] and not found["images_without_library"]:
-            self.writer.meta["collectors"].pop("trace", None)
-            return ["No traced program ran: nothing has recorded its accesses."]
-        unseen = [
-            path for module, path in running.traced.items() if self.selection and module not in self.selection.modules
-        ]
-        return tracing.notes(found, windows=not self.trace.full, unseen=unseen)
-
-    def _finish(self, status: int | None, wall_s: float) -> Outcome:
-        counts = dict(self.session.counts())
-        processes = counts["processes"]
-        outcome = Outcome(self.options.output, status, wall_s, 0, processes, counts)
-        notes = self._quality_notes(counts, status)
-        self.writer.meta.update(
-            end_ns=time.monotonic_ns(),
-            wall_s=wall_s,
-            wait_status=status,
-            session={**self.session.facts(), **counts},
-            **({"channel": self.channel.counts()} if self.channel is not None else {}),
-            slow={
-                "page_table_looks": self.slow.looks,
-                "page_table_looks_failed": self.slow.looks_failed,
-                "smaps_rollup_reads": self.slow.rollups,
-                "node_pages_asked": self.slow.node_pages_asked,
-                "window_pages_asked": self.window_pages.pages_asked if self.window_pages else 0,
-                "window_batches_not_asked": self.window_pages.batches_passed_over if self.window_pages else 0,
-            },
-            quality={
-                "notes": notes,
-                "incomplete": self.writer.failure is not None or self.failure is not None,
-                "stack": self.options.stacks if "faults" in self.collectors else "none",
-            },
-        )
-        try:
-            if self.arena is not None:
-                self._write_counts(self.arena)
-            if self.counting is not None:
-                notes.extend(self._write_counting(self.counting))
-            from .finish import write_side_tables  # Arrow and NumPy come with it: not before the program has ended
-
-            with self._while_finishing():
-                capture = write_side_tables(
-                    self.writer, count_sections=self.counting.sections if self.counting is not None else None
-                )
-            self.writer.finish()
-            capture.meta = self.writer.meta
-            self.capture = capture
-        except Exception as error:
-            # The records are on disk; a reader makes the tables itself.
-            self._give_up(error)
-            self.writer.close_records()
-        outcome.record_bytes = self.writer.record_bytes
-        outcome.notes = notes
-        return outcome
-
-
-def _channel_notes(counts: dict[str, int]) -> list[str]:
-    """What the library inside the processes could not do."""
-    notes = []
-    if counts["dropped"]:
-        notes.append(
-            f"{counts['dropped']} records (allocations, annotations, windows of accesses) found no room in the program's rings: objects may "
-            "seem to live on, or be missing."
-        )
-    if counts["damaged"] or counts["holes"]:
-        notes.append(
-            f"{counts['holes']} records were cut off when a process was killed, {counts['damaged']} processes overwrote our "
-            "memory and were given up."
-        )
-    if counts["refused"]:
-        notes.append(
-            f"{counts['refused']} processes ran without recorded allocations: more ran at one time than there was room for."
-        )
-    if counts["other_malloc"]:
-        notes.append(
-            f"The heap objects of {counts['other_malloc']} processes are not recorded: their program has a malloc of its own "
-            "linked in (clang's sanitizers do)."
-        )
-    if counts["untracked"]:
-        notes.append(f"{counts['untracked']} objects seem to live to the end: too many sampled ones lived at one time.")
-    if counts["nested"]:
-        notes.append(
-            f"{counts['nested']} calls of malloc and free were left out: they came from a signal handler that had interrupted "
-            "the recording of another."
-        )
-    if counts["waited_ns"] > 100_000_000:
-        notes.append(
-            f"The program waited {counts['waited_ns'] / 1e9:.1f} s for the recorder to take its records "
-            "(sample instead of recording every object)."
-        )
-    return notes
-
-
-def _fault_counts(pid: int) -> tuple[int, int]:
-    """Minor and major faults so far: the waiting child's own, before the program."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return int(fields[7]), int(fields[9])
-    except (OSError, IndexError, ValueError):
-        return 0, 0
-
-
-def _peak_rss_bytes(pid: int) -> int:
-    """The high-water mark of a process's memory so far."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) << 10
-    return 0
-
-
-def _is_zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except (OSError, IndexError):
-        return True
-
-
-def exit_like(status: int) -> None:
-    """Ends this process as the program ended: same status, or same signal without a core file."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if os.WIFSIGNALED(status):
-        import resource
-
-        number = os.WTERMSIG(status)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        with contextlib.suppress(OSError, ValueError):
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
-        os.kill(os.getpid(), number)
-    os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
+        return ending.end(self, None, wall_s)

@@ -1,0 +1,73 @@
+"""The program that is recorded, seen from outside: its file, its process in /proc, how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+from ..errors import ProgramNotExecutable, ProgramNotFound
+
+
+def find_program(name: str) -> str:
+    """The file that exec will run, or the error a shell would give."""
+    if "/" in name:
+        candidates = [name]
+    else:
+        candidates = [os.path.join(part or ".", name) for part in os.environ.get("PATH", os.defpath).split(os.pathsep)]
+    found_file = None
+    for candidate in candidates:
+        if os.path.isfile(candidate):
+            found_file = found_file or candidate
+            if os.access(candidate, os.X_OK):
+                return candidate
+    if found_file:
+        raise ProgramNotExecutable(
+            f"{found_file} is not executable", hint=f"chmod +x {found_file}, or name its interpreter"
+        )
+    if "/" in name and os.path.isdir(name):
+        raise ProgramNotExecutable(f"{name} is a directory")
+    raise ProgramNotFound(f"there is no program {name!r}", hint="check the name, or give its path after --")
+
+
+def fault_counts(pid: int) -> tuple[int, int]:
+    """Minor and major faults so far: the waiting child's own, before the program."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[7]), int(fields[9])
+    except (OSError, IndexError, ValueError):
+        return 0, 0
+
+
+def peak_rss_bytes(pid: int) -> int:
+    """The high-water mark of a process's memory so far."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+    return 0
+
+
+def is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (OSError, IndexError):
+        return True
+
+
+def exit_like(status: int) -> None:
+    """Ends this process as the program ended: same status, or same signal without a core file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.WIFSIGNALED(status):
+        import resource
+
+        number = os.WTERMSIG(status)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        os.kill(os.getpid(), number)
+    os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))

@@ -1,0 +1,50 @@
+"""What a recording is asked for, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import counting, emulator, tracing
+
+DEFAULT_SAMPLE_BYTES = 512 << 10
+DEFAULT_LARGE_BYTES = 64 << 10
+
+
+@dataclass(frozen=True)
+class RecordOptions:
+    """What to record and where to."""
+
+    output: Path
+    collectors: tuple[str, ...] | None = None
+    """None: whatever works here."""
+    stacks: str = "fp"
+    single: bool = False
+    rate_hz: float = 10.0
+    sample_bytes: int = DEFAULT_SAMPLE_BYTES
+    """Mean distance of recorded small objects in allocated bytes; 0: every object."""
+    large_bytes: int = DEFAULT_LARGE_BYTES
+    """Objects of this size and more are always recorded."""
+    emulate: emulator.EmulateOptions | None = None
+    """Run the program under an emulator that sees every access."""
+    count: counting.CountOptions | None = None
+    """How a program with compiled-in counters counts; None: count everything, if it has any."""
+    trace: tracing.TraceOptions | None = None
+    """How a program that was built for tracing records accesses; None: windows of the default length, if it was."""
+    duration_s: float | None = None
+    force: bool = False
+    redact: bool = False
+
+
+@dataclass
+class Outcome:
+    """How a recording ended."""
+
+    path: Path
+    wait_status: int | None
+    """As waitpid gave it; None for --pid."""
+    wall_s: float
+    record_bytes: int
+    processes: int
+    counts: dict[str, int]
+    notes: list[str] = field(default_factory=list)
