@@ -334,12 +334,16 @@ def test_origin_of_the_geometry_is_said() -> None:
     assert "they were given" in words(LEVELS, instructions)
 
 
-def test_misses_by_line_are_shown_where_the_result_has_them(tmp_path: Path) -> None:
+def test_misses_by_line_are_shown_where_lines_are_known(tmp_path: Path) -> None:
     capture = CaptureBuilder().window(10, sweep(800)).open(tmp_path / "a.memlens")
-    page = page_of({"caches": cache_model(capture, by=("line", "object"), levels=LEVELS, tlbs=[])})
-    assert "Misses by line" in section(page, "caches")
-    assert "Misses by function" not in section(page, "caches")
+    result = cache_model(capture, levels=LEVELS, tlbs=[])
+    page = page_of({"caches": result})
+    assert "Misses by function" in section(page, "caches") and "Misses by line" not in section(page, "caches")
     assert "TLB" not in section(page, "caches").replace("caches and TLBs", "")
+    lines = result.tables["by_line"]
+    named = lines.set_column(lines.column_names.index("file"), "file", pa.array(["sweep.c"] * lines.num_rows))
+    page = page_of({"caches": Result("caches", result.figures, {**result.tables, "by_line": named}, result.quality)})
+    assert "Misses by line" in section(page, "caches") and "sweep.c" in section(page, "caches")
 
 
 # ---- sharing ------------------------------------------------------------------------------------

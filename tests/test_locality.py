@@ -223,6 +223,19 @@ def test_misses_go_to_the_function_and_level_that_they_belong_to(tmp_path: Path)
         cache_model(capture, levels=[Level(32 << 10, 7)])
 
 
+def test_tables_of_lines_add_up_to_those_of_functions(tmp_path: Path) -> None:
+    """By default the model runs by line and object; sums of that are what a run by function and object counts."""
+    capture = CaptureBuilder().window(10, [*sweep(512, step=64), *sweep(512, step=64)]).open(tmp_path / "a.memlens")
+    levels = [Level(4 << 10, 4), Level(64 << 10, 8)]
+    found = cache_model(capture, levels=levels).tables
+    assert set(found) == {"by_line", "by_object", "by_line_and_object", "by_function", "by_function_and_object"}
+    direct = cache_model(capture, by=("function", "object"), levels=levels).tables
+    assert set(direct) == {"by_function", "by_object", "by_function_and_object"}
+    for name, table in direct.items():
+        assert found[name].equals(table)
+    assert sum(found["by_line"].column("misses_1").to_pylist()) == 1024
+
+
 def test_threads_meet_in_the_shared_level_in_the_order_of_time(tmp_path: Path) -> None:
     """Two threads sweep the same 64 lines, one after the other: the second finds them in the shared level."""
     builder = CaptureBuilder()
@@ -295,6 +308,14 @@ def test_a_recorded_program_has_the_footprint_and_classes_of_its_source(tmp_path
     shown = run_memlens("report", tmp_path / "full.memlens")
     assert shown.returncode == 0, shown.stderr
     assert "Locality  every access" in shown.stdout and "Modelled misses" in shown.stdout
+    # Misses by source line: of the random reads at least as many as do not fit into 4 KiB of the 160,000 bytes.
+    assert "orders.c:6" in shown.stdout
+    modelled = cache_model(capture, levels=[Level(4096, 8)]).tables
+    lines = {(r["function"], r["line"]): r for r in modelled["by_line"].to_pylist() if r["function"] == "at_random"}
+    assert sum(row["misses_1"] for row in lines.values()) == next(
+        row["misses_1"] for row in modelled["by_function"].to_pylist() if row["function"] == "at_random"
+    )
+    assert 19_000 < lines["at_random", 6]["misses_1"] < 21_500
 
 
 @needs_emulation

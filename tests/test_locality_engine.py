@@ -276,6 +276,36 @@ def test_footprint_equals_sets(windows: list[list[tuple[int, int, int, int]]], h
             )
 
 
+@pytest.mark.parametrize("pages", [100, 5_000, 300_000])
+def test_footprint_of_many_pages_equals_sorted_columns(pages: int) -> None:
+    """What is known to be settled is kept for 2^18 pages at most: below, while it grows, and where pages push each other out."""
+    random = np.random.default_rng(pages)
+    address = random.integers(0, pages, 1_000_000).astype(np.uint64) * np.uint64(4096) + np.uint64(0x7F00_0000_0000)
+    address += random.integers(0, 16, len(address)).astype(np.uint64) * np.uint64(8)
+    width = np.full(len(address), 8, dtype=np.uint32)
+    width[::7] = 16
+    kind = (2 + random.integers(0, 2, len(address))).astype(np.uint8)
+    engine = Footprint(has_windows=False)
+    for at in range(0, len(address), 1 << 16):
+        part = slice(at, at + (1 << 16))
+        engine.add(address[part], bytes=width[part], classes=kind[part])
+    engine.end_window()
+    found = {name: int(values[0]) for name, values in engine.columns().items() if name in FOOTPRINT}
+    unique, times = np.unique(address, return_counts=True)
+    words = np.unique(np.concatenate((address, address[width == 16] + np.uint64(8))))
+    assert found == {
+        "addresses": len(unique),
+        "addresses_strided": len(np.unique(address[kind == 2])),
+        "addresses_irregular": len(np.unique(address[kind == 3])),
+        "again": int((times > 1).sum()),
+        "bytes": 8 * len(words),
+        "lines": len(np.unique(words // np.uint64(LINE))),
+    }
+
+
+FOOTPRINT = ("addresses", "addresses_strided", "addresses_irregular", "again", "bytes", "lines")
+
+
 def test_share_of_constants_and_its_error_come_from_windows() -> None:
     engine = Footprint()
     for constants in (10, 30, 20):

@@ -12,7 +12,7 @@ constexpr size_t kStrides = 256;
 }  // namespace
 
 CacheModel::CacheModel(CacheOptions options)
-    : options_(std::move(options)), line_shift_(shift_of(options_.line_bytes)), page_shift_(shift_of(options_.page_bytes)) {
+    : options_(std::move(options)), n_levels_(options_.levels.size()), line_shift_(shift_of(options_.line_bytes)), page_shift_(shift_of(options_.page_bytes)) {
   if (options_.levels.empty() || options_.levels.size() > kMaxLevels || options_.tlbs.size() > 2)
     throw std::invalid_argument("a model has 1 to 4 levels of caches and at most 2 of TLBs");
   bool was_shared = false;
@@ -27,6 +27,8 @@ CacheModel::CacheModel(CacheOptions options)
     for (const LevelGeometry& geometry : options_.levels)
       if (!geometry.is_shared) made->levels.emplace_back(geometry, options_.line_bytes);
     for (const LevelGeometry& geometry : options_.tlbs) made->tlbs.emplace_back(geometry, options_.page_bytes);
+    for (size_t number = 0; number < levels(); ++number)
+      made->all[number] = shared_[number] != nullptr ? shared_[number].get() : &made->levels[number];
     if (options_.stride) made->strides.resize(kStrides);
     cores_.push_back(std::move(made));
   }
@@ -88,35 +90,30 @@ void CacheModel::take_from_others(uint32_t core, uint64_t block, bool is_store) 
 }
 
 MEMLENS_INLINE void CacheModel::insert(uint32_t core, size_t number, uint64_t block, bool is_store, bool is_prefetch) {
-  const SetCache::Left left = level(core, number).insert(block, is_store, is_prefetch);
+  const Left left = level(core, number).insert(block, is_store, is_prefetch);
   if (!left.has_left) return;
   bool is_dirty = left.is_dirty;
   if (options_.is_inclusive) {
-    // What leaves a level leaves those above it: of this core, or of all when the level is shared.
-    for (size_t above = 0; above < number; ++above) {
-      if (shared_[above] != nullptr) {
-        if (const unsigned was = shared_[above]->remove(left.block); was != 0) {
-          ++totals_[above].invalidations;
-          is_dirty |= was == 3;
-        }
-        continue;
-      }
-      const size_t first = shared_[number] != nullptr ? 0 : core;
-      const size_t end = shared_[number] != nullptr ? cores_.size() : core + size_t{1};
-      for (size_t other = first; other < end; ++other)
-        if (const unsigned was = cores_[other]->levels[above].remove(left.block); was != 0) {
-          ++totals_[above].invalidations;
-          is_dirty |= was == 3;
-        }
-    }
+    // What leaves a level leaves those above it: of this core, or of all when the level is shared. What one of them does not
+    // have, those above it have not either.
+    const auto take_away = [&](SetCache& cache, size_t above) MEMLENS_INLINE_LAMBDA {
+      const unsigned was = cache.remove(left.block);
+      totals_[above].invalidations += was != 0;
+      is_dirty |= was == 3;
+      return was != 0;
+    };
+    size_t above = number;
+    bool may_have = true;
+    while (may_have && above > 0 && shared_[above - 1] != nullptr) --above, may_have = take_away(*shared_[above], above);
+    const size_t end = shared_[number] != nullptr ? cores_.size() : core + size_t{1};
+    for (size_t other = shared_[number] != nullptr ? 0 : core; may_have && other < end; ++other)
+      for (size_t own = above; own-- > 0;)
+        if (!take_away(cores_[other]->levels[own], own)) break;
   }
   if (!is_dirty) return;
   ++totals_[number].write_backs;
   for (size_t below = number + 1; below < levels(); ++below)
-    if (level(core, below).contains(left.block)) {
-      level(core, below).mark_dirty(left.block);
-      break;
-    }
+    if (level(core, below).mark_dirty(left.block)) break;
 }
 
 MEMLENS_INLINE void CacheModel::fill(uint32_t core, uint64_t block, size_t hit_level, bool is_store) {
@@ -153,7 +150,7 @@ MEMLENS_INLINE unsigned CacheModel::access_line(uint32_t core, uint64_t block, b
   if (cores_.size() > 1) take_from_others(core, block, is_store);
   unsigned hit = 0;
   for (; hit < levels(); ++hit) {
-    const SetCache::Found found = level(core, hit).access(block, is_store && hit == 0);
+    const Found found = level(core, hit).access(block, is_store && hit == 0);
     if (found.was_prefetched) ++totals_[hit].useful_prefetches;
     if (found.is_hit) break;
   }

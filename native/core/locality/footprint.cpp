@@ -88,12 +88,14 @@ MEMLENS_INLINE void Footprint::batches(const Columns& columns) {
   for (size_t done = 0; done < count;) {
     const size_t part = std::min(count - done, kBatch);
     if ((live_ + part) * 4 > table_.size() * 3) [[unlikely]] grow();
-    if constexpr (!kWindows)
+    if constexpr (!kWindows) {
       for (size_t i = 0; i < part; ++i) {
         const size_t k = done + i;
         places[i] = Settled::place_of(addresses[k], width_of(k), class_of(k) != kStrided, group_of(k));
-        words[i] = settled_.word_of(places[i]);
+        settled_.prefetch(places[i]);
       }
+      for (size_t i = 0; i < part; ++i) words[i] = settled_.word_of(places[i]);
+    }
     size_t n_left = 0;
     for (size_t i = 0; i < part; ++i) {
       const size_t k = done + i;
@@ -110,13 +112,15 @@ MEMLENS_INLINE void Footprint::batches(const Columns& columns) {
       if constexpr (!kWindows)
         if (Settled::has(words[i], places[i])) continue;
       __builtin_prefetch(&table_[place_of(addresses[k] >> kLineShift, group) & mask_], 1);
-      left[n_left++] = i;
+      left[n_left++] = k;
     }
     for (size_t n = 0; n < n_left; ++n) {
-      const size_t i = left[n], k = done + i;
-      const bool is_settled = take(addresses[k], width_of(k), class_of(k) != kStrided, group_of(k));
+      const size_t k = left[n];
+      const unsigned irregular = class_of(k) != kStrided;
+      const bool is_settled = take(addresses[k], width_of(k), irregular, group_of(k));
       if constexpr (!kWindows)
-        if (is_settled && places[i].key != 0) settled_.add(places[i]);
+        if (is_settled)
+          if (const auto place = Settled::place_of(addresses[k], width_of(k), irregular, group_of(k)); place.key != 0) settled_.add(place);
     }
     done += part;
   }

@@ -6,12 +6,17 @@
 #include <cstdint>
 #include <stdexcept>
 
+#if defined(__SSE2__) && !defined(MEMLENS_PORTABLE)
+#include <emmintrin.h>
+#endif
+
 #include "objects/large_vector.h"
 
 // A hot loop is one function that is always inlined, and is called by two: one for every x86-64, and one for those
 // with AVX2 and POPCNT (2013 and later). The choice is made once for each call with thousands of accesses. A build with
 // MEMLENS_PORTABLE has only the first, for tests.
 #define MEMLENS_INLINE inline __attribute__((always_inline))
+#define MEMLENS_APART __attribute__((noinline))
 #define MEMLENS_INLINE_LAMBDA __attribute__((always_inline))
 #if defined(__x86_64__) && !defined(MEMLENS_PORTABLE)
 #define MEMLENS_HAS_FAST 1
@@ -53,6 +58,25 @@ MEMLENS_INLINE uint64_t scatter_all(uint64_t x) {
   x ^= x >> 32;
   x *= 0xd6e8feb86659fd93u;
   return x ^ x >> 32;
+}
+
+// A bit for each of 8 or 16 aligned words that equals `wanted`. SSE2 is part of every x86-64.
+template <unsigned kCount>
+MEMLENS_INLINE uint32_t equal_lanes(const uint32_t* words, uint32_t wanted) {
+  static_assert(kCount == 8 || kCount == 16);
+#if defined(__SSE2__) && !defined(MEMLENS_PORTABLE)
+  const __m128i four = _mm_set1_epi32(static_cast<int>(wanted));
+  const __m128i* const at = reinterpret_cast<const __m128i*>(words);
+  const __m128i low = _mm_packs_epi32(_mm_cmpeq_epi32(_mm_load_si128(at), four), _mm_cmpeq_epi32(_mm_load_si128(at + 1), four));
+  if constexpr (kCount == 8) return static_cast<uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(low, _mm_setzero_si128())));
+  const __m128i high = _mm_packs_epi32(_mm_cmpeq_epi32(_mm_load_si128(at + (kCount == 16 ? 2 : 0)), four),
+                                       _mm_cmpeq_epi32(_mm_load_si128(at + (kCount == 16 ? 3 : 0)), four));
+  return static_cast<uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(low, high)));
+#else
+  uint32_t found = 0;
+  for (unsigned k = 0; k < kCount; ++k) found |= static_cast<uint32_t>(words[k] == wanted) << k;
+  return found;
+#endif
 }
 
 inline unsigned shift_of(uint64_t block_bytes) {

@@ -5,7 +5,7 @@
 // out, which costs a look at the table and nothing else.
 #pragma once
 
-#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 
@@ -21,87 +21,102 @@ class Settled {
   };
 
   MEMLENS_INLINE static Place place_of(uint64_t address, uint32_t width, unsigned irregular, uint32_t group) {
-    const unsigned width_code = static_cast<unsigned>(std::countr_zero(width | 1u << 7));
-    const unsigned unit = std::min(width_code, static_cast<unsigned>(std::countr_zero(address | 1u << 7)));
+    const unsigned width_kind = width <= 64 ? kWidthKinds[width] : 0;
+    // The smaller of the width and what the address is a multiple of, as a power of two.
+    const unsigned unit = static_cast<unsigned>(std::countr_zero(address | width | 64));
     const uint64_t unit_number = address >> unit;
-    const bool fits = address >> 47 == 0 && std::has_single_bit(width) && width <= 64 && group < 1u << 12;
-    const uint64_t kind = uint64_t{group} << 8 | irregular << 7 | unit << 4 | width_code << 1 | 1;
+    const uint64_t kind = uint64_t{group} << 8 | irregular << 7 | unit << 4 | width_kind;
+    const bool fits = width_kind != 0 && address >> 47 == 0 && group < 1u << 12;
     return {fits ? (unit_number >> 9) << 20 | kind : 0, static_cast<unsigned>(unit_number) & 511};
   }
 
+  MEMLENS_INLINE void prefetch(const Place& place) const { __builtin_prefetch(&keys_[set_of(place.key)]); }
   // The word with an access's bit, on its way into the cache; one of zeros when there is none.
   MEMLENS_INLINE const uint64_t* word_of(const Place& place) const {
     const uint64_t set = set_of(place.key);
-    const unsigned way = way_of(&keys_[set], place.key);
-    const uint64_t* const word = way == 0 ? &kNothing : &lines_[set + way - 1].words[place.bit >> 6];
+    const uint32_t found = ways_of(set, place.key);
+    const uint64_t* const kept = &lines_[set * kWays + static_cast<unsigned>(std::countr_zero(found | 1u << 7))].words[place.bit >> 6];
+    const uint64_t* const word = found == 0 || place.key == 0 ? &kNothing : kept;
     __builtin_prefetch(word);
     return word;
   }
+
   MEMLENS_INLINE static bool has(const uint64_t* word, const Place& place) { return (*word >> (place.bit & 63) & 1) != 0; }
 
   void add(const Place& place) {
     uint64_t set = set_of(place.key);
-    unsigned way = way_of(&keys_[set], place.key);
-    if (way == 0) way = way_of(&keys_[set], 0);
-    if (way == 0) {
+    uint32_t ways = ways_of(set, place.key);
+    if (ways == 0) ways = ways_of(set, 0);
+    if (ways == 0) {
       ++pushed_;
-      if (pushed_ * 4 > keys_.size() && keys_.size() < kMostKeys) {
+      if (pushed_ * 4 > n_keys() && n_keys() < kMostKeys) {
         grow();
         return add(place);
       }
-      way = static_cast<unsigned>(pushed_ % kWays) + 1;
-      lines_[set + way - 1] = {};
+      ways = 1u << pushed_ % kWays;
+      lines_[set * kWays + pushed_ % kWays] = {};
     }
-    keys_[set + way - 1] = place.key;
-    lines_[set + way - 1].words[place.bit >> 6] |= uint64_t{1} << (place.bit & 63);
+    const unsigned way = static_cast<unsigned>(std::countr_zero(ways));
+    keys_[set].put(way, place.key);
+    lines_[set * kWays + way].words[place.bit >> 6] |= uint64_t{1} << (place.bit & 63);
   }
 
-  uint64_t bytes() const { return keys_.capacity() * 8 + lines_.capacity() * sizeof(Line); }
+  uint64_t bytes() const { return keys_.capacity() * sizeof(Keys) + lines_.capacity() * sizeof(Line); }
 
  private:
   static constexpr uint64_t kNothing = 0;
   static constexpr uint64_t kMostKeys = uint64_t{1} << 18, kWays = 8;  // at most 18 MB
-  typedef uint64_t Lanes __attribute__((vector_size(32), aligned(8), may_alias));
+  // log2(width) << 1 | 1 of widths that are kept here, 0 of others.
+  static constexpr std::array<uint8_t, 65> kWidthKinds = [] {
+    std::array<uint8_t, 65> kinds{};
+    for (unsigned bits = 0; bits <= 6; ++bits) kinds[1u << bits] = static_cast<uint8_t>(bits << 1 | 1);
+    return kinds;
+  }();
+  // Low and high halves apart: 32 bits are what every x86-64 compares at once.
+  struct alignas(64) Keys {
+    uint32_t lows[kWays] = {}, highs[kWays] = {};
+    void put(unsigned way, uint64_t key) {
+      lows[way] = static_cast<uint32_t>(key);
+      highs[way] = static_cast<uint32_t>(key >> 32);
+    }
+    uint64_t get(unsigned way) const { return uint64_t{highs[way]} << 32 | lows[way]; }
+  };
   struct alignas(64) Line {
     uint64_t words[8] = {};
   };
 
-  MEMLENS_INLINE uint64_t set_of(uint64_t key) const { return key * 0x9E3779B97F4A7C15u >> shift_ << 3; }
-  // 1 to 8; 0 when the set does not have it.
-  MEMLENS_INLINE static unsigned way_of(const uint64_t* set, uint64_t key) {
-    const Lanes wanted = Lanes{} + key;
-    const Lanes low = (*reinterpret_cast<const Lanes*>(set) == wanted) & Lanes{1, 2, 3, 4};
-    const Lanes high = (*reinterpret_cast<const Lanes*>(set + 4) == wanted) & Lanes{5, 6, 7, 8};
-    if (key == 0) {  // several may be empty
-      for (unsigned k = 0; k < kWays; ++k)
-        if (set[k] == 0) return k + 1;
-      return 0;
-    }
-    const Lanes any = low | high;
-    return static_cast<unsigned>((any[0] | any[1]) | (any[2] | any[3]));
+  MEMLENS_INLINE uint64_t set_of(uint64_t key) const { return key * 0x9E3779B97F4A7C15u >> shift_; }
+  uint64_t n_keys() const { return keys_.size() * kWays; }
+  // A bit for each way that has a key. Of key 0, which stands for nothing, there may be several.
+  MEMLENS_INLINE uint32_t ways_of(uint64_t set, uint64_t key) const {
+    const Keys& keys = keys_[set];
+    return equal_lanes<8>(keys.lows, static_cast<uint32_t>(key)) & equal_lanes<8>(keys.highs, static_cast<uint32_t>(key >> 32));
   }
 
   void grow() {
-    const LargeVector<uint64_t> keys = std::move(keys_);
+    const LargeVector<Keys> keys = std::move(keys_);
     const LargeVector<Line> lines = std::move(lines_);
-    keys_ = LargeVector<uint64_t>(keys.size() * 4);
-    shift_ -= 2;
-    lines_ = LargeVector<Line>(keys_.size());
+    keys_ = LargeVector<Keys>(keys.size() * 2);
+    shift_ -= 1;
+    lines_ = LargeVector<Line>(n_keys());
     pushed_ = 0;
-    for (uint64_t i = 0; i < keys.size(); ++i) {
-      if (keys[i] == 0) continue;
-      const uint64_t set = set_of(keys[i]);
-      const unsigned way = way_of(&keys_[set], 0);
-      if (way == 0) continue;
-      keys_[set + way - 1] = keys[i];
-      lines_[set + way - 1] = lines[i];
+    for (uint64_t i = 0; i < lines.size(); ++i) {
+      const uint64_t key = keys[i / kWays].get(i % kWays);
+      if (key == 0) continue;
+      const uint64_t set = set_of(key);
+      const uint32_t ways = ways_of(set, 0);
+      if (ways == 0) continue;
+      const unsigned way = static_cast<unsigned>(std::countr_zero(ways));
+      keys_[set].put(way, key);
+      lines_[set * kWays + way] = lines[i];
     }
   }
 
-  LargeVector<uint64_t> keys_ = LargeVector<uint64_t>(1 << 10);
-  LargeVector<Line> lines_ = LargeVector<Line>(1 << 10);
+  static constexpr unsigned kFirstBits = 7;  // of the number of sets
+  LargeVector<Keys> keys_ = LargeVector<Keys>(1 << kFirstBits);
+  LargeVector<Line> lines_ = LargeVector<Line>(kWays << kFirstBits);
   uint64_t pushed_ = 0;
-  unsigned shift_ = 64 - 7;  // 2^7 sets of 8
+  unsigned shift_ = 64 - kFirstBits;
 };
 
 }  // namespace memlens::locality

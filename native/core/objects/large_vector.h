@@ -24,14 +24,14 @@ struct LargeAllocator {
   T* allocate(size_t count) {
     if (count > SIZE_MAX / sizeof(T) - kHuge) throw std::bad_alloc();
     const size_t bytes = count * sizeof(T);
-    if (bytes < kMinBytes) return static_cast<T*>(::operator new(bytes));
+    if (bytes < kMinBytes) return static_cast<T*>(::operator new(bytes, std::align_val_t{alignof(T)}));
     void* memory = ::operator new(bytes, std::align_val_t{kHuge});
     madvise(memory, bytes, MADV_HUGEPAGE);  // a wish: it works without
     return static_cast<T*>(memory);
   }
   void deallocate(T* memory, size_t count) {
-    if (count * sizeof(T) < kMinBytes) ::operator delete(memory);
-    else ::operator delete(memory, std::align_val_t{kHuge});
+    const bool is_small = count * sizeof(T) < kMinBytes;
+    ::operator delete(memory, std::align_val_t{is_small ? alignof(T) : kHuge});
   }
   template <typename U>
   bool operator==(const LargeAllocator<U>&) const {

@@ -69,6 +69,8 @@ class _Errors:
     errors: list[float]
     covered: int = 0
     intervals: int = 0
+    reach: float = 0.0
+    """Sum of half the widths of the intervals."""
 
     @property
     def mape(self) -> float | None:
@@ -133,6 +135,7 @@ class Judge:
         low, high = (row.get(f"{INTERVALS.get(metric.name, metric.name)}_{end}") for end in ("low", "high"))
         if metric.has_interval and low is not None and high is not None:
             have.intervals += 1
+            have.reach += (high - low) / 2
             # Windows that do not differ have an interval without width; what is as good as right is no miss.
             slack = SAME * abs(true)
             have.covered += low - slack <= true <= high + slack
@@ -167,16 +170,21 @@ class Judge:
         return pa.Table.from_pylist(rows, schema=schema)
 
     def functions(self) -> pa.Table:
+        """``stated_percent``: half the width of the stated intervals, in the mean; ``share``: of all accesses."""
         import pyarrow as pa
 
         schema = pa.schema([("function", pa.string()), ("metric", pa.string()), ("truth_is", pa.string()), ("truth", pa.float64()),
                             ("estimate_mean", pa.float64()), ("mape_percent", pa.float64()), ("bias_percent", pa.float64()),
-                            ("samples", pa.uint32()), ("intervals", pa.uint32()), ("covered", pa.uint32()), ("judged", pa.bool_())])  # fmt: skip
+                            ("samples", pa.uint32()), ("intervals", pa.uint32()), ("covered", pa.uint32()),
+                            ("stated_percent", pa.float64()), ("share", pa.float64()), ("judged", pa.bool_())])  # fmt: skip
+        shares = {key: row["share"] for key, row in self._by_key(self._truth["whole"], "by_function").items()}
         kinds = {metric.name: metric.truth for metric in METRICS}
         rows = [
             {"function": key, "metric": name, "truth_is": kinds[name], "truth": have.truth,
              "estimate_mean": sum(have.estimates) / len(have.estimates), "mape_percent": have.mape, "bias_percent": have.bias,
-             "samples": len(have.estimates), "intervals": have.intervals, "covered": have.covered, "judged": have.judged}
+             "samples": len(have.estimates), "intervals": have.intervals, "covered": have.covered,
+             "stated_percent": 100 * have.reach / have.intervals / abs(have.truth) if have.intervals and have.truth else None,
+             "share": shares.get(key), "judged": have.judged}
             for (scope, key, name), have in self._rows.items() if scope == "function"
         ]  # fmt: skip
         return pa.Table.from_pylist(rows, schema=schema)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 MOST_ACCESSES = 200_000_000
 MOST_CORES = 64
+FUNCTION = ("function", "module")
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def machine_levels(capture: Capture) -> tuple[Level, ...]:
 def cache_model(
     capture: Capture,
     *,
-    by: Sequence[str] = ("function", "object"),
+    by: Sequence[str] = ("line", "object"),
     levels: Sequence[Level] | None = None,
     tlbs: Sequence[Level] = DEFAULT_TLBS,
     line_bytes: int = 64,
@@ -85,7 +86,8 @@ def cache_model(
     Parameters
     ----------
     by
-        One or two of program, function, line, object, thread, region: a table for each, and with two one of both.
+        One or two of program, function, line, object, thread, region: a table for each, and with two one of both. Lines are lines of
+        functions, so with them come the same tables of functions.
     levels, tlbs
         The nearest first; the machine's of the capture when not given.
     inclusive
@@ -102,9 +104,7 @@ def cache_model(
     from ._groups import _Pair, named_dimension
 
     if not 1 <= len(by) <= 2 or isinstance(by, str):
-        raise UsageError(
-            f"misses cannot be grouped by {by!r}", hint='one or two, for example by=("function", "object")'
-        )
+        raise UsageError(f"misses cannot be grouped by {by!r}", hint='one or two, for example by=("line", "object")')
     chosen = tuple(levels) if levels is not None else machine_levels(capture)
     accesses = ThreadAccesses(capture) if accesses is None else accesses
     dimensions = [named_dimension(accesses, name) for name in by]
@@ -220,22 +220,28 @@ def _tables(
         schema += [(n, pa.uint64()) for n in counts] + [(n, pa.float64()) for n in ratios]
         return pa.Table.from_pylist(rows, schema=pa.schema(schema))
 
-    if pair is None:
-        return {f"by_{by[0]}": table(dimensions[0].names, dimensions[0].keys)}
-    split = len(dimensions[0].names)
-    return {
-        f"by_{by[0]}": table(dimensions[0].names, [key[:split] for key in pair.keys]),
-        f"by_{by[1]}": table(dimensions[1].names, [key[split:] for key in pair.keys]),
-        f"by_{by[0]}_and_{by[1]}": table(pair.names, pair.keys),
-    }
+    # Which parts of a key make a table, by its name. A line's key begins with its function.
+    wanted = {name: dimension.names for name, dimension in zip(by, dimensions, strict=True)}
+    parts: list[tuple[str, ...]] = [*((name,) for name in by), *([tuple(by)] if pair is not None else [])]
+    if "line" in by and "function" not in by:
+        wanted["function"] = FUNCTION
+        parts += [tuple("function" if name == "line" else name for name in part) for part in parts if "line" in part]
+    all_keys, all_names = (dimensions[0].keys, dimensions[0].names) if pair is None else (pair.keys, pair.names)
+    places = {name: at for at, name in enumerate(all_names)}
+    tables = {}
+    for part in parts:
+        names = tuple(name for one in part for name in wanted[one])
+        chosen = [places[name] for name in names]
+        tables[f"by_{'_and_'.join(part)}"] = table(names, [tuple(key[at] for at in chosen) for key in all_keys])
+    return tables
 
 
 DESCRIPTOR = AnalysisDescriptor(
     name="caches",
-    question="Which functions and objects would miss in this machine's caches and TLBs?",
+    question="Which functions, lines and objects would miss in this machine's caches and TLBs?",
     needs=("window",),
     options=(
-        Option("by", "one or two of program, function, line, object, thread, region", "function, object"),
+        Option("by", "one or two of program, function, line, object, thread, region", "line, object"),
         Option("levels", "caches, the nearest first", "those of the capture's machine"),
         Option("most_accesses", "accesses after these are left out", MOST_ACCESSES),
     ),

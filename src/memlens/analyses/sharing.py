@@ -22,7 +22,8 @@ def line_sharing(capture: Capture, *, line_bytes: int = 64) -> Result:
 
     ``kind`` is ``true`` when a byte that one thread writes is used by the other, else ``false``: then only the line is shared,
     and moving their data apart ends it. ``hand_overs`` are accesses that find the line last written (or, for a write, last
-    used) by the other thread, in the order of time that windows give. ``offsets`` are the bytes of the line that each writes.
+    used) by the other thread, in the order of time that windows give. ``offsets`` are the bytes of the line that each writes,
+    ``fields`` what lies there where the object is a static variable whose type debug information describes.
     """
     import numpy as np
 
@@ -103,6 +104,7 @@ def _rows(capture: Capture, accesses: Any, pairs: dict[str, Any], line_bytes: in
             }
         )
     _name_objects(capture, rows)
+    _name_fields(capture, rows)
     return rows
 
 
@@ -130,6 +132,19 @@ def _name_objects(capture: Capture, rows: list[dict[str, Any]]) -> None:
         row["object"] = names.most_common(1)[0][0] if names else None
 
 
+def _name_fields(capture: Capture, rows: list[dict[str, Any]]) -> None:
+    """Fields that each thread writes, of static variables whose type debug information describes; None of other objects."""
+    from ._fields import FieldsOfVariables
+    from ._offsets import of_words
+
+    fields = FieldsOfVariables(capture)
+    for row in rows:
+        for name in ("", "other_"):
+            row[f"{name}fields"] = fields.at(
+                row["object"], (row["line"] + one for one in of_words(row[f"{name}offsets"]))
+            )
+
+
 def _table(rows: list[dict[str, Any]]) -> pa.Table:
     import pyarrow as pa
 
@@ -137,7 +152,8 @@ def _table(rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=pa.schema([
         ("process", pa.uint32()), ("line", number), ("object", text), ("kind", text), ("thread", pa.uint32()),
         ("other_thread", pa.uint32()), ("hand_overs", number), ("reads", number), ("writes", number), ("other_reads", number),
-        ("other_writes", number), ("offsets", text), ("other_offsets", text), ("common_offsets", text)]))  # fmt: skip
+        ("other_writes", number), ("offsets", text), ("other_offsets", text), ("common_offsets", text), ("fields", text),
+        ("other_fields", text)]))  # fmt: skip
 
 
 def _by_object(rows: list[dict[str, Any]]) -> pa.Table:

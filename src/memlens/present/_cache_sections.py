@@ -83,9 +83,14 @@ def caches_section(result: Result, meta: Mapping[str, Any]) -> str:
         ("by_object", "Misses by object"),
         ("by_function_and_object", "Which function misses on which object"),
     ):
-        if name in result.tables:
+        if name in result.tables and (name != "by_line" or _knows_lines(result)):
             body.append(_misses(result, name, caption))
     return f'<section id="caches"><h2>Cache model</h2>{"".join(body)}</section>'
+
+
+def _knows_lines(result: Result) -> bool:
+    """Without debug information a table of lines says no more than that of functions."""
+    return any(file for file in result.tables["by_line"].column("file").to_pylist())
 
 
 def _levels(figures: Mapping[str, Any]) -> str:
@@ -292,7 +297,7 @@ def _shared_lines(result: Result, hand_overs: int) -> str:
             _count(row["hand_overs"]),
             share_cell(row["hand_overs"], hand_overs),
             cell(f"{_thread_use(row, '')}<br>{_thread_use(row, 'other_')}", "uses"),
-            cell(byte_map(row, line_bytes)),
+            cell(byte_map(row, line_bytes) + _fields(row)),
         ]
         for row in rows
     ]
@@ -301,6 +306,12 @@ def _shared_lines(result: Result, hand_overs: int) -> str:
     what = f"the {line_bytes} bytes of a line from left to right, a row for each thread; framed: written by one and used by the other"
     return table(f'By line and pair of threads <span class="muted">{esc(what)}</span>', heads, cells, total_rows=total,
                  export=json_command("sharing", "lines"), kind="dense fitted", empty="No line is shared and written.")  # fmt: skip
+
+
+def _fields(row: Mapping[str, Any]) -> str:
+    """What lies in the bytes, a line for each thread; nothing where the type is not known."""
+    told = [row[f"{name}fields"] for name in ("", "other_")]
+    return f"<small>{'<br>'.join(esc(one or '–') for one in told)}</small>" if any(told) else ""
 
 
 def _thread_use(row: Mapping[str, Any], prefix: str) -> str:

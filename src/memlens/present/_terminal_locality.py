@@ -126,8 +126,6 @@ def _between(low: float | None, high: float | None) -> str:
 
 
 def show_caches(console: Console, result: Result, rows: int, *, brief: bool) -> None:
-    from rich.markup import escape
-
     levels = result.figures["levels"]
     if not result.figures["accesses"]:
         return
@@ -145,21 +143,35 @@ def show_caches(console: Console, result: Result, rows: int, *, brief: bool) -> 
         )
     if brief:
         return
+    for name, title in (("by_function", "function"), ("by_line", "line")):
+        if name not in result.tables or (title == "line" and not any(result.tables[name].column("file").to_pylist())):
+            continue
+        _show_misses(console, result, name, title, rows)
+
+
+def _show_misses(console: Console, result: Result, name: str, title: str, rows: int) -> None:
+    from rich.markup import escape
+
+    levels, unknown = result.figures["levels"], result.figures["unknown"]
     last = len(levels)
     most = {at: v["misses"] + unknown for at, v in enumerate(levels, 1)}
     table = _grid(
-        ("function", "left"),
+        (title, "left"),
         *((f"{v['name']} misses", "right") for v in levels),
         *([("unknown", "right")] if unknown else []),
     )
-    for row in result.tables["by_function"].slice(0, rows).to_pylist():
+    for row in result.tables[name].slice(0, rows).to_pylist():
         if all(row[f"misses_{at}"] + row["unknown"] < LEAST_SHARE * most[at] for at in range(1, last + 1)):
             continue
         cells = [
             f"{human_count(row[f'misses_{at}'])} ({_percent(row[f'misses_{at}'], row['accesses'])})"
             for at in range(1, last + 1)
         ]
-        table.add_row(escape(_function(row)), *cells, *([_percent(row["unknown"], row["accesses"])] if unknown else []))
+        table.add_row(
+            escape(_code(row, line=True) if title == "line" else _function(row)),
+            *cells,
+            *([_percent(row["unknown"], row["accesses"])] if unknown else []),
+        )
     _show(console, table)
 
 
@@ -205,13 +217,13 @@ def show_sharing(console: Console, result: Result, rows: int) -> None:
     table = _grid(("object", "left"), ("line", "right"), ("sharing", "left"), ("threads", "left"), ("hand-overs", "right"),
                   ("written", "left"))  # fmt: skip
     for row in contended[:rows]:
-        written: list[Any] = [row["offsets"] or "none", row["other_offsets"] or "none"]
+        written: list[Any] = [row[f"{name}fields"] or row[f"{name}offsets"] or "none" for name in ("", "other_")]
         table.add_row(escape(row["object"] or "?"), f"{row['line']:#x}", row["kind"], f"{row['thread']}, {row['other_thread']}",
-                      human_count(row["hand_overs"]), " / ".join(written))  # fmt: skip
+                      human_count(row["hand_overs"]), escape(" / ".join(written)))  # fmt: skip
     _show(console, table)
     seldom = (
         ""
         if result.quality.exact
         else "; windows of two threads seldom overlap, so hand-overs are fewer than in the run"
     )
-    _say(console, f"[dim]written: bytes of the line that each thread writes{seldom}[/]")
+    _say(console, f"[dim]written: fields, or bytes of the line, that each thread writes{seldom}[/]")

@@ -45,7 +45,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
         worst = max(rows, key=lambda row: row["hand_overs"])
         lines = {(row["process"], row["line"]) for row in rows}
         threads = {row[name] for row in rows for name in ("thread", "other_thread")}
-        mine, other = _fields(capture, worst, line_bytes)
+        mine, other = _fields(worst)
         found.append(
             Finding(
                 name=DESCRIPTOR.name,
@@ -73,25 +73,10 @@ def _overlaps(row: dict[str, Any]) -> bool:
     return bool(row["hand_overs"] >= max(1, MIN_SHARE * both))
 
 
-def _fields(capture: Capture, row: dict[str, Any], line_bytes: int) -> tuple[str, str]:
+def _fields(row: dict[str, Any]) -> tuple[str, str]:
     """What each thread uses of a line: fields where the type is known, else offsets in the line."""
-    from ...capture.element_types import element_type
-    from .._offsets import of_words
-    from ._fields import fields_at, variable_named
-
-    texts = [f"bytes {row['offsets']}", f"bytes {row['other_offsets']}" if row["other_offsets"] else "other bytes"]
-    variable = variable_named(capture, row["object"]) if row["object"] else None
-    described = element_type(capture, variable) if variable is not None else None
-    if variable is None or described is None or not described["bytes"]:
-        return texts[0], texts[1]
-    for at, name in enumerate(("offsets", "other_offsets")):
-        offsets = [row["line"] + one - variable["base"] for one in of_words(row[name])]
-        fields = fields_at(described, [one % described["bytes"] for one in offsets if 0 <= one < variable["bytes"]])
-        elements = sorted({one // described["bytes"] for one in offsets if 0 <= one < variable["bytes"]})
-        if fields:
-            which = f"[{elements[0]}]" if variable["bytes"] > described["bytes"] else ""
-            texts[at] = f"{variable['name']}{which}: {', '.join(fields)}"
-    return texts[0], texts[1]
+    other = f"bytes {row['other_offsets']}" if row["other_offsets"] else "other bytes"
+    return row["fields"] or f"bytes {row['offsets']}", row["other_fields"] or other
 
 
 DESCRIPTOR = FindingDescriptor(
