@@ -278,7 +278,7 @@ within what they state: too few windows.
 
 ### Why errors of functions are large
 
-Few windows, not a bias. Bias of what is beyond {FUNCTION_LIMIT:g} % in the short traces, over {MANY} drawn traces, with its standard error:
+Few windows more than a bias: where a figure rests on a few dozen windows or fewer, a bias of a fraction of the error shows too. Bias of what is beyond {FUNCTION_LIMIT:g} % in the short traces, over {MANY} drawn traces, with its standard error:
 
 {table(["workload", "function", "class", "windows", "error", "bias", "intervals that hold"], [row for one in short for row in one.biases])}
 
