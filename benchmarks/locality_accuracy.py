@@ -278,21 +278,22 @@ within what they state: too few windows.
 
 ### Why errors of functions are large
 
-Few windows more than a bias: where a figure rests on a few dozen windows or fewer, a bias of a fraction of the error shows too. Bias of what is beyond {FUNCTION_LIMIT:g} % in the short traces, over {MANY} drawn traces, with its standard error:
+Mostly few windows. Mean error of what is beyond {FUNCTION_LIMIT:g} % in the short traces, over {MANY} drawn traces, with its standard error; samples in which the function is under-sampled are left out. A bias
+shows as more than about two standard errors, where chance puts one row of twenty. A ratio of sums has a bias of its own that falls with the number of windows, so rows with few windows may show one:
 
 {table(["workload", "function", "class", "windows", "error", "bias", "intervals that hold"], [row for one in short for row in one.biases])}
 
-Phases that are shorter than a period make errors large and intervals too narrow: `build_graph` has three loops over the vertices, each of a third of a period in tc's
-short trace, that make a sixth of its strided footprint; most samples miss one or two of them, some meet all.
+The intervals of `build_graph` hold too seldom. A likely cause, by its source and not tested: three loops over the vertices, each of a third of a period in tc's short trace and strided all
+through; a sample meets or misses each as a whole.
 
 Errors of functions in the short trace and in the long one; in brackets what the short trace's error becomes if it falls with the square root of the number of
-windows. Where the long one's is larger, a function is judged that was too small before: one with 1 % of the accesses has few windows in any trace.
+windows. Several fall less than that. bfs has a function more that is judged in the long trace (`step_down`, 1.2 % of the accesses, about 30 windows), and its error is that function's.
 
 {table(["workload", "windows", *CODE.values()], length_rows(short, judged))}
 
 memlens says which figures these are. Functions and classes by half the width of their stated 95 % interval, short and long traces; an unbiased figure has a mean absolute error of about
-0.4 of it. A class that is rare in a small function differs much from window to window; for 3 % such a figure needs thousands of windows of that function, as in
-the paper, whose graph programs have about a terabyte of addresses.
+0.4 of it. A class that is rare in a small function differs much from window to window: if the error of bfs's `step_down` falls with the square root, 3 % need about 3,000 windows of that
+function. The paper puts whole traces of its graph programs at the order of 1 TB and does not say how many windows its functions have.
 
 {table(["stated", "short", "long", "mean stated", "mean error", "greatest error", "intervals that hold"], stated_rows(short, judged))}
 
