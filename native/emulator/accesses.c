@@ -72,7 +72,7 @@ void ml_on_single_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t addr
   struct insn *insn = data;
   struct vcpu *vcpu = ml_vcpus[cpu];
   struct access_kind *kind = kind_of(insn, info);
-  if (ML_UNLIKELY(vcpu->resync)) ml_window_resync(vcpu, insn->pc);
+  if (ML_UNLIKELY(vcpu->resync)) ml_window_resync(vcpu);
   ml_counter(vcpu->base, kind->place)->parts[is_stack(vcpu, address)]++;
   if (ML_UNLIKELY(ml_settings.pages)) ml_page_access(vcpu, insn->pc, address, kind->store);
   begin_access(vcpu, insn, kind, address);
@@ -165,7 +165,7 @@ static void take_part(struct vcpu *vcpu, struct insn *insn, struct access_kind *
     vcpu->run_parts = 1;
     vcpu->run_regular = true;
     /* Another translation of it would be faster, or better: worth one when this happens often. */
-    if ((insn->alone || (ml_kind_is_learned(kind) && ml_would_improve(insn))) &&
+    if (!ml_plugin.near && (insn->alone || (ml_kind_is_learned(kind) && ml_would_improve(insn))) &&
         ++vcpu->learning_calls >= ml_plugin.learning_limit) {
       vcpu->learning_calls = 0;
       ml_ask_reset();
@@ -180,7 +180,7 @@ void ml_on_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, vo
   struct insn *insn = data;
   struct vcpu *vcpu = ml_vcpus[cpu];
   struct access_kind *kind = kind_of(insn, info);
-  if (ML_UNLIKELY(vcpu->resync)) ml_window_resync(vcpu, insn->pc);
+  if (ML_UNLIKELY(vcpu->resync)) ml_window_resync(vcpu);
   if (ML_UNLIKELY(!vcpu->stack_tried) && kind->store) find_stack(vcpu, address);
   take_part(vcpu, insn, kind, address);
 }
@@ -191,7 +191,7 @@ void ml_on_atomic_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t addr
   struct insn *insn = data;
   struct vcpu *vcpu = ml_vcpus[cpu];
   const bool store = qemu_plugin_mem_is_store(info);
-  if (ML_UNLIKELY(vcpu->resync)) ml_window_resync(vcpu, insn->pc);
+  if (ML_UNLIKELY(vcpu->resync)) ml_window_resync(vcpu);
   if (insn->conditional && !store) return;
   if (insn->modifies && !store) {
     vcpu->loaded_insn = insn;
@@ -207,6 +207,7 @@ void ml_on_atomic_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t addr
 
 void ml_on_block(unsigned cpu, void *data) {
   struct block_info *block = data;
+  if (ML_UNLIKELY(!ml_plugin.knows_code)) ml_wait_code_at(__builtin_return_address(0));
   ml_vcpus[cpu]->serial++;
   block->first->runs++;
   if (ml_plugin.only != NULL)
@@ -218,12 +219,6 @@ void ml_on_block(unsigned cpu, void *data) {
 void ml_on_whole_block(unsigned cpu, void *data) {
   const struct block_count *block = data;
   ml_counter(ml_vcpus[cpu]->base, block->place)->parts[0]++;
-}
-
-void ml_on_tick(unsigned cpu, void *data) {
-  struct ticking *loop = data;
-  loop->ticks++;
-  if (ML_UNLIKELY(--ml_ticks < 0)) ml_window_tick(ml_vcpus[cpu]);
 }
 
 void ml_on_own_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *unused) {

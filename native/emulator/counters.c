@@ -190,33 +190,50 @@ void ml_scores_clear(unsigned index) {
 }
 #endif
 
+static uint64_t accesses_of_slot(const struct ml_count_slot *slot, uint64_t parts, uint64_t merged) {
+  if (slot->store == 2) return 0; /* not seen */
+  if (slot->store == 4) return parts * slot->parts; /* a block */
+  return slot->parts == 0 ? parts - merged : slot->parts == 1 ? parts : parts / slot->parts;
+}
+
 static uint64_t accesses_in(const struct base *base) {
   uint64_t sum = 0;
   for (uint32_t i = 0; i < MAX_BLOCKS && i * ML_SLOTS_OF_BLOCK <= slots.count; i++) {
     const struct ml_slot_counter *counters = base->blocks[i];
     if (counters == NULL || slots.blocks[i] == NULL) continue;
     const struct ml_count_slot *entries = slot_entries(slots.blocks[i]);
-    for (uint32_t k = 0; k < slots.blocks[i]->used; k++) {
-      if (entries[k].store == 2) continue;
-      const uint64_t parts = counters[k].parts[0] + counters[k].parts[1];
-      sum += entries[k].store == 4   ? parts * entries[k].parts
-             : entries[k].parts == 0 ? parts - counters[k].merged[0] - counters[k].merged[1]
-             : entries[k].parts == 1 ? parts
-                                     : parts / entries[k].parts;
-    }
+    for (uint32_t k = 0; k < slots.blocks[i]->used; k++)
+      sum += accesses_of_slot(&entries[k], counters[k].parts[0] + counters[k].parts[1], counters[k].merged[0] + counters[k].merged[1]);
   }
+  return sum;
+}
+
+static uint64_t accesses_inline(const struct vcpu *vcpu) {
+#if ML_PLUGIN_API == 1
+  return vcpu == ml_plugin.only ? accesses_in(&inline_base) : 0;
+#else
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < MAX_BLOCKS && i * ML_SLOTS_OF_BLOCK <= slots.count; i++) {
+    if (slots.scores[i] == NULL || slots.blocks[i] == NULL) continue;
+    const uint64_t *values = qemu_plugin_scoreboard_find(slots.scores[i], vcpu->index);
+    for (uint32_t k = 0; k < slots.blocks[i]->used; k++) sum += accesses_of_slot(&slot_entries(slots.blocks[i])[k], values[k], 0);
+  }
+  return sum;
+#endif
+}
+
+/* A slot of several parts may lie in both: an access whose parts are in two places counts too little by one. */
+uint64_t ml_accesses_seen(struct vcpu *vcpu) {
+  uint64_t sum = accesses_inline(vcpu);
+  for (uint32_t region = 0; region <= regions.count; region++)
+    if (vcpu->bases[region] != NULL) sum += accesses_in(vcpu->bases[region]);
   return sum;
 }
 
 /* Accesses that a thread has made, from its counters. */
 uint64_t ml_accesses_of(struct vcpu *vcpu) {
-  uint64_t sum = 0;
-#if ML_PLUGIN_API == 1
-  if (vcpu == ml_plugin.only) sum += accesses_in(&inline_base);
-#else
+#if ML_PLUGIN_API >= 2
   ml_inline_move(vcpu, vcpu->region);
 #endif
-  for (uint32_t region = 0; region <= regions.count; region++)
-    if (vcpu->bases[region] != NULL) sum += accesses_in(vcpu->bases[region]);
-  return sum;
+  return ml_accesses_seen(vcpu);
 }

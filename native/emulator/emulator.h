@@ -84,6 +84,7 @@ qemu_plugin_u64 ml_score(struct slot_place place);
 void ml_scores_clear(unsigned index);
 #endif
 uint64_t ml_accesses_of(struct vcpu *vcpu);
+uint64_t ml_accesses_seen(struct vcpu *vcpu); /* the same at any moment, by any thread: changes nothing */
 uint32_t ml_region_number(const char *name, size_t bytes); /* from 1; 0: no room */
 uint32_t ml_region_string(uint32_t region);                /* its string id */
 
@@ -116,8 +117,6 @@ struct insn {
   uint32_t runs;  /* of the block that begins with it */
   uint64_t executions; /* while its blocks were told apart */
   struct block_count *block; /* of the block that begins with it, as it was last counted whole */
-  bool tick_dropped; /* an inner loop whose outer loop ticks */
-  uint64_t loop_begin; /* where it leads back to; 0: not known */
   const char *unseen_name;     /* makes accesses that the emulator does not show */
   struct slot_place unseen_place;
   struct access_kind kinds[2]; /* nearly always enough */
@@ -164,21 +163,10 @@ struct region_mark {
 #define ML_LEAF_BITS 18 /* of a page's number: a leaf is a GiB of addresses */
 #define ML_LEAF_CACHE 8
 
-/* A branch that leads back and ticks. */
-struct ticking {
-  uint64_t ticks;
-  unsigned loop; /* the first branch that leads to the same place; what follows is that one's, for all of them */
-  bool kept;     /* for good: without it a window came late */
-  uint64_t rounds, end;
-  uint64_t stands_for; /* rounds of loops inside it that tick no more, for each of its own */
-};
-
 struct vcpu {
   struct base *base;       /* counters in use */
   uint64_t executed;       /* accesses so far; while code counts inline: when that began */
   uint64_t next_event;     /* value of `executed` at which a window begins or ends */
-  int64_t ticks_set; /* ml_ticks as it was set */
-  uint64_t ticks_at, rate;  /* accesses when it was set; most accesses of a tick lately */
   uint64_t next_begin;     /* of a window */
   uint64_t serial;         /* of block executions where it matters */
   struct insn *last_insn;
@@ -236,6 +224,7 @@ extern struct plugin {
   bool handles_faults; /* the program has a handler for faults: blocks may be left in the middle and go on */
   bool sparse; /* windows are so far apart that code counts inline between them */
   bool near;   /* a window is near or being recorded: every access calls */
+  bool knows_code; /* where translated code lies */
   uint64_t late; /* windows that began after their place */
   /* Accesses of a thread in code that would be faster if it were translated again, before that is done: about as
    * many as cost as much as it does. Code that has to be translated again makes it more. */
@@ -264,7 +253,6 @@ void ml_on_page_store(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address
 void ml_on_page_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_block(unsigned cpu, void *block);
 void ml_on_whole_block(unsigned cpu, void *block_count);
-void ml_on_tick(unsigned cpu, void *unused);
 void ml_on_unseen(unsigned cpu, void *insn);
 void ml_accesses_after_fork(void);
 void ml_switch_region(struct vcpu *vcpu, uint32_t region);
@@ -272,14 +260,25 @@ void ml_switch_region(struct vcpu *vcpu, uint32_t region);
 /* ---- windows (windows.c) ------------------------------------------------------------------------------------------ */
 void ml_windows_start(struct vcpu *vcpu);
 void ml_windows_several(struct vcpu *vcpu); /* a second thread begins: no more inline counting between windows */
-extern int64_t ml_ticks; /* loops until a window may be near; there is one thread */
-void ml_window_tick(struct vcpu *vcpu);
-struct ticking *ml_tick_of(struct insn *insn);
-void ml_window_resync(struct vcpu *vcpu, uint64_t pc);
+void ml_windows_without_signal(struct vcpu *vcpu);
+bool ml_window_far(struct vcpu *vcpu);
+void ml_window_near(struct vcpu *vcpu);
+void ml_window_resync(struct vcpu *vcpu);
 void ml_window_event(struct vcpu *vcpu, uint64_t pc);
 void ml_window_add(struct vcpu *vcpu, uint64_t pc, uint64_t address, uint32_t bytes, bool store);
 void ml_window_extend(struct vcpu *vcpu, uint32_t bytes);
 void ml_window_finish(struct vcpu *vcpu); /* writes what there is */
+
+/* ---- waiting for windows (waiting.c) ---------------------------------------------------------------------------------- */
+bool ml_wait_for(uint64_t begin);
+void ml_wait_end(void);
+void ml_wait_was_late(uint64_t late);
+void ml_wait_code_at(const void *pc);
+void ml_wait_call_begins(void);
+void ml_wait_call_ends(struct vcpu *vcpu);
+bool ml_wait_loses(uint64_t guest_signal);
+bool ml_wait_is_blocked(void);
+void ml_wait_after_fork(void);
 
 /* ---- calls (calls.c) ------------------------------------------------------------------------------------------------ */
 void ml_on_call(unsigned cpu, void *return_pc);
@@ -336,8 +335,6 @@ struct insn_facts {
   const char *unseen; /* its name */
   bool atomic, modifies, conditional; /* see struct insn */
   bool repeated;
-  bool loops; /* may lead back: every cycle of a program passes one of these */
-  int64_t back; /* how far back from its own address, where that is known; else 0 */
 };
 struct insn_facts ml_decode(const unsigned char *bytes, size_t size);
 struct code_place {

@@ -5,8 +5,6 @@
 #include <elf.h>
 #include <string.h>
 
-static int64_t signed_bits(uint64_t value, unsigned bits) { return (int64_t)(value << (64 - bits)) >> (64 - bits); }
-
 static struct insn_facts x86(const unsigned char *at, size_t size) {
   struct insn_facts facts = {0};
   const unsigned char *end = at + size;
@@ -15,25 +13,15 @@ static struct insn_facts x86(const unsigned char *at, size_t size) {
                       *at == 0xf3 || *at == 0x2e || *at == 0x36 || *at == 0x3e || *at == 0x26 || *at == 0x64 || *at == 0x65))
     facts.atomic |= *at == 0xf0, repeated |= *at == 0xf2 || *at == 0xf3, at++;
   if (at == end) return facts;
-  int64_t distance = 1;
-  if (*at == 0xeb || (*at >= 0x70 && *at <= 0x7f) || (*at >= 0xe0 && *at <= 0xe3)) distance = (int8_t)end[-1];
-  if ((*at == 0xe9 || *at == 0xe8 || (*at == 0x0f && end - at == 6 && at[1] >> 4 == 8)) && end - at >= 5) {
-    int32_t word;
-    memcpy(&word, end - 4, 4);
-    distance = word;
-  }
   facts.repeated = repeated && (*at >= 0xa4 && *at <= 0xaf && *at != 0xa8 && *at != 0xa9);
-  facts.loops = distance <= 0 || facts.repeated;
-  if (distance < 0) facts.back = -(distance + (int64_t)size);
   const unsigned modrm = at + 1 < end ? at[1] : 0;
   switch (*at) {
-    case 0xe8: facts.role = ROLE_CALL, facts.back = 0; break;
+    case 0xe8: facts.role = ROLE_CALL; break;
     case 0xc2: case 0xc3: case 0xca: case 0xcb: facts.role = ROLE_RETURN; break;
     case 0xff: {
       const unsigned operation = modrm >> 3 & 7;
       if (operation == 2 || operation == 3) facts.role = ROLE_CALL;
       if (operation == 4 || operation == 5) facts.role = ROLE_JUMP;
-      facts.loops = facts.role != ROLE_NONE;
       break;
     }
     case 0x86: case 0x87: facts.atomic |= modrm < 0xc0; break; /* xchg with memory locks */
@@ -76,14 +64,6 @@ static struct insn_facts aarch64(uint32_t w) {
                    ((w & 0x3f200c00) == 0x38200000 && (w & 0x3ffffc00) != 0x38bfc000); /* cas, ld<op>, swp; not ldapr */
   facts.conditional = (w & 0x3fc00000) == 0x08000000 && !pair;
   facts.atomic = facts.modifies || (w & 0x3f000000) == 0x08000000;
-  int64_t words = 1;
-  if ((w & 0x7c000000) == 0x14000000) words = signed_bits(w & 0x3ffffff, 26);
-  else if ((w & 0xff000010) == 0x54000000 || (w & 0x7e000000) == 0x34000000) words = signed_bits(w >> 5 & 0x7ffff, 19);
-  else if ((w & 0x7e000000) == 0x36000000) words = signed_bits(w >> 5 & 0x3fff, 14);
-  if (words <= 0) {
-    facts.loops = true;
-    facts.back = -4 * words;
-  } else facts.loops = facts.role == ROLE_JUMP || (facts.role == ROLE_CALL && (w & 0xfc000000) != 0x94000000);
   return facts;
 }
 
@@ -95,8 +75,6 @@ static struct insn_facts riscv64(const unsigned char *at, size_t size) {
       if (w >> 12 == 9) facts.role = ROLE_CALL;
       else if (w >> 12 == 8) facts.role = rs1 == 1 || rs1 == 5 ? ROLE_RETURN : ROLE_JUMP;
     }
-    facts.loops = facts.role == ROLE_CALL || facts.role == ROLE_JUMP ||
-                  ((w & 3) == 1 && (w >> 13 == 5 || w >> 13 == 6 || w >> 13 == 7) && (w >> 12 & 1) != 0);
     return facts;
   }
   uint32_t w;
@@ -111,8 +89,6 @@ static struct insn_facts riscv64(const unsigned char *at, size_t size) {
   facts.atomic = operation == 0x2f;
   facts.conditional = facts.atomic && w >> 27 == 3;
   facts.modifies = facts.atomic && w >> 27 != 2 && w >> 27 != 3;
-  facts.loops = ((operation == 0x63 || operation == 0x6f) && (w >> 31) != 0) || facts.role == ROLE_JUMP ||
-                (operation == 0x67 && facts.role == ROLE_CALL);
   return facts;
 }
 
@@ -125,8 +101,6 @@ static struct insn_facts ppc64(uint32_t w) {
   else if (primary == 19 && (extended == 16 || extended == 528))
     facts.role = link ? ROLE_CALL : extended == 16 ? ROLE_RETURN : ROLE_JUMP;
   else if (primary == 31 && extended == 1014) facts = (struct insn_facts){.role = ROLE_UNSEEN, .unseen = "dcbz"};
-  facts.loops = (primary == 18 && (w >> 25 & 1) != 0) || (primary == 16 && (w >> 15 & 1) != 0) ||
-                (primary == 19 && extended == 528);
   facts.atomic = primary == 31 && (extended == 20 || extended == 84 || extended == 52 || extended == 116 ||
                                    extended == 150 || extended == 214 || extended == 276 || extended == 182);
   facts.conditional = primary == 31 && link && (extended == 150 || extended == 214 || extended == 694 ||

@@ -75,9 +75,9 @@ static void after_reset(qemu_plugin_id_t id) {
   ml_plugin.flushes++;
   ml_plugin.learning_limit = LEAST_LEARNING;
   /* Windows far apart: from here on code counts inline until one is near. */
-  if (ml_plugin.sparse && !ml_plugin.near && ml_plugin.only != NULL) ml_plugin.only->next_event = UINT64_MAX;
   register_all(id);
   __atomic_store_n(&ml_plugin.reset_asked, false, __ATOMIC_RELEASE);
+  if (ml_plugin.sparse && !ml_plugin.near && ml_plugin.only != NULL) ml_window_far(ml_plugin.only);
 }
 
 void ml_ask_reset(void) {
@@ -194,6 +194,7 @@ static void after_fork_in_child(void) {
   ml_plugin.born_ns = ml_now_ns();
   ml_plugin.recorded = ml_plugin.dropped = ml_plugin.waited_ns = ml_plugin.translations = ml_plugin.modified = 0;
   ml_wipe_guard();
+  ml_wait_after_fork();
   ml_channel_after_fork();
   ml_accesses_after_fork();
   ml_stacks_after_fork();
@@ -226,6 +227,7 @@ static void after_fork_in_child(void) {
       vcpu->thread = thread;
       vcpu->executed = 0;
       ml_windows_start(vcpu);
+      vcpu->resync = ml_plugin.reset_asked;
     } else {
       vcpu->live = false;
     }

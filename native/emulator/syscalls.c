@@ -172,6 +172,8 @@ void ml_on_syscall(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a
   current = vcpu;
   ml_thread_id(vcpu);
   vcpu->came_by_jump = false;
+  ml_wait_call_begins();
+  if (ML_UNLIKELY(ml_wait_is_blocked())) ml_windows_without_signal(vcpu);
 #if ML_PLUGIN_API >= 2
   const uint64_t now = ml_now_ns();
   if (now - vcpu->published_ns > 50000000) {
@@ -208,6 +210,7 @@ void ml_on_syscall(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a
     case CLONE: new_thread_stack = (a1 & CLONE_VM) != 0 && (a1 & CLONE_VFORK) == 0 ? a2 : 0; break;
     case RT_SIGACTION: {
       const uint64_t *action = a2 != 0 ? checked(a2, sizeof *action) : NULL; /* the handler comes first */
+      if (a2 != 0 && ml_wait_loses(a1)) ml_windows_without_signal(vcpu);
       if (action == NULL || *action <= 1) break; /* SIG_DFL, SIG_IGN */
       if (vcpu->frames != NULL) handler_add(*action);
       /* After a fault in the middle of a block the program may go on: from now on accesses are counted one by one. */
@@ -232,9 +235,10 @@ void ml_on_syscall(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a
 }
 
 void ml_on_syscall_return(qemu_plugin_id_t id, unsigned cpu, int64_t number, int64_t result) {
-  (void)id, (void)cpu, (void)number;
+  (void)id, (void)number;
   const enum call call = open_call.call;
   open_call.call = CALLS;
+  ml_wait_call_ends(ml_vcpus[cpu]);
   if ((call != MMAP && call != MUNMAP && call != MREMAP && call != MADVISE) || open_call.address == 0) return;
   if (result < 0 && result > -4096) return;
   if (call != MADVISE) ml_code_unmapped(open_call.address, open_call.bytes);

@@ -45,7 +45,6 @@ static struct insn *insn_at(uint64_t pc, const unsigned char *bytes, size_t size
   insn->modifies = facts->modifies;
   insn->conditional = facts->conditional;
   insn->separate = facts->repeated;
-  insn->loop_begin = facts->back > 0 && facts->role == ROLE_NONE ? pc - (uint64_t)facts->back : 0;
   if (newest != NULL) ml_plugin.modified++;
   insn->next = *bucket(pc);
   *bucket(pc) = insn;
@@ -266,7 +265,7 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
   struct translated all[MAX_INSNS];
   const size_t n_insns = qemu_plugin_tb_n_insns(tb), count = n_insns < MAX_INSNS ? n_insns : MAX_INSNS;
   const bool inline_now = ml_counts_inline();
-  const bool pages = inline_now && ml_settings.pages, ticks = inline_now && ml_plugin.sparse;
+  const bool pages = inline_now && ml_settings.pages;
   const bool calls = ml_settings.stacks || ml_settings.frames || ml_settings.functions[0] != 0;
   ml_plugin.translations++;
   if (count == 0) return;
@@ -326,8 +325,6 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
         qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_function, QEMU_PLUGIN_CB_NO_REGS,
                                                (void *)(uintptr_t)region);
     }
-    if (ticks && facts->loops && !insn->tick_dropped)
-      qemu_plugin_register_vcpu_tb_exec_cb(tb, ml_on_tick, QEMU_PLUGIN_CB_NO_REGS, ml_tick_of(insn)); /* there, no register is in use */
     const bool learned = is_learned(insn), counts_inline = learned && inline_now && can_count_inline(insn);
     if ((insn->modifies && !counts_inline) || insn->conditional) {
       qemu_plugin_register_vcpu_mem_cb(handle, ml_on_atomic_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
