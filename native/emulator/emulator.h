@@ -203,7 +203,7 @@ struct vcpu {
   struct page_leaf *leaves;
   bool flat; /* its counts are ml_flat_pages */
   unsigned index;
-  bool live;
+  bool live, ended; /* ended: all that it counted is published */
 };
 #define MAX_VCPUS 131072 /* qemu numbers them by threads alive; a kernel has at most 32768 by default */
 extern struct vcpu *ml_vcpus[MAX_VCPUS];
@@ -237,6 +237,7 @@ extern struct plugin {
   bool guest_base_known;
   pthread_mutex_t lock;
 } ml_plugin;
+void ml_several_threads(void); /* from now on */
 bool ml_counts_inline(void); /* may translated code count by itself now? */
 bool ml_only_counts(void);   /* no addresses are asked for */
 void ml_ask_reset(void);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 __attribute__((visibility("default"))) int qemu_plugin_version = ML_PLUGIN_API;
@@ -123,6 +124,13 @@ static uint64_t stack_pointer_of_new(void) {
 }
 #endif
 
+/* The emulator throws all code away when the second thread is made, so that it comes anew. This must be known before: newer emulators tell of the
+ * thread only when it runs, and code translated until then would still be that of one thread. */
+void ml_several_threads(void) {
+  if (ml_plugin.only != NULL) ml_windows_several(ml_plugin.only);
+  ml_plugin.only = NULL;
+}
+
 static void on_vcpu_init(qemu_plugin_id_t id, unsigned index) {
   (void)id;
   static struct vcpu emergency; /* memory is exhausted, or more threads live than any kernel allows by default */
@@ -137,8 +145,7 @@ static void on_vcpu_init(qemu_plugin_id_t id, unsigned index) {
   ml_switch_region(vcpu, 0);
   const bool first = ml_plugin.threads++ == 0;
   if (!first) {
-    if (ml_plugin.only != NULL) ml_windows_several(ml_plugin.only);
-    ml_plugin.only = NULL; /* qemu throws code away before the second thread runs: all of it comes anew */
+    ml_several_threads();
     const uint64_t stack = stack_pointer_of_new();
     uint64_t begin, end;
     if (stack != 0 && ml_mapping_at(stack - 8, &begin, &end)) {
@@ -165,14 +172,17 @@ void ml_vcpu_publish(struct vcpu *vcpu) {
   ml_pages_write(vcpu);
 }
 
+/* Whoever joins a thread may end the program while the thread is still on its way out: one of the two publishes. */
+static bool end_of(struct vcpu *vcpu) { return __atomic_exchange_n(&vcpu->live, false, __ATOMIC_ACQ_REL); }
+
 static void on_vcpu_exit(qemu_plugin_id_t id, unsigned index) {
   (void)id;
   struct vcpu *vcpu = ml_vcpus[index];
-  if (vcpu == NULL || !vcpu->live) return;
+  if (vcpu == NULL || !end_of(vcpu)) return;
   ml_vcpu_publish(vcpu);
+  __atomic_store_n(&vcpu->ended, true, __ATOMIC_RELEASE);
   if (ml_thread_id(vcpu) != (uint32_t)getpid())
     ml_write_process_event(ML_ENUM_process_operation_THREAD_EXIT, vcpu->thread, 0, NULL);
-  vcpu->live = false;
   vcpu->recording = false;
   vcpu->next_event = UINT64_MAX;
   free(vcpu->frames);
@@ -180,10 +190,21 @@ static void on_vcpu_exit(qemu_plugin_id_t id, unsigned index) {
   vcpu->depth = 0;
 }
 
+/* A thread on its way out that publishes takes microseconds; one that never will be done is not waited for. */
+static void wait_for_end(const struct vcpu *vcpu) {
+  const struct timespec pause = {.tv_nsec = 100000};
+  for (unsigned i = 0; i < 5000 && !__atomic_load_n(&vcpu->ended, __ATOMIC_ACQUIRE); i++) nanosleep(&pause, NULL);
+}
+
 static void at_exit(qemu_plugin_id_t id, void *unused) {
   (void)id, (void)unused;
   for (unsigned i = 0; i < MAX_VCPUS; i++)
-    if (ml_vcpus[i] != NULL && ml_vcpus[i]->live) ml_vcpu_publish(ml_vcpus[i]);
+    if (ml_vcpus[i] != NULL && end_of(ml_vcpus[i])) {
+      ml_vcpu_publish(ml_vcpus[i]);
+      ml_vcpus[i]->ended = true;
+    }
+  for (unsigned i = 0; i < MAX_VCPUS; i++)
+    if (ml_vcpus[i] != NULL) wait_for_end(ml_vcpus[i]);
   ml_write_status();
   ml_write_process_event(ML_ENUM_process_operation_EXIT, (uint32_t)getpid(), 0, NULL);
 }
@@ -230,6 +251,7 @@ static void after_fork_in_child(void) {
       vcpu->resync = ml_plugin.reset_asked;
     } else {
       vcpu->live = false;
+      vcpu->ended = true;
     }
   }
   ml_plugin.threads = live;

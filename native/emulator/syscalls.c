@@ -62,6 +62,8 @@ struct vcpu *ml_current_vcpu(void) { return current; }
 
 uint64_t ml_new_thread_stack(void) { return new_thread_stack; }
 
+static bool makes_thread(uint64_t clone_flags) { return (clone_flags & CLONE_VM) != 0 && (clone_flags & CLONE_VFORK) == 0; }
+
 /* In a forked child, before its first instruction: see struct ml_guest_hello. */
 void ml_wipe_guard(void) {
   if (guard_address != 0) memset(ml_host(guard_address), 0, guard_bytes);
@@ -204,10 +206,14 @@ void ml_on_syscall(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a
       break;
     case CLONE3: {
       const uint64_t *clone = a2 >= 56 ? checked(a1, 56) : NULL; /* flags first, stack and its size sixth and seventh */
-      new_thread_stack = clone != NULL && (clone[0] & CLONE_VM) != 0 && (clone[0] & CLONE_VFORK) == 0 ? clone[5] + clone[6] : 0;
+      new_thread_stack = clone != NULL && makes_thread(clone[0]) ? clone[5] + clone[6] : 0;
+      if (clone == NULL || makes_thread(clone[0])) ml_several_threads();
       break;
     }
-    case CLONE: new_thread_stack = (a1 & CLONE_VM) != 0 && (a1 & CLONE_VFORK) == 0 ? a2 : 0; break;
+    case CLONE:
+      new_thread_stack = makes_thread(a1) ? a2 : 0;
+      if (makes_thread(a1)) ml_several_threads();
+      break;
     case RT_SIGACTION: {
       const uint64_t *action = a2 != 0 ? checked(a2, sizeof *action) : NULL; /* the handler comes first */
       if (a2 != 0 && ml_wait_loses(a1)) ml_windows_without_signal(vcpu);
