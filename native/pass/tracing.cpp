@@ -90,6 +90,7 @@ private:
   ScalarEvolution *SE = nullptr;
   std::vector<AllocaInst *> Held;            // `left` in loops
   DenseMap<const Loop *, AllocaInst *> HeldIn; // outermost loop → its variable
+  std::vector<std::pair<CallInst *, AllocaInst *>> AtCalls; // in loops that hold it
   GlobalVariable *Thread = nullptr, *Descriptor = nullptr;
   DenseMap<uint64_t, GlobalVariable *> Constants;
 
@@ -109,8 +110,8 @@ private:
   }
   void store(IRBuilder<> &B, Value *What, Value *To) { markOurs(*B.CreateAlignedStore(What, To, Align(8))); }
 
-  bool isClosed(const Loop *L) const;
-  void holdInRegister(Loop *L);
+  bool isClosed(const Loop *L, std::vector<CallInst *> *Calls = nullptr) const;
+  void holdInRegister(Loop *L, const std::vector<CallInst *> &Calls);
   AllocaInst *heldAt(const BasicBlock *BB) const;
   void passAtOnce(Loop *L);
   void writeSegment(const Segment &S);
@@ -233,12 +234,23 @@ void FunctionTracer::Implementation::cut() {
 
 // ---- loops --------------------------------------------------------------------------------------------------------
 
-/// No call in it that may not return, and one way in.
-bool FunctionTracer::Implementation::isClosed(const Loop *L) const {
+/// One way in, and no call behind which nothing of before may be told; with `Calls`, those are taken that not every round makes.
+bool FunctionTracer::Implementation::isClosed(const Loop *L, std::vector<CallInst *> *Calls) const {
+  auto IsInEveryRound = [&](BasicBlock *BB) {
+    for (const Loop *Inner = LI->getLoopFor(BB); Inner != L->getParentLoop(); Inner = Inner->getParentLoop())
+      if (!Inner->getLoopLatch() || DT->dominates(BB, Inner->getLoopLatch()))
+        return true;
+    return false;
+  };
   for (BasicBlock *BB : L->blocks()) {
-    for (const Instruction &I : *BB)
-      if (mayTrace(I))
+    for (Instruction &I : *BB) {
+      if (!mayTrace(I))
+        continue;
+      auto *Call = dyn_cast<CallInst>(&I);
+      if (!Calls || !Call || Call->canReturnTwice() || Call->isMustTailCall() || IsInEveryRound(BB))
         return false;
+      Calls->push_back(Call);
+    }
     const Instruction *End = BB->getTerminator();
     if (!isa<BranchInst>(End) && !isa<SwitchInst>(End) && !isa<UnreachableInst>(End))
       return false;
@@ -256,8 +268,8 @@ AllocaInst *FunctionTracer::Implementation::heldAt(const BasicBlock *BB) const {
   return nullptr;
 }
 
-/// A register holds `left` while the loop runs.
-void FunctionTracer::Implementation::holdInRegister(Loop *L) {
+/// A register holds `left` while the loop runs; calls in it find and leave it in memory.
+void FunctionTracer::Implementation::holdInRegister(Loop *L, const std::vector<CallInst *> &Calls) {
   BasicBlock *Before = L->getLoopPreheader();
   SmallVector<BasicBlock *, 4> Exits;
   L->getUniqueExitBlocks(Exits);
@@ -268,6 +280,8 @@ void FunctionTracer::Implementation::holdInRegister(Loop *L) {
   AllocaInst *Left = B.CreateAlloca(I64, nullptr, "memlens.left");
   Held.push_back(Left);
   HeldIn[L] = Left;
+  for (CallInst *Call : Calls)
+    AtCalls.push_back({Call, Left});
   B.SetInsertPoint(Before->getTerminator());
   B.SetCurrentDebugLocation(DebugLoc());
   B.CreateStore(load(B, I64, Thread), Left);
@@ -598,7 +612,7 @@ void FunctionTracer::Implementation::write(GlobalVariable *TheDescriptor, Table 
   Thread = threadVariable(*F.getParent(), "__memlens_trace", StructType::get(F.getContext(), {I64, I64, I64}));
   takeAnalyses();
   for (Loop *L : LI->getLoopsInPreorder())
-    if (!V.isUntouched(L->getHeader()) && isClosed(L)) {
+    if (std::vector<CallInst *> Calls; !V.isUntouched(L->getHeader()) && isClosed(L, &Calls)) {
       // A block of its own before it: what is told of the code before the loop is told before the loop's own code begins.
       if (BasicBlock *Before = L->getLoopPreheader())
         SplitBlock(Before, Before->getTerminator(), DT, LI);
@@ -626,9 +640,11 @@ void FunctionTracer::Implementation::write(GlobalVariable *TheDescriptor, Table 
       Loops.push_back(L);
   // Outermost loops first: what is inside them uses their register.
   if (O.Keep && !O.Ptwrite)
-    for (Loop *L : Loops)
-      if (isClosed(L) && !heldAt(L->getHeader()))
-        holdInRegister(L);
+    for (Loop *L : Loops) {
+      std::vector<CallInst *> Calls;
+      if (!heldAt(L->getHeader()) && isClosed(L, &Calls))
+        holdInRegister(L, Calls);
+    }
   if (O.Trips && !O.Ptwrite)
     for (Loop *L : Loops)
       passAtOnce(L);
@@ -637,6 +653,14 @@ void FunctionTracer::Implementation::write(GlobalVariable *TheDescriptor, Table 
       writeForProcessor(S);
     else
       writeSegment(S);
+  }
+  for (auto [Call, Left] : AtCalls) { // last: what is told before the call stands before it
+    IRBuilder<> B(Call);
+    B.SetCurrentDebugLocation(DebugLoc());
+    store(B, B.CreateLoad(I64, Left), Thread);
+    B.SetInsertPoint(Call->getNextNode());
+    B.SetCurrentDebugLocation(DebugLoc());
+    B.CreateStore(load(B, I64, Thread), Left);
   }
   if (!Held.empty()) {
     DT->recalculate(F);

@@ -82,3 +82,58 @@ on:
 done:
   ret void
 }
+
+declare void @grow(ptr)
+
+; A call that not every round makes: a register holds what is left all the same, and the call finds it in memory and leaves it there.
+; CHECK-LABEL: define void @seldom
+; CHECK: %[[LEFT:.*]] = load i64, ptr @__memlens_trace
+; CHECK: loop:
+; CHECK: %[[HELD:.*]] = phi i64 [ %[[LEFT]],
+; CHECK: usub.with.overflow.i64(i64 %[[HELD]], i64 1)
+; CHECK-NOT: store i64 %{{.*}}, ptr @__memlens_trace
+; CHECK: rare:
+; CHECK: usub.with.overflow.i64(
+; CHECK: store i64 %{{.*}}, ptr @__memlens_trace
+; CHECK-NEXT: call void @grow
+; CHECK-NEXT: load i64, ptr @__memlens_trace
+; CHECK: ret void
+define void @seldom(ptr %p, i32 %limit) {
+entry:
+  br label %loop
+loop:
+  %q = phi ptr [ %p, %entry ], [ %next, %latch ]
+  %next = load ptr, ptr %q
+  %is_end = icmp eq ptr %next, null
+  br i1 %is_end, label %rare, label %latch
+rare:
+  %v = load i32, ptr %next
+  call void @grow(ptr %next)
+  br label %latch
+latch:
+  %done = icmp eq ptr %next, %p
+  br i1 %done, label %exit, label %loop
+exit:
+  ret void
+}
+
+; A call in every round: what is left stays in memory.
+; CHECK-LABEL: define void @always
+; CHECK: loop:
+; CHECK-NOT: phi i64
+; CHECK: load i64, ptr @__memlens_trace
+; CHECK: usub.with.overflow.i64(
+; CHECK: call void @grow
+; CHECK: ret void
+define void @always(ptr %p) {
+entry:
+  br label %loop
+loop:
+  %q = phi ptr [ %p, %entry ], [ %next, %loop ]
+  %next = load ptr, ptr %q
+  call void @grow(ptr %next)
+  %end = icmp eq ptr %next, null
+  br i1 %end, label %exit, label %loop
+exit:
+  ret void
+}
