@@ -86,6 +86,7 @@ enum ml_trace_kind {
   ML_TRACE_INDIRECT = 1, /* through a pointer that was loaded */
   ML_TRACE_COMPUTED = 2, /* an index that was loaded or computed: hashes, index arrays */
   ML_TRACE_CHASE = 3,    /* the loaded value leads to the next address of the same site */
+  ML_TRACE_STEP_AT_RUN = 4, /* of strided sites: the step is one that the loop does not change, but only the program knows it (0 in the table) */
 };
 
 /* ---- settings ---------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ FUNCTIONS_ADDRESS, TABLES_ADDRESS = 0x4000, 0x2000
 LOAD, STORE, ATOMIC, COPY, FILL, READ, CALL, PREFETCH = range(8)
 BLOCK, ENTRY, EXIT, BYTES, KEPT = range(5)
 STACK_READ, STACK_WRITTEN, VECTOR, MASKED, FLOAT = 1, 2, 4, 8, 128
-MIX_FLAG, ENTRY_FLAG, NAKED_FLAG = 1, 4, 8
+MIX_FLAG, ENTRY_FLAG, NAKED_FLAG, LOOPS_FLAG = 1, 4, 8, 1024
 
 
 def uleb(value: int) -> bytes:
@@ -56,6 +56,16 @@ class Site:
     line: int = 10
     column: int = 3
     callee: str = ""
+    loop: int | None = None
+
+
+@dataclass
+class Loop:
+    parent: int | None = None
+    scope: int | None = None
+    file: str = "kernel.c"
+    line: int = 9
+    column: int = 3
 
 
 @dataclass
@@ -89,6 +99,7 @@ class Function:
     file: str = "kernel.c"
     line: int = 1
     flags: int = 0
+    loops: list[Loop] = field(default_factory=list)
 
     def table(self) -> bytes:
         texts = [""]
@@ -120,8 +131,16 @@ class Function:
             body += uleb(0 if site.bytes_counter is None else site.bytes_counter + 1)
             body += uleb(0 if site.scope is None else site.scope + 1)
             body += text(site.file) + uleb(site.line) + uleb(site.column) + text(site.callee)
+        if self.flags & LOOPS_FLAG:
+            body += uleb(len(self.loops))
+            for loop in self.loops:
+                body += uleb(0 if loop.parent is None else loop.parent + 1) + uleb(
+                    0 if loop.scope is None else loop.scope + 1
+                )
+                body += text(loop.file) + uleb(loop.line) + uleb(loop.column)
+            body += b"".join(uleb(0 if site.loop is None else site.loop + 1) for site in self.sites)
         strings = b"".join(uleb(len(value.encode())) + value.encode() for value in texts)
-        return uleb(1) + uleb(self.flags) + uleb(len(texts)) + strings + body
+        return uleb(2 if self.flags & LOOPS_FLAG else 1) + uleb(self.flags) + uleb(len(texts)) + strings + body
 
 
 def sections(functions: list[Function]) -> tuple[bytes, int, bytes, int]:

@@ -14,11 +14,13 @@ from count_tools import (
     CALL,
     COPY,
     LOAD,
+    LOOPS_FLAG,
     MIX_FLAG,
     STORE,
     Block,
     CountBuilder,
     Function,
+    Loop,
     Scope,
     Site,
     sections,
@@ -29,6 +31,7 @@ from hypothesis import strategies as st
 from memlens import _core
 from memlens.capture.count_tables import KINDS, decode_modules, static_tables
 from memlens.capture.counting import settled
+from memlens.capture.source_loops import loops_of_sites
 
 WORD = st.integers(0, 2**32 - 2)
 TEXT = st.text(max_size=12)
@@ -56,7 +59,18 @@ def a_function(draw: st.DrawFn) -> Function:
         )
         for n in range(n_scopes)
     ]
-    flags = draw(st.integers(0, 3))
+    flags = draw(st.integers(0, 3)) | draw(st.sampled_from([0, LOOPS_FLAG]))
+    n_loops = draw(st.integers(0, 3)) if flags & LOOPS_FLAG else 0
+    loops = [
+        Loop(
+            draw(st.none() | st.integers(0, n - 1)) if n else None,
+            draw(st.none() | st.integers(0, n_scopes - 1)) if n_scopes else None,
+            draw(TEXT),
+            draw(WORD),
+            draw(WORD),
+        )
+        for n in range(n_loops)
+    ]
     group = st.integers(0, len(groups) - 1)
     mix = st.tuples(*[WORD] * 7) if flags & MIX_FLAG else st.just((0,) * 7)
     blocks = draw(st.lists(st.builds(Block, group, WORD, WORD, mix), min_size=1, max_size=3))
@@ -73,10 +87,10 @@ def a_function(draw: st.DrawFn) -> Function:
         line=WORD,
         column=WORD,
         callee=TEXT,
+        loop=st.none() | st.integers(0, n_loops - 1) if n_loops else st.none(),
     )
-    return Function(
-        draw(TEXT), counters, groups, blocks, draw(st.lists(site, max_size=5)), scopes, draw(TEXT), draw(WORD), flags
-    )
+    sites = draw(st.lists(site, max_size=5))
+    return Function(draw(TEXT), counters, groups, blocks, sites, scopes, draw(TEXT), draw(WORD), flags, loops)
 
 
 @settings(max_examples=200, deadline=None)
@@ -85,7 +99,7 @@ def test_what_was_encoded_comes_back(functions: list[Function]) -> None:
     found = decode(functions)
     assert found["problems"] == [] and found["damaged_functions"] == 0
     texts = found["strings"]
-    counter_base = group_base = scope_base = block_base = site_row = 0
+    counter_base = group_base = scope_base = block_base = loop_base = site_row = 0
     for number, function in enumerate(functions):
         assert texts[found["functions"]["name"][number]] == function.name
         assert texts[found["functions"]["file"][number]] == function.file
@@ -107,11 +121,21 @@ def test_what_was_encoded_comes_back(functions: list[Function]) -> None:
             assert columns["bytes_counter"] == expected
             assert columns["scope"] == (2**32 - 1 if site.scope is None else scope_base + site.scope)
             assert texts[columns["callee"]] == site.callee and columns["line"] == site.line
+            assert found["loop_of_site"][site_row] == (2**32 - 1 if site.loop is None else loop_base + site.loop)
             site_row += 1
         counter_base += len(function.counters)
         group_base += len(function.groups)
         scope_base += len(function.scopes)
         block_base += len(function.blocks)
+        for index, loop in enumerate(function.loops):
+            columns = {name: values[loop_base + index] for name, values in found["loops"].items()}
+            assert columns["parent"] == (2**32 - 1 if loop.parent is None else loop_base + loop.parent)
+            assert columns["scope"] == (
+                2**32 - 1 if loop.scope is None else scope_base - len(function.scopes) + loop.scope
+            )
+            assert (texts[columns["file"]], columns["line"], columns["column"]) == (loop.file, loop.line, loop.column)
+            assert columns["function"] == number
+        loop_base += len(function.loops)
 
 
 @settings(max_examples=300, deadline=None)
@@ -148,7 +172,7 @@ def test_any_bytes(heads: bytes, tables: bytes) -> None:
     [
         (lambda table: table[:-1], "ends in its sites"),
         (lambda table: table + b"\0", "bytes too many"),
-        (lambda table: b"\x09" + table[1:], "has version 9; this build reads 1"),
+        (lambda table: b"\x09" + table[1:], "has version 9; this build reads 1 to 2"),
         (lambda table: b"", "is empty"),
     ],
 )
@@ -169,6 +193,61 @@ def test_inlined_functions_in_a_circle_are_refused() -> None:
     circle = Function("f", scopes=[Scope("a", parent=1), Scope("b", parent=0)])
     assert "circle" in decode([circle])["problems"][0]
     assert decode([replace(circle, scopes=[Scope("a", parent=1), Scope("b")])])["problems"] == []
+
+
+def test_a_loop_around_itself_or_that_is_not_there_is_refused() -> None:
+    inner = Function("f", sites=[Site(LOAD, 1, loop=1)], loops=[Loop(), Loop(parent=0)], flags=LOOPS_FLAG)
+    assert decode([inner])["problems"] == []
+    for wrong in (
+        replace(inner, loops=[Loop(), Loop(parent=1)]),
+        replace(inner, loops=[Loop(parent=1), Loop()]),
+        replace(inner, sites=[Site(LOAD, 1, loop=2)]),
+        replace(inner, loops=[Loop(scope=0), Loop()]),
+    ):
+        assert "or loop that it does not have" in decode([wrong])["problems"][0]
+
+
+def test_loops_are_named_by_the_function_that_they_are_written_in(tmp_path: Path) -> None:
+    """A nest inlined twice, two loops on one line, a macro's nest, one without a line, one whose outer loop was unrolled away in one copy."""
+    scopes = [Scope("_Z5innerv"), Scope("_Z5innerv", call_line=77)]
+    loops = [
+        Loop(line=5),                                                # 0: of f
+        Loop(0, scope=0, file="/s/in.h", line=8),                    # 1, 2: inlined in it: its own nest begins here
+        Loop(1, scope=0, file="/s/in.h", line=9),
+        Loop(scope=1, file="/s/in.h", line=9),                       # 3: the other copy, without the loop of line 8
+        Loop(line=20, column=3), Loop(line=20, column=30),           # 4, 5
+        Loop(line=22), Loop(6, line=22),                             # 6, 7
+        Loop(file="", line=0, column=0),                             # 8
+    ]  # fmt: skip
+    sites = [Site(LOAD, 1, loop=number, line=100 + number) for number in range(len(loops))] + [Site(LOAD, 1)]
+    function = Function("f", sites=sites, scopes=scopes, loops=loops, flags=LOOPS_FLAG)
+    other = Function("g", sites=[Site(LOAD, 1, loop=0)], loops=[Loop(line=50)], flags=LOOPS_FLAG)
+    capture = CountBuilder().module([function, other]).open(tmp_path / "c.memlens")
+    known = loops_of_sites(capture)
+    found = [known.get(("b0b0", site)) for site in range(len(sites) + 1)]
+    assert [one and (one.name, one.function, one.depth, one.parent) for one in found] == [
+        ("kernel.c:5", "f", 1, None),
+        ("in.h:8", "inner()", 1, None),
+        ("in.h:9", "inner()", 2, "in.h:8"),
+        ("in.h:9", "inner()", 2, "in.h:8"),
+        ("kernel.c:20:3", "f", 1, None),
+        ("kernel.c:20:30", "f", 1, None),
+        ("kernel.c:22", "f", 1, None),
+        ("kernel.c:22 #2", "f", 2, "kernel.c:22"),
+        ("loop 9", "f", 1, None),
+        None,
+        ("kernel.c:50", "g", 1, None),
+    ]
+    table = capture.table("count_loops").to_pylist()
+    assert [row["parent"] for row in table] == [None, 0, 1, None, None, None, None, 6, None, None]
+    assert [row["inlined_into"][0].split(" (")[0] if row["inlined_into"] else "" for row in table[:5]] == [
+        "",
+        "f",
+        "f",
+        "f",
+        "",
+    ]
+    assert table[9]["sites"] == [10] and table[9]["function"] == 1
 
 
 def test_two_hundred_thousand_sites_in_a_second() -> None:

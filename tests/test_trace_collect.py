@@ -6,11 +6,12 @@ import json
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from count_runs import needs_clang
+from count_runs import each_clang, environment, needs_clang
 
 import memlens
 from memlens.analyses.object_accesses import object_accesses
@@ -85,9 +86,13 @@ N = 20_000
 pytestmark = needs_clang
 
 
-def run(*arguments: object, status: int = 0) -> subprocess.CompletedProcess[str]:
+def run(*arguments: object, status: int = 0, clang: str = "") -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "memlens", *map(str, arguments)], capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "memlens", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment(clang) if clang else None,
     )
     assert done.returncode == status, done.stderr
     return done
@@ -317,3 +322,66 @@ def test_pages_of_windows_are_asked_for_their_nodes(program: Path, tmp_path: Pat
         assert row["time_ns"] - seen.get(row["address"], -(1 << 62)) > 500_000_000
         seen[row["address"]] = row["time_ns"]
     assert json.loads((output / "meta.json").read_text())["slow"]["window_pages_asked"] >= len(asked)
+
+
+@each_clang
+def test_a_step_that_only_the_program_knows_is_strided(clang: str, tmp_path: Path) -> None:
+    """A column of a matrix of any width, also under a condition and backwards; not a step that the loop changes, nor a loaded one."""
+    (tmp_path / "s.c").write_text(r"""
+#include <stdio.h>
+#include <stdlib.h>
+#define OWN __attribute__((noinline))
+#define PLAINLY _Pragma("clang loop vectorize(disable) unroll(disable)")
+OWN int column(const int *m, long width, long rows) {
+  int s = 0;
+  PLAINLY for (long i = 0; i < rows; i++) s ^= m[i * width] + s;
+  return s;
+}
+OWN int guarded(const int *m, long step, long n, long from) {
+  int s = 0;
+  PLAINLY for (long i = 0; i < n; i++) s += i * step >= from ? m[i * step - from] : 1;
+  return s;
+}
+OWN int growing(const int *m, long n) {
+  int s = 0;
+  PLAINLY for (long i = 0, step = 1; i < n; i += step, step++) s ^= m[i] + s;
+  return s;
+}
+OWN int loaded(const int *m, const int *steps, long n) {
+  int s = 0;
+  long at = 0;
+  PLAINLY for (long i = 0; i < n; i++) s ^= m[at += steps[i]] + s;
+  return s;
+}
+int main(void) {
+  int *m = calloc(1 << 16, sizeof *m), *steps = calloc(64, sizeof *steps);
+  for (int i = 0; i < 1 << 16; i++) m[i] = rand();
+  for (int i = 0; i < 64; i++) steps[i] = m[i] & 7;
+  printf("%d\n", column(m, 100, 64) + guarded(m, 3, 64, 10) + growing(m, 4000) + loaded(m, steps, 64));
+}
+""")
+    run("cc", "--memlens=trace", "-O2", "-g", "-w", tmp_path / "s.c", "-o", tmp_path / "s", clang=clang)
+    capture = record(tmp_path / "s", tmp_path, "full,on-full=wait", collectors="trace")
+    found = set(
+        rows(
+            capture,
+            "SELECT function, class, kind, stride_bytes FROM trace_sites WHERE NOT implied AND operation = 'load'",
+        )
+    )
+    assert {row for row in found if row[0] in ("column", "guarded")} == {
+        ("column", "strided", "variable", None), ("guarded", "strided", "variable", None),
+    }  # fmt: skip
+    assert {row[1:] for row in found if row[0] == "growing"} == {("irregular", "computed", None)}
+    assert {row[1:] for row in found if row[0] == "loaded"} == {
+        ("strided", "plain", 4),
+        ("irregular", "computed", None),
+    }
+    # What was recorded steps as the program was told.
+    addresses = [
+        a
+        for (a,) in rows(
+            capture,
+            "SELECT a.address FROM accesses a JOIN trace_sites s ON a.code = s.code WHERE s.function = 'column'",
+        )
+    ]
+    assert {b - a for a, b in pairwise(addresses)} == {400}

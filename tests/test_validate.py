@@ -372,3 +372,40 @@ def test_command_line(tmp_path: Path) -> None:
         and "fewer than ten periods" in short.stderr
         and "Traceback" not in short.stderr
     )
+
+
+def test_functions_say_how_many_windows_they_have(tmp_path: Path) -> None:
+    capture = CaptureBuilder().window(10, cyclic(10_000, 50)).open(tmp_path / "a.memlens")
+    result = validate(capture, window=100, period=1000, seeds=2)
+    assert {row["windows"] for row in result.tables["functions"].to_pylist()} == {10.0}
+
+
+def test_short_phases_are_innermost_loops_of_one_class_that_a_period_is_longer_than(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the accuracy page says of intervals that hold too seldom."""
+    from types import SimpleNamespace
+
+    import pyarrow as pa
+    from conftest import ROOT
+
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import locality_accuracy as page
+
+    def loop(
+        name: str | None, executed: float, strided: float, *, parent: str | None = None, function: str = "f"
+    ) -> Any:
+        return {"function": function, "loop": name, "loop_parent": parent, "executed": executed,
+                "window_growth": 1.0, "window_growth_strided": strided}  # fmt: skip
+
+    rows = [
+        loop("a.c:1", page.PERIOD / 4, 1.0),
+        loop("a.c:2", 4 * page.PERIOD, 1.0),  # many windows fall into it
+        loop("a.c:3", page.PERIOD / 2, 0.5),  # what it has others have too
+        loop("a.c:4", page.PERIOD / 2, 1.0),  # few accesses, but as long as the loop inside
+        loop("a.c:5", 9 * page.PERIOD, 0.0, parent="a.c:4"),
+        loop("b.c:1", page.PERIOD / 4, 1.0, function="g"),
+        loop(None, page.PERIOD / 4, 1.0),
+    ]
+    tiled = SimpleNamespace(tables={"by_loop": pa.Table.from_pylist(rows)})
+    assert page.short_loops(tiled, ("f", "window_growth_strided")) == {"a.c:1": 0.25}  # type: ignore[arg-type]

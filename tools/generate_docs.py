@@ -533,9 +533,20 @@ TABLES |= {
             "module": MODULE, "number": "number among the recorded ones of its module, from 0; null = a constant, which is implied",
             "site": "joins `count_sites.site`", "class": "constant, strided or irregular",
             "kind": "plain, or of irregular ones: indirect (through a loaded pointer), computed (a loaded or computed index), chase (the loaded "
-            "value leads to the next address)",
-            "stride_bytes": "step of a strided one in the loop around it, else null", "is_written": "of a copy: what it writes",
+            "value leads to the next address); of strided ones: variable (the step does not change in the loop, but only the program knows it)",
+            "stride_bytes": "step of a strided one in the loop around it, else null (also of kind variable)", "is_written": "of a copy: what it writes",
             "bytes": "bytes of one access, 0 = the stream tells",
+        },
+    ),
+    "count_loops": (
+        "Loops of traced functions as the source has them: a vector body, its remainder and copies of unrolling are one loop.",
+        {
+            "module": MODULE, "loop": "number in its module", "function": "function of the code that it is in; joins `count_functions.function`",
+            "parent": "loop around it in the code, also of a function that its own was inlined into; null = none",
+            "name": "function that it is written in", "inlined_into": "the functions that this was inlined into, innermost first",
+            "depth": "loops around it in the function that it is written in, with itself", "own_parent": "the next of these, null = none",
+            "file": "source file", "line": "line of its beginning, 0 = not known", "column": "column of its beginning",
+            "sites": "sites that it is the innermost loop of: `count_sites.site`",
         },
     ),
     "trace_sites": (
@@ -547,6 +558,9 @@ TABLES |= {
             "site": "joins `count_sites.site` of its module", "operation": "load, store or atomic", "bytes": "bytes of one access, 0 = known only at run time",
             "class": "constant, strided or irregular", "kind": "as in `count_traced`", "stride_bytes": "as in `count_traced`",
             "implied": "true: it is not recorded, its executions are in `windows.implied_constant`",
+            "loop": "innermost loop around it, as in `sites`; null = in none, or its module does not tell loops",
+            "loop_function": "function that the loop is written in", "loop_depth": "loops around the loop in that function, with itself",
+            "loop_parent": "the loop around the loop in that function, null = none",
         },
     ),
 }  # fmt: skip

@@ -250,16 +250,18 @@ OWN_FRAME static struct graph build_graph(unsigned scale, uint64_t degree, uint6
 struct graph_run {
     struct run run;
     long scale, degree, n_threads, iterations, seed;
-    bool uniform, check;
+    bool uniform, check, converge;
     struct graph graph;
     struct team team;
     double kernel_s;
 };
 
-// Options, the graph and the team. `iterations` is the default; what it counts is up to the kernel.
-static inline void begin_graph_run(struct graph_run *g, int argc, char **argv, const char *region, long iterations) {
+// Options, the graph and the team. `iterations` is the default; what it counts is up to the kernel. `may_converge`: it
+// can sweep until little changes.
+static inline void begin_sweeping_run(struct graph_run *g, int argc, char **argv, const char *region, long iterations,
+                                      bool may_converge) {
     g->scale = 16, g->degree = 8, g->n_threads = 1, g->iterations = iterations, g->seed = 1;
-    g->uniform = g->check = false;
+    g->uniform = g->check = g->converge = false;
     const struct option_spec options[] = {
         number_option("--scale", &g->scale, "2^N vertices"),
         number_option("--degree", &g->degree, "edges drawn a vertex; each is stored twice"),
@@ -268,8 +270,11 @@ static inline void begin_graph_run(struct graph_run *g, int argc, char **argv, c
         number_option("--seed", &g->seed, "of the graph and the sources"),
         flag_option("--uniform", &g->uniform, "a uniform random graph, not a Kronecker one"),
         flag_option("--check", &g->check, "compare with a simple serial algorithm"),
+        flag_option("--converge", &g->converge, "sweep until little changes, at most --iterations times; one thread"),
     };
-    g->run = begin_run(argc, argv, options, COUNT_OF(options));
+    g->run = begin_run(argc, argv, options, COUNT_OF(options) - (may_converge ? 0 : 1));
+    // Which sweep is the last would depend on scheduling, or on the order in which threads' changes are added up.
+    require(!g->converge || g->n_threads == 1, "--converge needs --threads 1");
     require(g->scale >= 2 && g->scale <= 28, "--scale must be from 2 to 28");
     require(g->degree >= 1 && g->degree <= 1024, "--degree must be from 1 to 1024");
     require(g->iterations >= 1, "--iterations must be at least 1");
@@ -277,6 +282,10 @@ static inline void begin_graph_run(struct graph_run *g, int argc, char **argv, c
     require(g->graph.n_edges > 0, "the graph has no edges");
     start_team(&g->team, g->n_threads, region);
     g->kernel_s = 0;
+}
+
+static inline void begin_graph_run(struct graph_run *g, int argc, char **argv, const char *region, long iterations) {
+    begin_sweeping_run(g, argc, argv, region, iterations, false);
 }
 
 // The source of run i: a vertex that has edges.

@@ -1,7 +1,8 @@
 // Connected components by Shiloach and Vishkin: hook every edge, shorten every path, again and again.
 //
 // Options: those of graph.h; --iterations N runs, each of a fixed number of rounds. How many are needed depends on
-// which thread hooks first; a fixed number that is always enough keeps the work the same. The last run is verified.
+// which thread hooks first; a fixed number that is always enough keeps the work the same. --converge: with one thread, until
+// a round hooks nothing. The last run is verified.
 //
 // Known answer. A parent is always smaller than its child, so each component ends with its smallest vertex as label.
 // --check compares with a serial search.
@@ -12,21 +13,27 @@ enum { N_ROUNDS = 8 };  // the Kronecker and uniform graphs here are done after 
 struct components {
     const struct graph *graph;
     uint32_t *parents;
+    uint32_t hooked;  // whether the round under way hooked anything
 };
 
 OWN_FRAME static void hook(size_t begin, size_t end, long thread_index, void *shared) {
     (void)thread_index;
     struct components *c = shared;
     const struct graph *graph = c->graph;
+    bool hooked = false;
     for (size_t u = begin; u < end; u++) {
         for (uint64_t e = graph->offsets[u]; e < graph->offsets[u + 1]; e++) {
             uint32_t p = peek(&c->parents[u]), q = peek(&c->parents[graph->edges[e]]);
             if (p == q) continue;
             uint32_t high = p > q ? p : q, low = p > q ? q : p;
             // Two threads may hook the same root; the later one wins, the other edge is found again in the next round.
-            if (peek(&c->parents[high]) == high) poke(&c->parents[high], low);
+            if (peek(&c->parents[high]) == high) {
+                poke(&c->parents[high], low);
+                hooked = true;
+            }
         }
     }
+    if (hooked) poke(&c->hooked, true);
 }
 
 OWN_FRAME static void shorten(size_t begin, size_t end, long thread_index, void *shared) {
@@ -39,25 +46,27 @@ OWN_FRAME static void shorten(size_t begin, size_t end, long thread_index, void 
     }
 }
 
-OWN_FRAME static void kernel_cc_sv(struct team *team, struct components *c) {
+OWN_FRAME static void kernel_cc_sv(struct team *team, struct components *c, bool converge) {
     MEMLENS_SCOPE("cc_sv");
     uint32_t n = c->graph->n_vertices;
     for (uint32_t v = 0; v < n; v++) c->parents[v] = v;
     for (int round = 0; round < N_ROUNDS; round++) {
+        c->hooked = false;
         parallel_for(team, n, CHUNK_VERTICES, hook, c);
+        if (converge && !c->hooked) break;  // all paths are short: the round before has seen to that
         parallel_for(team, n, CHUNK_VERTICES, shorten, c);
     }
 }
 
 int main(int argc, char **argv) {
     struct graph_run g;
-    begin_graph_run(&g, argc, argv, "cc_sv", 8);
+    begin_sweeping_run(&g, argc, argv, "cc_sv", 8, true);
     const struct graph *graph = &g.graph;
     uint32_t n = graph->n_vertices;
     struct components c = {.graph = graph, .parents = map_array(n, sizeof *c.parents)};
     for (long i = 0; i < g.iterations; i++) {
         double begin_s = now_s();
-        kernel_cc_sv(&g.team, &c);
+        kernel_cc_sv(&g.team, &c, g.converge);
         g.kernel_s += now_s() - begin_s;
     }
     uint64_t checksum = 0;

@@ -1,6 +1,7 @@
-// One map, three hash tables: for each vertex of a graph, weights of its edges are added up by the community of the neighbour, and the
+// One map, four hash tables: for each vertex of a graph, weights of its edges are added up by the community of the neighbour, and the
 // heaviest community is taken, as the Louvain method does in its inner loop.
 //
+//   --table standard  std::unordered_map
 //   --table chained   buckets of linked nodes, one allocation a node; grows by rehashing, as std::unordered_map does
 //   --table open      open addressing with linear probing, from 16 slots up, doubling when more than half full
 //   --table sized     the same, made large enough before the first insertion
@@ -11,6 +12,8 @@
 //
 // Known answer. All tables give the same communities: the line is the same for each, but for the table's name. Vertex v has between 1 and
 // 2 N edges, of vertices that mix64 draws, in vertices / 64 communities. `build_map` inserts each edge once, `heaviest` walks each map once.
+#include <unordered_map>
+
 #include "workload.h"
 
 #include "../native/include/memlens.h"
@@ -82,6 +85,20 @@ class ChainedMap {
     Node **buckets_ = nullptr;
     Node *first_ = nullptr;
     size_t n_buckets_ = 0, n_entries_ = 0;
+};
+
+class StandardMap {
+  public:
+    explicit StandardMap(size_t) {}
+    OWN_FRAME void insert(uint32_t community, uint32_t weight) { weights_[community] += weight; }
+    OWN_FRAME Entry heaviest() const {
+        Entry best = {UINT32_MAX, 0};
+        for (const auto &[community, weight] : weights_) best = ChainedMap::heavier(best, {community, weight});
+        return best;
+    }
+
+  private:
+    std::unordered_map<uint32_t, uint32_t> weights_;
 };
 
 template <bool is_sized>
@@ -196,7 +213,7 @@ int main(int argc, char **argv) {
     long vertices = 1 << 14, degree = 32, iterations = 2;
     const char *table = "chained";
     const option_spec options[] = {
-        text_option("--table", &table, "chained, open or sized"),
+        text_option("--table", &table, "standard, chained, open or sized"),
         number_option("--vertices", &vertices, "vertices, a power of two"),
         number_option("--degree", &degree, "edges of a vertex, on average"),
         number_option("--iterations", &iterations, "rounds over all vertices"),
@@ -208,10 +225,11 @@ int main(int argc, char **argv) {
     uint64_t checksum = 0;
     const double begin_s = now_s();
     memlens_begin("communities");
-    if (!strcmp(table, "chained")) checksum = run_with<ChainedMap>(graph, iterations);
+    if (!strcmp(table, "standard")) checksum = run_with<StandardMap>(graph, iterations);
+    else if (!strcmp(table, "chained")) checksum = run_with<ChainedMap>(graph, iterations);
     else if (!strcmp(table, "open")) checksum = run_with<OpenMap<false>>(graph, iterations);
     else if (!strcmp(table, "sized")) checksum = run_with<OpenMap<true>>(graph, iterations);
-    else fail("--table %s: not one of chained, open, sized", table);
+    else fail("--table %s: not one of standard, chained, open, sized", table);
     memlens_end("communities");
     if (run.print_time) fprintf(stderr, "kernel_seconds=%.6f\n", now_s() - begin_s);
     printf("hash_tables table=%s vertices=%ld edges=%llu iterations=%ld checksum=%016llx\n", table, vertices,

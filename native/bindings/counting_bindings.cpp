@@ -75,6 +75,15 @@ nb::dict decode(const nb::bytes& functions, uint64_t functions_address, const nb
   traced["step_bytes"] = owned(std::move(found.traced.step_bytes));
   traced["bytes"] = owned(std::move(found.traced.bytes));
   result["traced"] = traced;
+  nb::dict loops;
+  loops["function"] = owned(std::move(found.loops.function));
+  loops["parent"] = owned(std::move(found.loops.parent));
+  loops["scope"] = owned(std::move(found.loops.scope));
+  loops["file"] = owned(std::move(found.loops.file));
+  loops["line"] = owned(std::move(found.loops.line));
+  loops["column"] = owned(std::move(found.loops.column));
+  result["loops"] = loops;
+  result["loop_of_site"] = owned(std::move(found.loop_of_site));
   result["trace_sites"] = found.trace_sites;
   result["strings"] = strings;
   result["functions"] = functions_of;

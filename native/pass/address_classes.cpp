@@ -17,6 +17,8 @@
 #include "llvm/Transforms/Utils/Cloning.h"
 #include "llvm/Transforms/Utils/PromoteMemToReg.h"
 
+#include <optional>
+
 using namespace llvm;
 
 namespace memlens {
@@ -135,6 +137,18 @@ bool isSteady(const Value *V, const Loop &L, ScalarEvolution &SE, unsigned Depth
   return true;
 }
 
+/// An even step of the loop, if that is what an address is. The paper (section III-B) asks for a constant stride; one that the loop does not change
+/// is constant while it runs, though only the program knows how long it is.
+std::optional<AddressClass> steppingIn(const Loop &L, const SCEV *Address, ScalarEvolution &SE) {
+  const auto *R = dyn_cast<SCEVAddRecExpr>(Address);
+  if (!R || R->getLoop() != &L || !R->isAffine())
+    return std::nullopt;
+  const SCEV *Step = R->getStepRecurrence(SE);
+  if (const auto *Known = dyn_cast<SCEVConstant>(Step))
+    return AddressClass{ML_TRACE_STRIDED, ML_TRACE_PLAIN, Known->getAPInt().getSExtValue()};
+  return AddressClass{ML_TRACE_STRIDED, ML_TRACE_STEP_AT_RUN, 0};
+}
+
 AddressClass classify(const Instruction &At, Value *Address, LoopInfo &LI, ScalarEvolution &SE) {
   const DataLayout &DL = At.getModule()->getDataLayout();
   if (!Address->getType()->isPointerTy())
@@ -144,18 +158,15 @@ AddressClass classify(const Instruction &At, Value *Address, LoopInfo &LI, Scala
   const Loop *L = LI.getLoopFor(At.getParent());
   if (L && SE.isSCEVable(Address->getType())) {
     const SCEV *S = SE.getSCEV(Address);
-    if (const auto *R = dyn_cast<SCEVAddRecExpr>(S); R && R->getLoop() == L && R->isAffine())
-      if (const auto *Step = dyn_cast<SCEVConstant>(R->getStepRecurrence(SE)))
-        return {ML_TRACE_STRIDED, ML_TRACE_PLAIN, Step->getAPInt().getSExtValue()};
+    if (std::optional<AddressClass> Even = steppingIn(*L, S, SE))
+      return *Even;
     if (SE.isLoopInvariant(S, L))
       return {ML_TRACE_STRIDED, ML_TRACE_PLAIN, 0};
     const Value *Base = getUnderlyingObject(Address, 0);
     if (isa<LoadInst>(Base) && isSteady(Base, *L, SE)) {
       const SCEV *Offset = SE.getMinusSCEV(S, SE.getSCEV(const_cast<Value *>(Base)));
-      const auto *R = dyn_cast<SCEVAddRecExpr>(Offset);
-      const auto *Step = R && R->getLoop() == L && R->isAffine() ? dyn_cast<SCEVConstant>(R->getStepRecurrence(SE)) : nullptr;
-      if (Step)
-        return {ML_TRACE_STRIDED, ML_TRACE_PLAIN, Step->getAPInt().getSExtValue()};
+      if (std::optional<AddressClass> Even = steppingIn(*L, Offset, SE))
+        return *Even;
       if (!isa<SCEVCouldNotCompute>(Offset) && SE.isLoopInvariant(Offset, L))
         return {ML_TRACE_STRIDED, ML_TRACE_PLAIN, 0};
     }

@@ -324,14 +324,16 @@ bool FunctionCounter::run(std::string &Problem) {
   if (Sites.empty() && !O.Mix)
     return false;
   std::unique_ptr<FunctionTracer> Tracer;
-  if (O.Trace)
+  if (O.Trace) {
+    Result.Loops = findSourceLoops(FAM.getResult<LoopAnalysis>(F), Sites);
     Tracer = std::make_unique<FunctionTracer>(F, FAM, O, V, Sites);
+  }
   if (O.Count)
     splitAtOpaqueCalls();
   for (BasicBlock &BB : F) // before there are ours
     Operations[&BB] = operations(BB);
   takeAnalyses(true);
-  Result.Flags = (O.Mix ? ML_TABLE_MIX : 0) | (O.Naive ? ML_TABLE_NAIVE : 0) | (O.Trace ? ML_TABLE_TRACE | ML_TABLE_TRACE_BYTES : 0) |
+  Result.Flags = (O.Mix ? ML_TABLE_MIX : 0) | (O.Naive ? ML_TABLE_NAIVE : 0) | (O.Trace ? ML_TABLE_TRACE | ML_TABLE_TRACE_BYTES | ML_TABLE_LOOPS : 0) |
                  (O.Count ? 0 : ML_TABLE_UNCOUNTED);
   if (!O.Count)
     listOnly();

@@ -51,7 +51,8 @@ public:
     std::string Body = body(); // collects strings and scopes
     std::string Out;
     raw_string_ostream OS(Out);
-    encodeULEB128(ML_COUNT_TABLE_VERSION, OS);
+    // Older readers still read what has no loops.
+    encodeULEB128(T.Flags & ML_TABLE_LOOPS ? ML_COUNT_TABLE_VERSION : ML_COUNT_TABLE_OLDEST, OS);
     encodeULEB128(T.Flags, OS);
     encodeULEB128(Text.All.size(), OS);
     for (const std::string &S : Text.All) {
@@ -88,6 +89,22 @@ private:
     return ScopeNumbers[{Call, SP}] = Scopes.size();
   }
 
+  /// Names the scopes that its loops are in: before these are written.
+  std::string loops() {
+    std::string Out;
+    raw_string_ostream OS(Out);
+    encodeULEB128(T.Loops.Loops.size(), OS);
+    for (const SourceLoop &One : T.Loops.Loops) {
+      const DILocation *L = One.Start;
+      for (unsigned Value : {One.Parent, L ? scope(L) : 0, L ? Text(pathOf(L->getFile())) : 0, L ? L->getLine() : 0, L ? L->getColumn() : 0})
+        encodeULEB128(Value, OS);
+    }
+    for (unsigned Innermost : T.Loops.OfSite)
+      encodeULEB128(Innermost, OS);
+    OS.flush();
+    return Out;
+  }
+
   std::string body() {
     std::string SitesText, Out;
     raw_string_ostream Sites(SitesText), OS(Out);
@@ -109,6 +126,7 @@ private:
         Number(Sites, Value);
     }
     Sites.flush();
+    const std::string LoopsText = T.Flags & ML_TABLE_LOOPS ? loops() : "";
 
     for (unsigned Value : {FunctionName, FunctionFile, FunctionLine})
       Number(OS, Value);
@@ -147,6 +165,7 @@ private:
         Number(OS, One.Bytes);
       }
     }
+    OS << LoopsText;
     OS.flush();
     return Out;
   }

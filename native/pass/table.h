@@ -3,6 +3,7 @@
 #define MEMLENS_PASS_TABLE_H
 
 #include "sites.h"
+#include "source_loops.h"
 
 #include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/StringMap.h"
@@ -46,6 +47,7 @@ struct Table {
   std::vector<TableBlock> Blocks;
   std::vector<TableSite> Sites;
   std::vector<TableTraced> Traced; ///< the recorded ones first
+  SourceLoops Loops;               ///< with ML_TABLE_LOOPS
 };
 
 /// The line of a block's first instruction that has one; 0 = none has. Asked before counting splits the block.

@@ -26,7 +26,7 @@ void put(std::vector<unsigned char>& to, uint64_t value) {
 
 std::vector<unsigned char> table_of(uint32_t counters) {
   std::vector<unsigned char> t;
-  const uint64_t flags = source() % 2;
+  const uint64_t flags = source() % 2 + (source() % 2 ? ML_TABLE_LOOPS : 0);
   const uint64_t strings = 1 + source() % 4, groups = 1 + source() % 4, scopes = source() % 4, blocks = 1 + source() % 3;
   put(t, ML_COUNT_TABLE_VERSION);
   put(t, flags);
@@ -63,6 +63,14 @@ std::vector<unsigned char> table_of(uint32_t counters) {
     put(t, source() % (counters + 1)), put(t, source() % (scopes + 1)), put(t, source() % strings), put(t, source() % 1000);
     put(t, source() % 100), put(t, source() % strings);
   }
+  if (flags & ML_TABLE_LOOPS) {
+    const uint64_t loops = source() % 4;
+    put(t, loops);
+    for (uint64_t i = 0; i < loops; ++i) {
+      put(t, source() % (i + 1)), put(t, source() % (scopes + 1)), put(t, source() % strings), put(t, source() % 1000), put(t, source() % 100);
+    }
+    for (uint64_t i = 0; i < sites; ++i) put(t, source() % (loops + 1));
+  }
   return t;
 }
 
@@ -96,6 +104,13 @@ int check(const StaticTables& found) {
     failed += found.sites.scope[i] != kNone && found.sites.scope[i] >= found.scopes.name.size();
     failed += found.sites.bytes_counter[i] != kNone && found.sites.bytes_counter[i] >= found.counter_kind.size();
     failed += found.sites.file[i] >= strings || found.sites.callee[i] >= strings;
+  }
+  failed += found.loop_of_site.size() != found.sites.kind.size();
+  for (const uint32_t loop : found.loop_of_site) failed += loop != kNone && loop >= found.loops.function.size();
+  for (size_t i = 0; i < found.loops.function.size(); ++i) {
+    failed += found.loops.function[i] >= functions || found.loops.file[i] >= strings;
+    failed += found.loops.parent[i] != kNone && found.loops.parent[i] >= i;
+    failed += found.loops.scope[i] != kNone && found.loops.scope[i] >= found.scopes.name.size();
   }
   return failed;
 }

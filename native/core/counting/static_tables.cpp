@@ -66,8 +66,9 @@ std::optional<std::string> Decoder::add(Bytes table, const ml_count_function& he
   ByteCursor cursor({table.data(), table.size()});
   const uint64_t version = cursor.uleb128();
   if (cursor.failed()) return "is empty";
-  if (version != ML_COUNT_TABLE_VERSION)
-    return "has version " + std::to_string(version) + "; this build reads " + std::to_string(ML_COUNT_TABLE_VERSION);
+  if (version < ML_COUNT_TABLE_OLDEST || version > ML_COUNT_TABLE_VERSION)
+    return "has version " + std::to_string(version) + "; this build reads " + std::to_string(ML_COUNT_TABLE_OLDEST) + " to " +
+           std::to_string(ML_COUNT_TABLE_VERSION);
   const uint32_t flags = narrow(cursor);
   const uint64_t n_strings = count(cursor, 1);
   local_.clear();
@@ -190,7 +191,25 @@ std::optional<std::string> Decoder::add(Bytes table, const ml_count_function& he
     s.traced.bytes.push_back(has_bytes ? cursor.uleb128() : own);
   }
   if (cursor.failed()) return "ends in its traced sites";
-  if (bad_reference) return "names a string, counter, group, scope or block that it does not have";
+  const uint64_t n_loops = flags & ML_TABLE_LOOPS ? count(cursor, 5) : 0;
+  const auto loop_base = static_cast<uint32_t>(out_.loops.function.size());
+  for (uint64_t i = 0; i < n_loops && !cursor.failed(); ++i) {
+    const uint64_t parent = cursor.uleb128(), scope = cursor.uleb128();
+    bad_reference |= parent > i || scope > n_scopes;
+    s.loops.function.push_back(function);
+    s.loops.parent.push_back(parent == 0 ? kNone : loop_base + static_cast<uint32_t>(parent - 1));
+    s.loops.scope.push_back(scope == 0 ? kNone : scope_base + static_cast<uint32_t>(scope - 1));
+    s.loops.file.push_back(text());
+    s.loops.line.push_back(narrow(cursor));
+    s.loops.column.push_back(narrow(cursor));
+  }
+  for (uint64_t i = 0; i < n_sites && !cursor.failed(); ++i) {
+    const uint64_t loop = flags & ML_TABLE_LOOPS ? cursor.uleb128() : 0;
+    bad_reference |= loop > n_loops;
+    s.loop_of_site.push_back(loop == 0 ? kNone : loop_base + static_cast<uint32_t>(loop - 1));
+  }
+  if (cursor.failed()) return "ends in its loops";
+  if (bad_reference) return "names a string, counter, group, scope, block or loop that it does not have";
   if (!cursor.at_end()) return "has " + std::to_string(cursor.remaining()) + " bytes too many";
   // A chain of scopes that leads back to itself would never end. 0 not seen, 1 on the way, 2 leads out.
   std::vector<uint8_t> state(n_scopes, 0);
@@ -215,7 +234,7 @@ std::optional<std::string> Decoder::add(Bytes table, const ml_count_function& he
     if (local_number_[local] == kNone) local_number_[local] = intern(local_[local]);
     return local_number_[local];
   };
-  for (auto* column : {&s.scopes.name, &s.scopes.file, &s.sites.file, &s.sites.callee})
+  for (auto* column : {&s.scopes.name, &s.scopes.file, &s.sites.file, &s.sites.callee, &s.loops.file})
     for (auto& value : *column) value = global(value);
   const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
   out_.functions.name.push_back(global(name));
@@ -261,6 +280,13 @@ std::optional<std::string> Decoder::add(Bytes table, const ml_count_function& he
   append(out_.traced.is_written, s.traced.is_written);
   append(out_.traced.step_bytes, s.traced.step_bytes);
   append(out_.traced.bytes, s.traced.bytes);
+  append(out_.loops.function, s.loops.function);
+  append(out_.loops.parent, s.loops.parent);
+  append(out_.loops.scope, s.loops.scope);
+  append(out_.loops.file, s.loops.file);
+  append(out_.loops.line, s.loops.line);
+  append(out_.loops.column, s.loops.column);
+  append(out_.loop_of_site, s.loop_of_site);
   return std::nullopt;
 }
 

@@ -54,6 +54,12 @@ struct StaticTables {
     std::vector<int64_t> step_bytes;
     std::vector<uint64_t> bytes;  // of one access, 0 = the stream tells
   } traced;
+  // Loops of traced functions, as the source has them. Those around a loop come before it.
+  struct Loops {
+    std::vector<uint32_t> function, parent, scope, file, line, column;  // parent, scope: or kNone
+  } loops;
+  std::vector<uint32_t> loop_of_site;  // the innermost one; kNone = in none, or not told
+
   uint64_t trace_sites = 0;  // numbers given, those of damaged functions too
 
   // What is wrong, a sentence each; at most a few are kept.

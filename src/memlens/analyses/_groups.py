@@ -138,26 +138,38 @@ class _Object(Dimension):
 
 
 class _Loop(Dimension):
-    """The innermost loop around an access, as the table ``sites`` names it; (None, …) outside any."""
+    """The innermost loop around an access, as the table ``sites`` names it; (None, …) outside any.
 
-    names = ("loop", "function", "module")
+    A loop of traced code belongs to the function that it is written in, also where an access in it is of an inlined one.
+    """
 
-    def __init__(self, accesses: ThreadAccesses) -> None:
+    def __init__(self, accesses: ThreadAccesses, *, function_name: str = "function") -> None:
         import numpy as np
 
         from .traffic import CodeNames
 
         super().__init__(accesses)
-        loops = accesses.capture.table("sites").column("loop").to_pylist()
+        self.names = ("loop", function_name, "module", "loop_depth", "loop_parent")
+        capture = accesses.capture
+        loops = capture.table("sites").column("loop").to_pylist()
         if not any(loops):
             raise NoDataError(
                 "this capture does not say which loops its accesses are in",
-                hint="imported MemGaze traces with an .hpcstruct do; group by line instead",
+                hint="programs built by this version's memlens cc --memlens=trace do, and imported MemGaze traces with an "
+                ".hpcstruct; group by line instead",
             )
-        names = CodeNames(accesses.capture)
+        names = CodeNames(capture)
         loops = [*loops[: names.count], *[None] * (names.count + 1 - len(loops[: names.count]))]
+        functions: list[str | None] = list(names.function)
+        nesting: list[tuple[int | None, str | None]] = [(None, None)] * len(loops)
+        traced = capture.table("trace_sites").select(["code", "loop_function", "loop_depth", "loop_parent"]).to_pylist()
+        for row in traced:
+            if row["loop_depth"] is not None:
+                functions[row["code"]] = row["loop_function"]
+                nesting[row["code"]] = row["loop_depth"], row["loop_parent"]
         index: dict[tuple[Any, ...], int] = {}
-        numbers = [index.setdefault(key, len(index)) for key in zip(loops, names.function, names.module, strict=True)]
+        keys = ((*key, *around) for *key, around in zip(loops, functions, names.module, nesting, strict=True))
+        numbers = [index.setdefault(key, len(index)) for key in keys]
         self._of_code = np.array(numbers, dtype=np.uint32)
         self.keys = list(index)
 
@@ -340,19 +352,21 @@ def named_dimension(
             f"accesses cannot be grouped by {' and '.join(map(repr, unknown or parts))}",
             hint=f"one or two of {', '.join(DIMENSIONS)}",
         )
-    made = [_Range(accesses, ranges, range_bytes) if part == "range" else _one(accesses, part) for part in parts]
+    made = [_Range(accesses, ranges, range_bytes) if part == "range" else _one(accesses, part, parts) for part in parts]
     return made[0] if len(made) == 1 else _Pair(made[0], made[1])
 
 
-def _one(accesses: ThreadAccesses, name: str) -> Dimension:
+def _one(accesses: ThreadAccesses, name: str, parts: Sequence[str]) -> Dimension:
     if name in ("function", "line"):
         return _Code(accesses, line=name == "line")
+    if name == "loop":
+        # An access of an inlined function may be in a loop of another one.
+        return _Loop(accesses, function_name="loop_function" if {"function", "line"} & set(parts) else "function")
     kinds: dict[str, type[Dimension]] = {
         "program": _Program,
         "thread": _Thread,
         "region": _Region,
         "object": _Object,
-        "loop": _Loop,
         "node": _Node,
     }
     return kinds[name](accesses)

@@ -71,6 +71,8 @@ class _Errors:
     intervals: int = 0
     reach: float = 0.0
     """Sum of half the widths of the intervals."""
+    windows: int = 0
+    """Of all samples, those with accesses of the row."""
 
     @property
     def mape(self) -> float | None:
@@ -130,6 +132,7 @@ class Judge:
         have = self._rows.setdefault((scope, key, metric.name), _Errors(true, True, [], []))
         have.judged &= matters and error is not None and not left_out
         have.estimates.append(estimate)
+        have.windows += row["windows"]
         if error is not None:
             have.errors.append(error)
         low, high = (row.get(f"{INTERVALS.get(metric.name, metric.name)}_{end}") for end in ("low", "high"))
@@ -170,13 +173,15 @@ class Judge:
         return pa.Table.from_pylist(rows, schema=schema)
 
     def functions(self) -> pa.Table:
-        """``stated_percent``: half the width of the stated intervals, in the mean; ``share``: of all accesses."""
+        """``stated_percent``: half the width of the stated intervals, in the mean; ``share``: of all accesses; ``windows``: of a sample
+        that have accesses of the function, in the mean."""
         import pyarrow as pa
 
         schema = pa.schema([("function", pa.string()), ("metric", pa.string()), ("truth_is", pa.string()), ("truth", pa.float64()),
                             ("estimate_mean", pa.float64()), ("mape_percent", pa.float64()), ("bias_percent", pa.float64()),
                             ("samples", pa.uint32()), ("intervals", pa.uint32()), ("covered", pa.uint32()),
-                            ("stated_percent", pa.float64()), ("share", pa.float64()), ("judged", pa.bool_())])  # fmt: skip
+                            ("stated_percent", pa.float64()), ("share", pa.float64()), ("windows", pa.float64()),
+                            ("judged", pa.bool_())])  # fmt: skip
         shares = {key: row["share"] for key, row in self._by_key(self._truth["whole"], "by_function").items()}
         kinds = {metric.name: metric.truth for metric in METRICS}
         rows = [
@@ -184,7 +189,7 @@ class Judge:
              "estimate_mean": sum(have.estimates) / len(have.estimates), "mape_percent": have.mape, "bias_percent": have.bias,
              "samples": len(have.estimates), "intervals": have.intervals, "covered": have.covered,
              "stated_percent": 100 * have.reach / have.intervals / abs(have.truth) if have.intervals and have.truth else None,
-             "share": shares.get(key), "judged": have.judged}
+             "share": shares.get(key), "windows": have.windows / len(have.estimates), "judged": have.judged}
             for (scope, key, name), have in self._rows.items() if scope == "function"
         ]  # fmt: skip
         return pa.Table.from_pylist(rows, schema=schema)

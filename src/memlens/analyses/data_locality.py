@@ -391,7 +391,7 @@ FIELDS: dict[str, str] = {
 def _schema(dimension: Dimension) -> pa.Schema:
     import pyarrow as pa
 
-    numbers = {"process": pa.uint32(), "thread": pa.uint32(), "line": pa.uint32(), "node": pa.int32(),
+    numbers = {"process": pa.uint32(), "thread": pa.uint32(), "line": pa.uint32(), "node": pa.int32(), "loop_depth": pa.uint32(),
                "range_begin": pa.uint64(), "range_bytes": pa.uint64()}  # fmt: skip
     keys = [(name, numbers.get(name, pa.string())) for name in dimension.names]
     return pa.schema([*keys, *((name, pa.type_for_alias(kind)) for name, kind in FIELDS.items())])

@@ -1,6 +1,6 @@
 """Static tables of counted modules: the sections that the compiler plugin wrote, decoded into side tables of a capture.
 
-Owns the columns of `count_functions`, `count_sites`, `count_terms`, `count_blocks` and `count_counters`.
+Owns the columns of `count_functions`, `count_sites`, `count_terms`, `count_blocks`, `count_counters`, `count_traced` and `count_loops`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ MIX = (
     "prefetches",
     "float_results",
 )
-STATIC_TABLES = ("count_functions", "count_sites", "count_terms", "count_blocks", "count_counters", "count_traced")
+STATIC_TABLES = (
+    *("count_functions", "count_sites", "count_terms", "count_blocks", "count_counters"),
+    *("count_traced", "count_loops"),
+)
 """Those that are decoded; `count_callees` says where functions are that no counted module has."""
 TRACE_CLASSES = ("constant", "strided", "irregular")
-TRACE_KINDS = ("plain", "indirect", "computed", "chase")
-TRACE_STRIDED = 1
+TRACE_KINDS = ("plain", "indirect", "computed", "chase", "variable")
+TRACE_STRIDED, TRACE_VARIABLE = 1, 4
 
 
 def static_schema(name: str) -> pa.Schema:
@@ -60,6 +63,10 @@ def static_schema(name: str) -> pa.Schema:
         "count_traced": [
             ("module", text), ("number", number), ("site", number), ("class", text), ("kind", text), ("stride_bytes", pa.int64()),
             ("is_written", pa.bool_()), ("bytes", wide),
+        ],
+        "count_loops": [
+            ("module", text), ("loop", number), ("function", number), ("parent", number), ("name", text), ("inlined_into", pa.list_(pa.string())),
+            ("depth", number), ("own_parent", number), ("file", text), ("line", number), ("column", number), ("sites", pa.list_(number)),
         ],
     }  # fmt: skip
     return pa.schema(columns[name])
@@ -203,7 +210,7 @@ def static_tables(decoded: Mapping[str, dict[str, Any]], *, redact: bool = False
             len(kinds),
         )
         traced = tables["traced"]
-        strided = traced["class"] == TRACE_STRIDED
+        has_step = (traced["class"] == TRACE_STRIDED) & (traced["kind"] != TRACE_VARIABLE)
         add(
             "count_traced",
             {
@@ -211,11 +218,34 @@ def static_tables(decoded: Mapping[str, dict[str, Any]], *, redact: bool = False
                 "site": traced["site"],
                 "class": _texts(np.minimum(traced["class"], len(TRACE_CLASSES)), pa.array([*TRACE_CLASSES, "unknown"])),
                 "kind": _texts(np.minimum(traced["kind"], len(TRACE_KINDS)), pa.array([*TRACE_KINDS, "unknown"])),
-                "stride_bytes": pa.array(traced["step_bytes"], mask=~strided),
+                "stride_bytes": pa.array(traced["step_bytes"], mask=~has_step),
                 "is_written": traced["is_written"].astype(bool),
                 "bytes": traced["bytes"],
             },
             len(traced["site"]),
+        )
+        loops = tables["loops"]
+        loop_scope = loops["scope"].astype(np.int64)
+        is_inlined = loop_scope != NONE
+        written_in = functions["name"][loops["function"]].copy()
+        written_in[is_inlined] = scopes["name"][loop_scope[is_inlined]]
+        own_parent, depth = _nesting(loops)
+        add(
+            "count_loops",
+            {
+                "loop": np.arange(len(loop_scope), dtype=np.uint32),
+                "function": loops["function"],
+                "parent": _optional(loops["parent"]),
+                "name": _texts(written_in, names),
+                "inlined_into": chains.take(pa.array(np.where(is_inlined, loop_scope, n_scopes))),
+                "depth": depth,
+                "own_parent": _optional(own_parent),
+                "file": _texts(loops["file"], files),
+                "line": loops["line"],
+                "column": loops["column"],
+                "sites": _members(tables["loop_of_site"], len(loop_scope)),
+            },
+            len(loop_scope),
         )
     return {
         name: pa.concat_tables(pieces).unify_dictionaries() if pieces else static_schema(name).empty_table()
@@ -246,6 +276,33 @@ def _optional(numbers: Any) -> pa.Array:
     import pyarrow as pa
 
     return pa.array(numbers, mask=numbers == NONE)
+
+
+def _nesting(loops: dict[str, Any]) -> tuple[Any, Any]:
+    """The loop around each one in the function that it is written in (`NONE` = none), and how many of these there are with
+    itself. What another function has around a call of it is not its own."""
+    import numpy as np
+
+    parents, scopes, functions = (loops[name].tolist() for name in ("parent", "scope", "function"))
+    own: list[int] = []
+    depth: list[int] = []
+    for parent, scope, function in zip(parents, scopes, functions, strict=True):
+        # The loops around one come before it.
+        same = parent != NONE and (scopes[parent], functions[parent]) == (scope, function)
+        own.append(parent if same else NONE)
+        depth.append(depth[parent] + 1 if same else 1)
+    return np.array(own, dtype=np.uint32), np.array(depth, dtype=np.uint32)
+
+
+def _members(loop_of_site: Any, loops: int) -> pa.Array:
+    """The sites that each loop is the innermost one of."""
+    import numpy as np
+    import pyarrow as pa
+
+    (inside,) = np.nonzero(loop_of_site != NONE)
+    order = inside[np.argsort(loop_of_site[inside], kind="stable")]
+    ends = np.searchsorted(loop_of_site[order], np.arange(loops + 1)).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(ends), pa.array(order.astype(np.uint32)))
 
 
 def _chains(scopes: dict[str, Any], functions: dict[str, Any], names: pa.Array, files: pa.Array) -> pa.Array:

@@ -41,6 +41,7 @@ COUNT_TABLES = (
     "count_counters",
     "count_callees",
     "count_traced",
+    "count_loops",
 )
 """What counted modules say about their counters; written only when there are any."""
 IMPORT_TABLES = ("import_sites",)

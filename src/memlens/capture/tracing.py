@@ -106,7 +106,23 @@ class TraceSites:
         for name in ("bytes", "class", "kind", "stride_bytes"):
             columns[name] = static.column(name)
         columns["implied"] = static.column("number").is_null()
-        return pa.table(columns)
+        return pa.table({**columns, **self._loops()})
+
+    def _loops(self) -> dict[str, Any]:
+        """The innermost loop around each, as far as its module tells loops."""
+        import pyarrow as pa
+
+        from .source_loops import loops_of_sites
+
+        known = loops_of_sites(self.capture)
+        keys = zip(self._static.column("module").to_pylist(), self._static.column("site").to_pylist(), strict=True)
+        found = [known.get(key) for key in keys]
+        return {
+            "loop": pa.array([loop and loop.name for loop in found], pa.string()),
+            "loop_function": pa.array([loop and loop.function for loop in found], pa.string()),
+            "loop_depth": pa.array([loop and loop.depth for loop in found], pa.uint32()),
+            "loop_parent": pa.array([loop and loop.parent for loop in found], pa.string()),
+        }
 
     def _paths(self) -> Any:
         import pyarrow as pa
@@ -125,7 +141,7 @@ class TraceSites:
         table, schema = self.table, site_schema()
         own = {"id": "code", "module": "module", "function": "function", "file": "file", "line": "line", "column": "column",
                "inlined_into": "inlined_into", "kind": "operation", "bytes": "bytes", "class": "class",
-               "stride_bytes": "stride_bytes"}  # fmt: skip
+               "stride_bytes": "stride_bytes", "loop": "loop"}  # fmt: skip
         arrays = []
         for field in schema:
             if field.name in own:
