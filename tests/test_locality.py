@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from emulate_tools import build, emulate, needs_emulation
 
 import memlens
 from memlens import _core
-from memlens.analyses.caches import Level, cache_model
+from memlens.analyses.caches import MACHINES, Level, cache_model
 from memlens.analyses.data_locality import curve_sizes, locality
 from memlens.analyses.sharing import line_sharing
 from memlens.errors import MemoryLimitError, UsageError
@@ -221,6 +222,32 @@ def test_misses_go_to_the_function_and_level_that_they_belong_to(tmp_path: Path)
     assert row["tlb_misses_1"] == 3 * 64  # 64 pages in 16 entries
     with pytest.raises(UsageError, match="do not make sets of 7"):
         cache_model(capture, levels=[Level(32 << 10, 7)])
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_caches_of_a_machine_by_name(machine: str, tmp_path: Path) -> None:
+    """A sweep of twice the first level, three times: in lines of that machine, all miss there and the second and third time hit below."""
+    first, line = MACHINES[machine].levels[0].bytes, MACHINES[machine].line_bytes
+    assert all(level.bytes % (level.ways * line) == 0 for level in MACHINES[machine].levels)
+    swept = sweep(2 * first // line, step=line)
+    capture = CaptureBuilder().window(10, [*swept, *swept, *swept]).open(tmp_path / "a.memlens")
+    result = cache_model(capture, by=("program",), machine=machine)
+    row = result.tables["by_program"].to_pylist()[0]
+    assert (row["misses_1"], row["misses_2"]) == (3 * len(swept), len(swept))
+    assert result.figures["machine"] == machine and result.figures["line_bytes"] == line
+    assert machine in result.quality.notes[0]
+    own = cache_model(capture, by=("program",), machine=machine, levels=[Level(first * 4, 16)]).figures["levels"]
+    assert [level["misses"] for level in own] == [len(swept)]
+
+
+def test_a_machine_that_nobody_knows(tmp_path: Path) -> None:
+    capture = CaptureBuilder().window(10, sweep(8)).open(tmp_path / "a.memlens")
+    with pytest.raises(UsageError, match="no machine is called 'abacus'"):
+        cache_model(capture, machine="abacus")
+    done = run_memlens("report", tmp_path / "a.memlens", "--machine", "abacus")
+    assert done.returncode == 64 and "zen4" in done.stderr
+    done = run_memlens("report", tmp_path / "a.memlens", "--machine", "zen4", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["results"]["caches"]["figures"]["machine"] == "zen4"
 
 
 def test_tables_of_lines_add_up_to_those_of_functions(tmp_path: Path) -> None:

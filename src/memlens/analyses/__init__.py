@@ -61,7 +61,11 @@ def _named(progress: Callable[[int, int, str], None] | None, name: str) -> Calla
 
 
 def report(
-    capture: Capture, *, memory_limit_bytes: int | None = None, progress: Callable[[int, int, str], None] | None = None
+    capture: Capture,
+    *,
+    memory_limit_bytes: int | None = None,
+    machine: str | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> Report:
     """Runs everything that the capture has data for.
 
@@ -69,6 +73,8 @@ def report(
     ----------
     memory_limit_bytes
         For the engines whose memory grows with the data of the program; what does not fit is left out with a note.
+    machine
+        The name of one whose caches are modelled, instead of the capture's own.
     progress
         Called with (accesses done, accesses in all, name of the analysis) by those that read every access.
     """
@@ -82,6 +88,8 @@ def report(
         options[name] = {"progress": _named(progress, name)}
     if memory_limit_bytes is not None:
         options.setdefault("locality", {})["memory_limit_bytes"] = memory_limit_bytes
+    if machine is not None:
+        options.setdefault("caches", {})["machine"] = machine
     results = run_all(capture, options)
     if not results:
         raise NoDataError(

@@ -1,7 +1,7 @@
 """Analysis `caches`: which code and data would miss in the caches and TLBs of a machine, by a model.
 
 A model, not a measurement: LRU, no time, and no prefetcher unless one is asked for. Levels come from the machine of the
-capture, or from the caller. Threads are cores of their own, and meet in shared levels in the order of time.
+capture, from a machine by name, or from the caller. Threads are cores of their own, and meet in shared levels in the order of time.
 
 Where only windows were recorded, what an access finds that is its window's first to a line depends on accesses that nobody
 saw. Such accesses are ``unknown``: ``misses_…`` and ``miss_ratio_…`` leave them out, and are lower bounds; with all of them as misses,
@@ -12,11 +12,13 @@ ones as good as what the model remembers of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from ..registry import AnalysisDescriptor, Option
+from ._machines import MACHINES as MACHINES
+from ._machines import Level as Level
+from ._machines import named_machine
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,18 +30,6 @@ if TYPE_CHECKING:
 MOST_ACCESSES = 200_000_000
 MOST_CORES = 64
 FUNCTION = ("function", "module")
-
-
-@dataclass(frozen=True)
-class Level:
-    """One cache, or one TLB (bytes are then entries times the page)."""
-
-    bytes: int
-    ways: int = 0
-    """0: fully associative."""
-    shared: bool = False
-    policy: str = "lru"
-    name: str = ""
 
 
 DEFAULT_LEVELS = (
@@ -70,11 +60,12 @@ def cache_model(
     capture: Capture,
     *,
     by: Sequence[str] = ("line", "object"),
+    machine: str | None = None,
     levels: Sequence[Level] | None = None,
-    tlbs: Sequence[Level] = DEFAULT_TLBS,
-    line_bytes: int = 64,
+    tlbs: Sequence[Level] | None = None,
+    line_bytes: int | None = None,
     page_bytes: int = 4096,
-    inclusive: bool = True,
+    inclusive: bool | None = None,
     next_line: bool = False,
     stride: bool = False,
     most_accesses: int = MOST_ACCESSES,
@@ -88,10 +79,14 @@ def cache_model(
     by
         One or two of program, function, line, object, thread, region: a table for each, and with two one of both. Lines are lines of
         functions, so with them come the same tables of functions.
+    machine
+        The name of one whose caches, TLBs and lines are modelled: `memlens.analyses.caches.MACHINES`. The capture's own when not given.
     levels, tlbs
-        The nearest first; the machine's of the capture when not given.
+        The nearest first, instead of the machine's.
+    line_bytes
+        The machine's when not given; 64 of one that has no name.
     inclusive
-        A line that leaves a level leaves the levels above it.
+        A line that leaves a level leaves the levels above it. As the named machine does; else it does.
     next_line, stride
         Prefetchers into the second level.
     most_accesses
@@ -105,7 +100,11 @@ def cache_model(
 
     if not 1 <= len(by) <= 2 or isinstance(by, str):
         raise UsageError(f"misses cannot be grouped by {by!r}", hint='one or two, for example by=("line", "object")')
-    chosen = tuple(levels) if levels is not None else machine_levels(capture)
+    named = named_machine(machine) if machine is not None else None
+    chosen = tuple(levels) if levels is not None else named.levels if named is not None else machine_levels(capture)
+    tlbs = tuple(tlbs) if tlbs is not None else named.tlbs if named is not None else DEFAULT_TLBS
+    line_bytes = line_bytes if line_bytes is not None else named.line_bytes if named is not None else 64
+    inclusive = inclusive if inclusive is not None else named.inclusive if named is not None else True
     accesses = ThreadAccesses(capture) if accesses is None else accesses
     dimensions = [named_dimension(accesses, name) for name in by]
     pair = _Pair(dimensions[0], dimensions[1]) if len(dimensions) == 2 else None
@@ -128,7 +127,7 @@ def cache_model(
     tables = _tables(by, dimensions, pair, columns, len(chosen), len(tlbs))
     sums = {name: sum(values) for name, values in columns.items()}
     notes = [
-        f"Misses are those of a model ({', '.join(names)}; LRU{', inclusive' if inclusive else ''}), not measured."
+        f"Misses are those of a model ({f'{machine}: ' if machine else ''}{', '.join(names)}; LRU{', inclusive' if inclusive else ''}), not measured."
     ]
     if not whole:
         share = (sums.get("unknown", 0) / sums["accesses"]) if sums.get("accesses") else 0.0
@@ -151,6 +150,9 @@ def cache_model(
         "tlbs": [{"name": v.name or f"TLB {at + 1}", "entries": v.bytes // page_bytes, "misses": sums.get(f"tlb_misses_{at + 1}", 0)}
                  for at, v in enumerate(tlbs)],
         "cores": cores,
+        "line_bytes": line_bytes,
+        "machine": machine,
+        "machine_description": named.description if named is not None else None,
         "modelled_accesses": done,
     }  # fmt: skip
     return Result("caches", figures, tables, capture.quality.joined(Quality(exact=False, notes=tuple(notes))))
@@ -242,7 +244,8 @@ DESCRIPTOR = AnalysisDescriptor(
     needs=("window",),
     options=(
         Option("by", "one or two of program, function, line, object, thread, region", "line, object"),
-        Option("levels", "caches, the nearest first", "those of the capture's machine"),
+        Option("machine", f"whose caches are modelled: {', '.join(MACHINES)}", "the capture's own"),
+        Option("levels", "caches, the nearest first", "those of the machine"),
         Option("most_accesses", "accesses after these are left out", MOST_ACCESSES),
     ),
     run=cache_model,

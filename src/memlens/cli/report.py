@@ -14,6 +14,7 @@ EXAMPLES = """\
   memlens report run.memlens --html run.html      one page that opens without a network
   memlens report run.memlens --json | jq .findings
   memlens report run.memlens --memory 2GiB        bounds the memory of reuse and footprints
+  memlens report run.memlens --machine zen4       misses in the caches of another machine
 """
 
 
@@ -35,6 +36,17 @@ def memory_bytes(text: str) -> int:
     if value < LEAST_MEMORY_BYTES:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size of at least 1 MiB; write 2GiB or 512MiB")
     return value
+
+
+def machine_name(text: str) -> str:
+    """The name of a machine that the cache model knows."""
+    import argparse
+
+    from ..analyses.caches import MACHINES
+
+    if text not in MACHINES:
+        raise argparse.ArgumentTypeError(f"no machine is called {text!r}: one of {', '.join(MACHINES)}")
+    return text
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -68,6 +80,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--memory", type=memory_bytes, metavar="SIZE", help="memory for reuse and footprints, for example 2GiB (4GiB)"
     )
+    parser.add_argument(
+        "--machine",
+        type=machine_name,
+        metavar="NAME",
+        help="model the caches of this machine instead of the capture's, for example zen4 or sapphire-rapids",
+    )
     parser.add_argument("--rows", type=int, default=10, metavar="N", help="rows a table (10)")
     options = parser.parse_intermixed_args(arguments)
     from .. import analyses
@@ -76,7 +94,9 @@ def main(arguments: list[str]) -> int:
 
     with Progress(f"reading {options.capture}") as progress:
         capture = open_capture(options.capture)
-        report = analyses.report(capture, memory_limit_bytes=options.memory, progress=progress.update)
+        report = analyses.report(
+            capture, memory_limit_bytes=options.memory, machine=options.machine, progress=progress.update
+        )
     if options.json:
         json.dump(report.to_json(), sys.stdout, indent=1, default=str)
         sys.stdout.write("\n")

@@ -55,6 +55,10 @@ def geometry_in_words(figures: Mapping[str, Any], meta: Mapping[str, Any]) -> st
     >>> geometry_in_words({"levels": levels}, {"machine": {"caches": [{"type": "data", "bytes": 49152, "ways": 12}]}})
     'sizes and ways are not those of the recorded machine: they were given'
     """
+    if figures.get("machine"):
+        return (
+            f"sizes and ways are those of {figures['machine']} ({figures['machine_description']}), which was asked for"
+        )
     used = [(level["bytes"], level["ways"]) for level in figures["levels"]]
     caches = (meta.get("machine") or {}).get("caches") or []
     known = [(one["bytes"], one["ways"]) for one in caches if one["type"] != "instruction"]
