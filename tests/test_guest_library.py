@@ -73,16 +73,19 @@ def test_mappings(guest: Guest, tmp_path: Path) -> None:
     compare(capture, calls, operations=MAPPINGS)
 
 
+ATTEMPTS = 50
+
+
 def test_odd_moments(guest: Guest) -> None:
-    """qemu before 9.1 gives handlers of signals a stack that is not aligned: the program crashes in every third run,
-    with our library or without."""
+    """qemu before 9.1 gives handlers of signals a stack that is not aligned: the program crashes in most runs,
+    with our library or without (29 of 40 of qemu alone)."""
     program = workload_path("case_alloc_moments")
-    for attempt in range(12):
+    for attempt in range(ATTEMPTS):
         try:
             capture, _ = guest.record(program)
             break
         except AssertionError as error:
-            if "target signal 11" not in str(error) or attempt == 11:
+            if "target signal 11" not in str(error) or attempt == ATTEMPTS - 1:
                 raise
     rows = [row for row in births(capture) if 10101 <= row["bytes"] <= 10113]
     assert Counter(row["bytes"] for row in rows) == {size: 20 if size == 10108 else 1 for size in range(10101, 10114)}
