@@ -141,9 +141,10 @@ class Session:
     seconds: float
     small_seconds: float
     environment: dict[str, str]
+    modes: tuple[str, ...]
 
     def variants(self) -> list[str]:
-        modes = list(MEMLENS_MODES) if self.memlens else []
+        modes = list(self.modes) if self.memlens else []
         return [NATIVE, QEMU, *modes, CONTROL]
 
     def peers(self) -> list[str]:
@@ -404,6 +405,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--memlens", default="memlens", help="the memlens command (default: from PATH)")
     parser.add_argument("--qemu", type=Path, help="the emulator, or the folder it is in (default: from PATH)")
     parser.add_argument("--no-peers", action="store_true", help="leave out valgrind's tools")
+    parser.add_argument("--counts-only", action="store_true", help="leave out windows and full streams")
     parser.add_argument(
         "--build", type=Path, default=REPOSITORY / "build" / "workloads", help="where to build workloads"
     )
@@ -424,6 +426,7 @@ def arguments_that_matter(options: argparse.Namespace) -> str:
     text += "".join(f" --only {kernel}" for kernel in options.only or ())
     text += "".join(f" --threads {n}" for n in options.threads or ())
     text += " --qemu DIR" if options.qemu else ""
+    text += " --counts-only" if options.counts_only else ""
     return text + (" --no-peers" if options.no_peers else "")
 
 
@@ -447,6 +450,7 @@ def main(arguments: list[str] | None = None) -> int:
                 memlens=None if missing else memlens,
                 qemu=qemu,
                 valgrind=None if options.no_peers else shutil.which("valgrind"),
+                modes=(COUNTS,) if options.counts_only else tuple(MEMLENS_MODES),
                 n_rounds=options.repeat,
                 n_peer_rounds=options.peer_repeat,
                 scale=options.scale,

@@ -161,6 +161,58 @@ def test_the_stack_is_told_from_other_memory(isa: str, tmp_path: Path) -> None:
         assert not wrong_counts(name, found[name], answer, thread=None)
 
 
+ATOMICS = """
+#include <pthread.h>
+#include <stdint.h>
+static uint64_t words[16];
+static unsigned char bytes[64] __attribute__((aligned(64)));
+__attribute__((noinline, noclone)) static void aligned(long turns) {
+  uint64_t *at = words, value = 1;
+  __asm__ volatile(
+      "1: lock addq $1, (%1)\\n lock xaddq %2, 8(%1)\\n mov $1, %2\\n lock cmpxchgq %2, 16(%1)\\n"
+      "xchgq %2, 24(%1)\\n mov $1, %2\\n incq 64(%1)\\n dec %0\\n jnz 1b\\n"
+      : "+r"(turns), "+r"(at), "+r"(value) :: "rax", "memory");
+}
+__attribute__((noinline, noclone)) static void across(long turns) {
+  __asm__ volatile("1: lock addl $1, (%1)\\n dec %0\\n jnz 1b\\n" : "+r"(turns) : "r"(bytes + 3) : "memory");
+}
+static void *run(void *unused) {
+  aligned(500000);
+  across(2000);
+  aligned(500000);
+  return unused;
+}
+int main(void) {
+  pthread_t other;
+  pthread_create(&other, 0, run, 0);
+  run(0);
+  return pthread_join(other, 0);
+}
+"""
+
+
+def test_atomics_of_two_threads_are_exact_after_learning(tmp_path: Path) -> None:
+    """They run long enough to count by themselves; those that are not aligned are run twice by the emulator."""
+    need_emulation("x86_64")
+    source, program = tmp_path / "atomics.c", tmp_path / "atomics"
+    source.write_text(ATOMICS)
+    flags = ["-O2", "-no-pie", "-pthread"]
+    subprocess.run(["gcc", *flags, "-o", program, source], check=True)
+    capture, _ = count(tmp_path, program)
+    found = rows_by_kernel(capture, program)
+    for function, n_each, width, n_instructions in (("aligned", 1_000_000, 8, 5), ("across", 2000, 4, 1)):
+        rows = [row for row in found[function] if row["stores"]]
+        places = {(row["thread"], row["pc"]) for row in rows}
+        assert len({thread for thread, _ in places}) == 2 and len(places) == 2 * n_instructions
+        for thread, pc in places:
+            of_place = [row for row in rows if (row["thread"], row["pc"]) == (thread, pc)]
+            figures = [sum(row[column] for row in of_place) for column in COLUMNS]
+            wanted = dict.fromkeys(("loads", "stores"), n_each) | dict.fromkeys(
+                ("load_bytes", "store_bytes"), n_each * width
+            )
+            assert figures == [wanted[column] for column in COLUMNS], (function, thread, hex(pc))
+
+
 def test_the_emulator_does_not_change_what_the_program_prints(tmp_path: Path) -> None:
     need_emulation("x86_64")
     program = build_without_ifunc("graph_sssp", tmp_path)

@@ -210,10 +210,8 @@ void ml_on_block(unsigned cpu, void *data) {
   if (ML_UNLIKELY(!ml_plugin.knows_code)) ml_wait_code_at(__builtin_return_address(0));
   ml_vcpus[cpu]->serial++;
   block->first->runs++;
-  if (ml_plugin.only != NULL)
-    for (unsigned i = 0; i < block->count; i++) block->insns[i]->executions++;
-  else
-    for (unsigned i = 0; i < block->count; i++) __atomic_fetch_add(&block->insns[i]->executions, 1, __ATOMIC_RELAXED);
+  if (ml_plugin.only != NULL) block->executions++;
+  else __atomic_fetch_add(&block->executions, 1, __ATOMIC_RELAXED);
 }
 
 void ml_on_whole_block(unsigned cpu, void *data) {

@@ -161,9 +161,12 @@ void ml_inline_move(struct vcpu *vcpu, uint32_t next_region) {
   inline_base.region = next_region; /* of blocks to come */
 }
 #else
+#define SCORES 256 /* of a thread: translated code multiplies by their size, which must be a shift */
+_Static_assert(SCORES >= ML_SLOTS_OF_BLOCK, "a block's slots have their scores");
+
 qemu_plugin_u64 ml_score(struct slot_place place) {
   if (slots.scores[place.block] == NULL)
-    slots.scores[place.block] = qemu_plugin_scoreboard_new(ML_SLOTS_OF_BLOCK * sizeof(uint64_t));
+    slots.scores[place.block] = qemu_plugin_scoreboard_new(SCORES * sizeof(uint64_t));
   return (qemu_plugin_u64){slots.scores[place.block],
                            place.offset / sizeof(struct ml_slot_counter) * sizeof(uint64_t)};
 }

@@ -115,7 +115,7 @@ struct insn {
   bool modifies, conditional; /* atomic: a load and a store; a store that may not happen */
   bool alone;     /* in a block whose executions are not told apart: its accesses are never merged */
   uint32_t runs;  /* of the block that begins with it */
-  uint64_t executions; /* while its blocks were told apart */
+  uint64_t executions; /* while its blocks were told apart: what they counted, as of ml_blocks_settle() */
   struct block_count *block; /* of the block that begins with it, as it was last counted whole */
   const char *unseen_name;     /* makes accesses that the emulator does not show */
   struct slot_place unseen_place;
@@ -125,6 +125,8 @@ struct insn {
 };
 /* A block as translated: its instructions that may make accesses. */
 struct block_info {
+  struct block_info *next; /* translated before it */
+  uint64_t executions;     /* not yet given to its instructions */
   struct insn *first;
   unsigned count;
   struct insn *insns[];
@@ -138,6 +140,8 @@ struct block_count {
 bool ml_kind_is_learned(const struct access_kind *kind);
 bool ml_would_improve(const struct insn *insn);
 void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb);
+/* While no other thread runs. `gone`: nor will what was translated so far. */
+void ml_blocks_settle(bool gone);
 
 /* ---- threads --------------------------------------------------------------------------------------------------- */
 struct frame {

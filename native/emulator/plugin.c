@@ -74,6 +74,7 @@ static void register_all(qemu_plugin_id_t id);
 
 static void after_reset(qemu_plugin_id_t id) {
   ml_plugin.flushes++;
+  ml_blocks_settle(true);
   ml_plugin.learning_limit = LEAST_LEARNING;
   /* Windows far apart: from here on code counts inline until one is near. */
   register_all(id);
@@ -127,7 +128,10 @@ static uint64_t stack_pointer_of_new(void) {
 /* The emulator throws all code away when the second thread is made, so that it comes anew. This must be known before: newer emulators tell of the
  * thread only when it runs, and code translated until then would still be that of one thread. */
 void ml_several_threads(void) {
-  if (ml_plugin.only != NULL) ml_windows_several(ml_plugin.only);
+  if (ml_plugin.only != NULL) {
+    ml_blocks_settle(false);
+    ml_windows_several(ml_plugin.only);
+  }
   ml_plugin.only = NULL;
 }
 

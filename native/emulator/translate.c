@@ -59,17 +59,21 @@ static bool all_learned(const struct insn *insn) {
   return insn->kind_count != 0;
 }
 
+/* The last execution of each thread may not have been looked at yet. */
+static uint64_t unsettled_runs(void) { return ml_plugin.only != NULL ? 0 : (uint64_t)ml_plugin.highest_vcpu + 1; }
+
+/* An atomic operation that always did as many loads as stores, of the same width. */
+static bool always_both(const struct insn *insn) {
+  const struct access_kind *a = &insn->kinds[0], *b = &insn->kinds[1];
+  const uint64_t unsettled = unsettled_runs();
+  return insn->kind_count == 2 && a->store != b->store && a->width == b->width && a->parts == b->parts &&
+         a->runs + unsettled >= b->runs && b->runs + unsettled >= a->runs && a->runs >= 2 * ENOUGH_RUNS * (1 + unsettled);
+}
+
 #if ML_PLUGIN_API == 1
 /* One thread only: an inline addition has one address and is not atomic. Directions cannot be told apart: qemu 7.2
  * runs what was asked for loads on stores too, and not on loads (op_rw of its plugin-gen.c). So an instruction that
- * does both counts them together, if it always did as many of one as of the other, of the same width. Atomic operations
- * are shown whole while there is one thread. */
-static bool always_both(const struct insn *insn) {
-  const struct access_kind *a = &insn->kinds[0], *b = &insn->kinds[1];
-  return insn->kind_count == 2 && a->store != b->store && a->width == b->width && a->parts == b->parts &&
-         a->runs == b->runs && a->runs >= 2 * ENOUGH_RUNS;
-}
-
+ * does both counts them together. Atomic operations are shown whole while there is one thread. */
 static bool can_count_inline(const struct insn *insn) {
   if ((insn->flags & ML_ENUM_code_flags_ATOMIC) != 0 && !insn->modifies) return false;
   return (insn->kind_count == 1 && !insn->modifies) || always_both(insn);
@@ -77,8 +81,14 @@ static bool can_count_inline(const struct insn *insn) {
 
 static bool is_known_atomic(const struct insn *insn) { return ml_plugin.only != NULL && always_both(insn); }
 #else
-static bool can_count_inline(const struct insn *insn) { return (insn->flags & ML_ENUM_code_flags_ATOMIC) == 0; }
-static bool is_known_atomic(const struct insn *insn) { return (void)insn, false; }
+/* Under several threads an atomic operation is shown once, as a load and a store in one: a call for its page would see
+ * one access. */
+static bool can_count_inline(const struct insn *insn) {
+  if ((insn->flags & ML_ENUM_code_flags_ATOMIC) == 0) return true;
+  return insn->modifies && always_both(insn) && (!ml_settings.pages || ml_plugin.only != NULL);
+}
+
+static bool is_known_atomic(const struct insn *insn) { return always_both(insn); }
 #endif
 
 /* An instruction whose every execution is known: one width in each direction, always the same parts. */
@@ -95,18 +105,22 @@ bool ml_would_improve(const struct insn *insn) {
 
 static void count_inline(struct qemu_plugin_insn *handle, struct insn *insn) {
   unsigned seen = 0;
-#if ML_PLUGIN_API == 1
-  if (insn->kind_count == 2) {
+  if (insn->modifies || (ML_PLUGIN_API == 1 && insn->kind_count == 2)) { /* as many loads as stores: see always_both() */
     struct access_kind *kind = &insn->kinds[0];
     if (!kind->has_inline) {
       kind->inline_place = ml_slot_new(insn->pc, insn->generation, kind->width, kind->parts, 3, insn->flags);
       kind->has_inline = true;
     }
+#if ML_PLUGIN_API == 1
     qemu_plugin_register_vcpu_mem_inline(handle, QEMU_PLUGIN_MEM_RW, QEMU_PLUGIN_INLINE_ADD_U64,
                                          ml_inline_counter(kind->inline_place), 1);
+#else
+    /* Shown once as a load and a store, or one after the other: there is one store either way. */
+    qemu_plugin_register_vcpu_mem_inline_per_vcpu(handle, QEMU_PLUGIN_MEM_W, QEMU_PLUGIN_INLINE_ADD_U64,
+                                                  ml_score(kind->inline_place), 2);
+#endif
     return;
   }
-#endif
   for (unsigned i = 0; i < insn->kind_count; i++) {
     struct access_kind *kind = &insn->kinds[i];
     if (!kind->has_inline) {
@@ -164,6 +178,18 @@ static bool landing_find(uint64_t pc, bool add) {
  * changes itself: such blocks go on counting access by access. */
 #define MAX_INSNS 512
 #define ENOUGH_EXECUTIONS 8
+
+static struct block_info *blocks; /* that are told apart */
+
+void ml_blocks_settle(bool gone) {
+  for (struct block_info *block = blocks, *next; block != NULL; block = next) {
+    for (unsigned i = 0; i < block->count; i++) block->insns[i]->executions += block->executions;
+    block->executions = 0;
+    next = block->next;
+    if (gone) free(block);
+  }
+  if (gone) blocks = NULL;
+}
 
 /* Exactly one run of each kind in every execution; the last one of each thread may not have been looked at yet. */
 static bool always_the_same(const struct insn *insn) {
@@ -352,8 +378,11 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
   }
   struct block_info *block = needs_serial ? malloc(sizeof *block + told_apart_count * sizeof *told_apart) : NULL;
   if (block == NULL) return;
+  block->next = blocks;
+  block->executions = 0;
   block->first = first;
   block->count = told_apart_count;
   memcpy(block->insns, told_apart, told_apart_count * sizeof *told_apart);
+  blocks = block;
   qemu_plugin_register_vcpu_tb_exec_cb(tb, ml_on_block, QEMU_PLUGIN_CB_NO_REGS, block);
 }
