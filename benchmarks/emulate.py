@@ -326,8 +326,7 @@ def table_over_native(measurements: list[Measurement], variants: list[str]) -> l
     return [*lines, row(["**geometric mean**", "", *means])]
 
 
-def table_over_qemu(measurements: list[Measurement]) -> list[str]:
-    modes = list(MEMLENS_MODES)
+def table_over_qemu(measurements: list[Measurement], modes: list[str]) -> list[str]:
     head = ["kernel", "qemu s", *modes, *(f"whole command, {mode.removeprefix('memlens ')} s" for mode in modes)]
     lines = [row(head), row(["---"] + ["---:"] * (len(head) - 1))]
     for m in measurements:
@@ -370,8 +369,9 @@ def render_page(
         lines += ["Time over native:", "", *table_over_native(of_threads, variants), ""]
         if n_threads > 1 and session.peers():
             lines += ["Valgrind runs one thread at a time; qemu runs them in parallel.", ""]
-        if all(m.has(mode) for m in of_threads for mode in MEMLENS_MODES):
-            lines += ["Time over qemu alone in the same rounds:", "", *table_over_qemu(of_threads), ""]
+        modes = [mode for mode in session.modes if all(m.has(mode) for m in of_threads)]
+        if modes:
+            lines += ["Time over qemu alone in the same rounds:", "", *table_over_qemu(of_threads, modes), ""]
     if verdicts:
         lines += [row(["verdict (geometric mean)", "measured", ""]), row(["---", "---", "---"])]
         lines += [row([v.claim, v.measured, "holds" if v.holds else "**fails**"]) for v in verdicts] + [""]

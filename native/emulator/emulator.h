@@ -215,8 +215,8 @@ void ml_vcpu_publish(struct vcpu *vcpu); /* before the thread or the program goe
 struct vcpu *ml_current_vcpu(void);
 uint32_t ml_thread_id(struct vcpu *vcpu);
 
-#define LEAST_LEARNING 200000
-#define LEARNING_OF_BLOCK 2500
+#define LEAST_LEARNING 50000
+#define LEARNING_OF_BLOCK 800
 
 extern struct plugin {
   qemu_plugin_id_t id;
