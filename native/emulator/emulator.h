@@ -96,6 +96,7 @@ struct access_kind {
   bool store, irregular; /* irregular: not every execution makes the same number of parts, all contiguous */
   uint16_t parts;        /* of an execution; 0: not known yet */
   uint32_t runs;         /* executions that showed it */
+  uint32_t settled_runs; /* as of ml_blocks_settle(), to be compared with executions */
   struct ml_slot_counter *direct; /* the counter of the only thread there is, when it is known */
   struct slot_place place;        /* counts parts and merges */
   struct slot_place inline_place; /* counts parts, of which `parts` are one access */

@@ -183,7 +183,11 @@ static struct block_info *blocks; /* that are told apart */
 
 void ml_blocks_settle(bool gone) {
   for (struct block_info *block = blocks, *next; block != NULL; block = next) {
-    for (unsigned i = 0; i < block->count; i++) block->insns[i]->executions += block->executions;
+    for (unsigned i = 0; i < block->count; i++) {
+      struct insn *insn = block->insns[i];
+      insn->executions += block->executions;
+      for (unsigned k = 0; k < 2; k++) insn->kinds[k].settled_runs = insn->kinds[k].runs;
+    }
     block->executions = 0;
     next = block->next;
     if (gone) free(block);
@@ -195,7 +199,7 @@ void ml_blocks_settle(bool gone) {
 static bool always_the_same(const struct insn *insn) {
   const uint64_t threads = ml_plugin.only != NULL ? 1 : (uint64_t)ml_plugin.highest_vcpu + 1;
   for (unsigned i = 0; i < insn->kind_count; i++) {
-    const uint32_t runs = insn->kinds[i].runs;
+    const uint32_t runs = insn->kinds[i].settled_runs;
     if (runs >= UINT32_MAX / 2 || insn->executions < ENOUGH_EXECUTIONS * threads || runs > insn->executions ||
         runs + threads < insn->executions)
       return false;
