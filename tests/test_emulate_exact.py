@@ -247,7 +247,9 @@ def without_vdso(capture: memlens.Capture, functions: dict[str, Accesses]) -> di
     (status,) = capture.table("emulator_status").to_pylist()
     if status["plugin_api"] < 2:
         return functions
-    return {name: sums for name, sums in functions.items() if name not in OF_VDSO and not name.startswith("0x7f")}
+    return {
+        name: sums for name, sums in functions.items() if name not in OF_VDSO and not name.startswith(("0x7e", "0x7f"))
+    }
 
 
 @pytest.mark.parametrize("workload", WHOLE_PROGRAMS)
