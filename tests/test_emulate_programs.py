@@ -87,6 +87,22 @@ def test_a_dynamic_program_of_any_instruction_set_just_works(isa: str, tmp_path:
     assert {row["name"] for row in rows(capture, "processes")} == {"works"}
 
 
+@pytest.mark.parametrize("isa", ISAS)
+def test_code_that_counted_for_one_thread_counts_for_the_next_ones_too(isa: str, tmp_path: Path) -> None:
+    """The first thread runs it long enough to count by itself; then another thread and a forked process run it."""
+    source = WORKS.replace("100000", "1000000").replace("800000", "8000000")
+    program = build(tmp_path, "works", source, compiler=cross_compiler(isa))
+    output = tmp_path / "c.memlens"
+    done = run_memlens("record", "-q", "-o", output, "--emulate=counts", "--", program, timeout=300)
+    assert done.returncode == 7, done.stderr
+    summed: dict[tuple[int, int], int] = {}
+    for row in named(memlens.open(output)):
+        if row["function"] == "sum_all" and row["load_width"] == 8 and row["loads"] > 1:
+            place = (row["process"], row["thread"])
+            summed[place] = summed.get(place, 0) + row["loads"]
+    assert sorted(summed.values()) == [1_000_000] * 3
+
+
 @pytest.mark.parametrize("isa", OTHERS)
 def test_a_static_program_says_what_is_not_seen(isa: str, tmp_path: Path) -> None:
     program = build(tmp_path, "works", WORKS, "-static", compiler=cross_compiler(isa))

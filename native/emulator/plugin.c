@@ -125,14 +125,16 @@ static uint64_t stack_pointer_of_new(void) {
 }
 #endif
 
-/* The emulator throws all code away when the second thread is made, so that it comes anew. This must be known before: newer emulators tell of the
- * thread only when it runs, and code translated until then would still be that of one thread. */
+/* Code that was translated for one thread must be gone before a second one runs: it counts for the first, and not
+ * atomically. The emulator throws it away when the second thread is made, unless the program has mapped shared memory before, as
+ * our own library in it does; and what is asked for here is done at the next system call. So this is called when memory for
+ * a stack is mapped, which is before the thread is made. Newer emulators tell of a thread only when it runs. */
 void ml_several_threads(void) {
-  if (ml_plugin.only != NULL) {
-    ml_blocks_settle(false);
-    ml_windows_several(ml_plugin.only);
-  }
+  if (ml_plugin.only == NULL) return;
+  ml_blocks_settle(false);
+  ml_windows_several(ml_plugin.only);
   ml_plugin.only = NULL;
+  ml_ask_reset();
 }
 
 static void on_vcpu_init(qemu_plugin_id_t id, unsigned index) {

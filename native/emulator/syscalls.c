@@ -195,6 +195,7 @@ void ml_on_syscall(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a
     case MMAP:
       open_call.address = (a4 & (MAP_FIXED | MAP_FIXED_NOREPLACE)) != 0 ? a1 : 0;
       open_call.bytes = a2;
+      if ((a4 & MAP_STACK) != 0) ml_several_threads();
       break;
     case MUNMAP: case MREMAP:
       open_call.address = a1;
