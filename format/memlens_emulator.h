@@ -66,21 +66,26 @@ struct ml_arena_header {
   uint64_t refused;   /* atomic: blocks that found no room */
 };
 
-enum ml_arena_kind { ML_ARENA_SLOTS = 1, ML_ARENA_COUNTERS = 2, ML_ARENA_REGIONS = 3, ML_ARENA_MEMBERS = 4 };
+enum ml_arena_kind { ML_ARENA_SLOTS = 1, ML_ARENA_COUNTERS = 2, ML_ARENA_REGIONS = 3, ML_ARENA_MEMBERS = 4, ML_ARENA_RUNS = 5 };
 
 struct ml_arena_block { /* 64 bytes, then the content */
   uint32_t kind;  /* enum ml_arena_kind, 0 = not filled in yet */
-  uint32_t bytes; /* with this header, a multiple of 4096 */
+  uint32_t bytes; /* with this header: ML_BLOCK_BYTES, of runs ML_RUNS_BYTES */
   uint32_t pid;
-  uint32_t thread;  /* counters: kernel thread id, 0 = several that have ended */
+  uint32_t thread;  /* counters and runs: kernel thread id, 0 = several that have ended */
   uint64_t born_ns; /* of the process's tables: tells processes of one pid apart */
-  uint32_t region;  /* counters: number of the region in this process, 0 = outside any */
+  uint32_t region;  /* counters and runs: number of the region in this process, 0 = outside any */
   uint32_t first;   /* slots and counters: number of the first slot in it */
   uint32_t used;    /* slots and members: filled in; regions: bytes of text */
   uint32_t reserved[7];
 };
 
-#define ML_SLOTS_OF_BLOCK 254 /* slots and counters are 32 bytes: a block has 8192 */
+#define ML_BLOCK_BYTES 8192
+#define ML_SLOTS_OF_BLOCK 254 /* slots and counters are 32 bytes */
+
+/* Executions of blocks of code that call to count them: 64-bit numbers, one for each such block. */
+#define ML_RUNS_BYTES 524288
+#define ML_RUNS ((ML_RUNS_BYTES - 64) / 8)
 
 /* A slot is one (instruction, direction, width): what one counter counts. */
 struct ml_count_slot {
@@ -92,7 +97,7 @@ struct ml_count_slot {
   uint16_t store;      /* 0 load, 1 store, 2 unseen: `parts` of the counter are executions; 3 as many loads as stores;
                         * 4 a block: `parts` of the counter are executions, each of `parts` accesses */
   uint16_t flags;      /* enum ml_code_flags */
-  uint32_t reserved;
+  uint32_t run;        /* of a block: 1 + its place among the runs, which add to its counter; 0: none */
 };
 
 /* Every execution of a block adds `parts` to another slot. `used` of the arena's block counts these. */

@@ -78,6 +78,18 @@ void ml_on_single_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t addr
   begin_access(vcpu, insn, kind, address);
 }
 
+/* The same when only counts are wanted. */
+void ml_on_counted_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data) {
+  const struct vcpu *vcpu = ml_vcpus[cpu];
+  ml_counter(vcpu->base, kind_of(data, info)->place)->parts[is_stack(vcpu, address)]++;
+}
+
+/* The same for instructions that do one kind of access: as good as inline. */
+void ml_on_run_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *run) {
+  (void)info, (void)address;
+  ++*(uint64_t *)((unsigned char *)ml_runs[cpu] + (uintptr_t)run);
+}
+
 /* The same while there is one thread and no region. */
 void ml_on_only_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data) {
   struct insn *insn = data;
@@ -203,6 +215,21 @@ void ml_on_atomic_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t addr
     take_part(vcpu, insn, load != NULL ? load : kind_new(insn, made_up, false, width), address);
   }
   take_part(vcpu, insn, kind_slow(insn, info), address);
+  if (store && !insn->multipart) vcpu->loaded_insn = NULL;
+}
+
+/* The same once it is known and only counts are wanted: a store stands for both, unless its load was shown. */
+void ml_on_quick_atomic(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data) {
+  struct insn *insn = data;
+  struct vcpu *vcpu = ml_vcpus[cpu];
+  if (ML_LIKELY(info == insn->kinds[1].info && vcpu->loaded_insn != insn)) {
+    const unsigned stack = is_stack(vcpu, address);
+    ml_counter(vcpu->base, insn->kinds[0].place)->parts[stack]++;
+    ml_counter(vcpu->base, insn->kinds[1].place)->parts[stack]++;
+    return;
+  }
+  if (!qemu_plugin_mem_is_store(info)) vcpu->serial++; /* executions of its block are not told apart */
+  ml_on_atomic_access(cpu, info, address, data);
 }
 
 void ml_on_block(unsigned cpu, void *data) {
@@ -214,7 +241,11 @@ void ml_on_block(unsigned cpu, void *data) {
   else __atomic_fetch_add(&block->executions, 1, __ATOMIC_RELAXED);
 }
 
-void ml_on_whole_block(unsigned cpu, void *data) {
+/* A block is executed that counts whole: the hottest call of all under several threads, three instructions long. */
+void ml_on_run(unsigned cpu, void *run) { ++*(uint64_t *)((unsigned char *)ml_runs[cpu] + (uintptr_t)run); }
+
+/* The same for blocks that came too late for a place among the runs. */
+void ml_on_run_of_slot(unsigned cpu, void *data) {
   const struct block_count *block = data;
   ml_counter(ml_vcpus[cpu]->base, block->place)->parts[0]++;
 }
@@ -244,5 +275,6 @@ void ml_switch_region(struct vcpu *vcpu, uint32_t region) {
   }
   if (vcpu->bases[region] == NULL) vcpu->bases[region] = ml_base_new(vcpu->thread, region);
   vcpu->base = vcpu->bases[region];
+  if (vcpu->index < MAX_VCPUS) ml_runs[vcpu->index] = vcpu->base->runs;
   vcpu->region = region;
 }

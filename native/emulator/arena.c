@@ -8,7 +8,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define BLOCK_BYTES 8192
 #define EXTENT_BYTES (UINT64_C(1) << 20)
 #define MAX_EXTENTS 65536
 
@@ -17,7 +16,7 @@ static struct {
   uint64_t token[2];
   struct ml_arena_header *header;
   unsigned char **extents;
-  uint32_t extent_count, next_block;
+  uint32_t extent_count, next_byte;
 } arena;
 
 void ml_arena_set(const char *path, const uint64_t token[2]) {
@@ -79,18 +78,18 @@ static unsigned char *extent_new(void *where) {
 
 /* NULL only when memory is exhausted. Call with the plugin's lock held. */
 struct ml_arena_block *ml_arena_block_new(enum ml_arena_kind kind, uint32_t thread, uint32_t region, uint32_t first) {
-  const uint32_t blocks = EXTENT_BYTES / BLOCK_BYTES;
+  const uint32_t bytes = kind == ML_ARENA_RUNS ? ML_RUNS_BYTES : ML_BLOCK_BYTES;
   if (arena.extents == NULL) return NULL;
-  if (arena.extent_count == 0 || arena.next_block == blocks) {
+  if (arena.extent_count == 0 || arena.next_byte + bytes > EXTENT_BYTES) {
     if (arena.extent_count == MAX_EXTENTS) return NULL;
     unsigned char *extent = extent_new(NULL);
     if (extent == NULL) return NULL;
     arena.extents[arena.extent_count++] = extent;
-    arena.next_block = 0;
+    arena.next_byte = 0;
   }
-  struct ml_arena_block *block =
-      (void *)(arena.extents[arena.extent_count - 1] + (uint64_t)arena.next_block++ * BLOCK_BYTES);
-  block->bytes = BLOCK_BYTES;
+  struct ml_arena_block *block = (void *)(arena.extents[arena.extent_count - 1] + arena.next_byte);
+  arena.next_byte += bytes;
+  block->bytes = bytes;
   block->pid = (uint32_t)getpid();
   block->thread = thread;
   block->born_ns = ml_plugin.born_ns;
@@ -100,23 +99,32 @@ struct ml_arena_block *ml_arena_block_new(enum ml_arena_kind kind, uint32_t thre
   return block;
 }
 
+static size_t kept_bytes(const struct ml_arena_block *block) {
+  return block->kind == ML_ARENA_COUNTERS || block->kind == ML_ARENA_RUNS ? sizeof *block : block->bytes;
+}
+
 /* In a child: the same blocks at the same addresses, tables as they were, counters at zero. */
 void ml_arena_after_fork(void) {
   static unsigned char copy[EXTENT_BYTES];
   const uint32_t pid = (uint32_t)getpid();
   const uint64_t now = ml_now_ns();
   for (uint32_t i = 0; i < arena.extent_count; i++) {
-    memcpy(copy, arena.extents[i], EXTENT_BYTES);
+    uint64_t end = 0; /* of the blocks */
+    for (uint32_t bytes; end + sizeof(struct ml_arena_block) <= EXTENT_BYTES; end += bytes) {
+      const struct ml_arena_block *block = (void *)(arena.extents[i] + end);
+      bytes = block->bytes;
+      if (bytes == 0) break;
+      memcpy(copy + end, block, kept_bytes(block));
+    }
     if (extent_new(arena.extents[i]) == NULL) continue;
-    for (uint64_t at = 0; at < EXTENT_BYTES; at += BLOCK_BYTES) {
+    for (uint64_t at = 0; at < end;) {
       struct ml_arena_block *block = (void *)(copy + at);
-      if (block->kind == 0) continue;
       block->pid = pid;
       block->born_ns = ml_plugin.born_ns;
       if (block->kind == ML_ARENA_SLOTS)
         for (uint32_t k = 0; k < block->used; k++) ((struct ml_count_slot *)(block + 1))[k].first_ns = now;
-      const size_t keep = block->kind == ML_ARENA_COUNTERS ? sizeof *block : BLOCK_BYTES;
-      memcpy(arena.extents[i] + at, block, keep);
+      memcpy(arena.extents[i] + at, block, kept_bytes(block));
+      at += block->bytes;
     }
   }
 }

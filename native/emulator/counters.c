@@ -43,6 +43,7 @@ struct slot_place ml_slot_new(uint64_t pc, uint32_t generation, unsigned width, 
     slot->parts = (uint16_t)parts;
     slot->store = (uint16_t)store;
     slot->flags = (uint16_t)flags;
+    slot->run = 0;
     __atomic_store_n(&block->used, within + 1, __ATOMIC_RELEASE);
   }
   pthread_mutex_unlock(&ml_plugin.lock);
@@ -51,6 +52,17 @@ struct slot_place ml_slot_new(uint64_t pc, uint32_t generation, unsigned width, 
 
 static uint32_t number_of(struct slot_place place) {
   return place.block * ML_SLOTS_OF_BLOCK + place.offset / (uint32_t)sizeof(struct ml_slot_counter);
+}
+
+/* Gives a block's slot a place among the runs: its offset in bytes; UINT32_MAX: there is none left. */
+uint32_t ml_run_new(struct slot_place place) {
+  static uint32_t count;
+  pthread_mutex_lock(&ml_plugin.lock);
+  struct ml_arena_block *block = slots.blocks[place.block];
+  const uint32_t number = block != NULL && count < ML_RUNS ? count++ : UINT32_MAX;
+  if (number != UINT32_MAX) slot_entries(block)[place.offset / sizeof(struct ml_slot_counter)].run = number + 1;
+  pthread_mutex_unlock(&ml_plugin.lock);
+  return number != UINT32_MAX ? number * (uint32_t)sizeof(uint64_t) : UINT32_MAX;
 }
 
 /* Says that each execution of a block makes `parts` of a slot. */
@@ -80,11 +92,17 @@ struct ml_slot_counter *ml_counter_slow(struct base *base, struct slot_place pla
 }
 
 struct base *ml_base_new(uint32_t thread, uint32_t region) {
+  static uint64_t nowhere[ML_RUNS];
+  static struct base emergency = {.runs = nowhere};
   struct base *base = calloc(1, sizeof *base);
-  static struct base emergency;
   if (base == NULL) return &emergency;
   base->thread = thread;
   base->region = region;
+  pthread_mutex_lock(&ml_plugin.lock);
+  struct ml_arena_block *runs = ml_arena_block_new(ML_ARENA_RUNS, thread, region, 0);
+  pthread_mutex_unlock(&ml_plugin.lock);
+  base->runs = runs != NULL ? (uint64_t *)(runs + 1) : nowhere;
+  base->has_runs = runs != NULL;
   return base;
 }
 
@@ -94,6 +112,7 @@ void ml_base_set_thread(struct base *base, uint32_t thread) {
   base->thread = thread;
   for (uint32_t i = 0; i < MAX_BLOCKS && i * ML_SLOTS_OF_BLOCK <= slots.count; i++)
     if (base->blocks[i] != NULL) ((struct ml_arena_block *)base->blocks[i] - 1)->thread = thread;
+  if (base->has_runs) ((struct ml_arena_block *)base->runs - 1)->thread = thread;
   pthread_mutex_unlock(&ml_plugin.lock);
 }
 
@@ -101,6 +120,7 @@ void ml_base_set_thread(struct base *base, uint32_t thread) {
 void ml_base_drop(struct base *base) {
   for (uint32_t i = 0; i < MAX_BLOCKS && i * ML_SLOTS_OF_BLOCK <= slots.count; i++)
     if (base->blocks[i] != NULL) ((struct ml_arena_block *)base->blocks[i] - 1)->kind = 0;
+  if (base->has_runs) ((struct ml_arena_block *)base->runs - 1)->kind = 0;
 }
 
 uint32_t ml_region_number(const char *name, size_t bytes) {
@@ -203,10 +223,13 @@ static uint64_t accesses_in(const struct base *base) {
   uint64_t sum = 0;
   for (uint32_t i = 0; i < MAX_BLOCKS && i * ML_SLOTS_OF_BLOCK <= slots.count; i++) {
     const struct ml_slot_counter *counters = base->blocks[i];
-    if (counters == NULL || slots.blocks[i] == NULL) continue;
+    if (slots.blocks[i] == NULL) continue;
     const struct ml_count_slot *entries = slot_entries(slots.blocks[i]);
-    for (uint32_t k = 0; k < slots.blocks[i]->used; k++)
-      sum += accesses_of_slot(&entries[k], counters[k].parts[0] + counters[k].parts[1], counters[k].merged[0] + counters[k].merged[1]);
+    for (uint32_t k = 0; k < slots.blocks[i]->used; k++) {
+      if (counters != NULL)
+        sum += accesses_of_slot(&entries[k], counters[k].parts[0] + counters[k].parts[1], counters[k].merged[0] + counters[k].merged[1]);
+      if (base->has_runs && entries[k].run != 0) sum += base->runs[entries[k].run - 1] * entries[k].parts;
+    }
   }
   return sum;
 }

@@ -46,6 +46,8 @@ extern struct settings ml_settings;
 /* The counters of one thread in one region, by block of slots. */
 struct base {
   uint32_t thread, region;
+  bool has_runs;
+  uint64_t *runs; /* executions of blocks, never NULL */
   struct ml_slot_counter *blocks[MAX_BLOCKS]; /* of the first counter in a block; NULL: none yet */
 };
 
@@ -63,6 +65,7 @@ struct slot_place {
 };
 struct slot_place ml_slot_new(uint64_t pc, uint32_t generation, unsigned width, unsigned parts, unsigned store,
                               unsigned flags);
+uint32_t ml_run_new(struct slot_place block);
 void ml_member_new(struct slot_place block, struct slot_place slot, unsigned parts);
 struct ml_slot_counter *ml_counter_slow(struct base *base, struct slot_place place);
 static inline struct ml_slot_counter *ml_counter(struct base *base, struct slot_place place) {
@@ -114,10 +117,12 @@ struct insn {
   bool multipart; /* the end of an execution must be told */
   bool separate;  /* a repeated instruction: each part is an access */
   bool modifies, conditional; /* atomic: a load and a store; a store that may not happen */
+  bool leaves;    /* under several threads the emulator may leave the block here, run it alone, and go on in another block */
+  bool judged;    /* whether its executions are all the same was known when it was translated */
   bool alone;     /* in a block whose executions are not told apart: its accesses are never merged */
   uint32_t runs;  /* of the block that begins with it */
   uint64_t executions; /* while its blocks were told apart: what they counted, as of ml_blocks_settle() */
-  struct block_count *block; /* of the block that begins with it, as it was last counted whole */
+  struct block_count *blocks; /* whose first member it is */
   const char *unseen_name;     /* makes accesses that the emulator does not show */
   struct slot_place unseen_place;
   struct access_kind kinds[2]; /* nearly always enough */
@@ -132,9 +137,12 @@ struct block_info {
   unsigned count;
   struct insn *insns[];
 };
-/* A block that counts its executions instead of its accesses. */
+/* A block, or a part of one, that counts its executions instead of these instructions' accesses. */
 struct block_count {
+  struct block_count *next; /* that begins with the same instruction */
   struct slot_place place;
+  uint32_t run; /* where calls count it; UINT32_MAX: in its slot */
+  bool run_asked;
   unsigned count;
   struct insn *insns[];
 };
@@ -212,6 +220,7 @@ struct vcpu {
 };
 #define MAX_VCPUS 131072 /* qemu numbers them by threads alive; a kernel has at most 32768 by default */
 extern struct vcpu *ml_vcpus[MAX_VCPUS];
+extern uint64_t *ml_runs[MAX_VCPUS]; /* those of each one's counters in use */
 void ml_vcpu_publish(struct vcpu *vcpu); /* before the thread or the program goes */
 struct vcpu *ml_current_vcpu(void);
 uint32_t ml_thread_id(struct vcpu *vcpu);
@@ -251,14 +260,18 @@ uint64_t ml_now_ns(void);
 /* ---- accesses (accesses.c) ------------------------------------------------------------------------------------- */
 void ml_on_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_single_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
+void ml_on_counted_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
+void ml_on_run_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *run);
 void ml_on_only_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_own_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *unused);
 void ml_on_atomic_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
+void ml_on_quick_atomic(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_page_load(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_page_store(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_page_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_block(unsigned cpu, void *block);
-void ml_on_whole_block(unsigned cpu, void *block_count);
+void ml_on_run(unsigned cpu, void *run);
+void ml_on_run_of_slot(unsigned cpu, void *block_count);
 void ml_on_unseen(unsigned cpu, void *insn);
 void ml_accesses_after_fork(void);
 void ml_switch_region(struct vcpu *vcpu, uint32_t region);
@@ -340,6 +353,7 @@ struct insn_facts {
   enum insn_role role;
   const char *unseen; /* its name */
   bool atomic, modifies, conditional; /* see struct insn */
+  bool leaves; /* likewise */
   bool repeated;
 };
 struct insn_facts ml_decode(const unsigned char *bytes, size_t size);

@@ -105,6 +105,7 @@ static struct insn_facts ppc64(uint32_t w) {
                                    extended == 150 || extended == 214 || extended == 276 || extended == 182);
   facts.conditional = primary == 31 && link && (extended == 150 || extended == 214 || extended == 694 ||
                                                 extended == 726 || extended == 182);
+  facts.leaves = primary == 56 || (primary == 62 && (w & 3) == 2); /* lq, stq */
   return facts;
 }
 

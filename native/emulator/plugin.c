@@ -14,6 +14,7 @@ __attribute__((visibility("default"))) int qemu_plugin_version = ML_PLUGIN_API;
 struct settings ml_settings = {.wait = true};
 struct plugin ml_plugin = {.lock = PTHREAD_MUTEX_INITIALIZER, .learning_limit = LEAST_LEARNING};
 struct vcpu *ml_vcpus[MAX_VCPUS];
+uint64_t *ml_runs[MAX_VCPUS];
 
 /* ---- settings ----------------------------------------------------------------------------------------------- */
 static void set(const char *field) {

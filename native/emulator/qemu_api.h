@@ -74,6 +74,8 @@ void qemu_plugin_register_vcpu_mem_inline(struct qemu_plugin_insn *insn, enum qe
                                           enum qemu_plugin_op op, void *ptr, uint64_t imm);
 void qemu_plugin_register_vcpu_tb_exec_inline(struct qemu_plugin_tb *tb, enum qemu_plugin_op op, void *ptr,
                                               uint64_t imm);
+void qemu_plugin_register_vcpu_insn_exec_inline(struct qemu_plugin_insn *insn, enum qemu_plugin_op op, void *ptr,
+                                                uint64_t imm);
 #else
 struct qemu_plugin_scoreboard;
 typedef struct {
@@ -98,6 +100,8 @@ uint8_t *g_byte_array_free(struct qemu_glib_array *array, int free_data);
 char *g_array_free(struct qemu_glib_array *array, int free_data);
 void qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(struct qemu_plugin_tb *tb, enum qemu_plugin_op op,
                                                        qemu_plugin_u64 entry, uint64_t imm);
+void qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(struct qemu_plugin_insn *insn, enum qemu_plugin_op op,
+                                                         qemu_plugin_u64 entry, uint64_t imm);
 void qemu_plugin_register_vcpu_mem_inline_per_vcpu(struct qemu_plugin_insn *insn, enum qemu_plugin_mem_rw rw,
                                                    enum qemu_plugin_op op, qemu_plugin_u64 entry, uint64_t imm);
 #endif

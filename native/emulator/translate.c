@@ -45,6 +45,7 @@ static struct insn *insn_at(uint64_t pc, const unsigned char *bytes, size_t size
   insn->modifies = facts->modifies;
   insn->conditional = facts->conditional;
   insn->separate = facts->repeated;
+  insn->leaves = facts->atomic || facts->leaves;
   if (newest != NULL) ml_plugin.modified++;
   insn->next = *bucket(pc);
   *bucket(pc) = insn;
@@ -70,22 +71,22 @@ static bool always_both(const struct insn *insn) {
          a->runs + unsettled >= b->runs && b->runs + unsettled >= a->runs && a->runs >= 2 * ENOUGH_RUNS * (1 + unsettled);
 }
 
+/* An atomic operation may be shown once, as a load and a store in one, or as one after the other: under several threads,
+ * and from when the program maps shared memory, as our library in it does. A call for its page would see one access. */
 #if ML_PLUGIN_API == 1
 /* One thread only: an inline addition has one address and is not atomic. Directions cannot be told apart: qemu 7.2
- * runs what was asked for loads on stores too, and not on loads (op_rw of its plugin-gen.c). So an instruction that
- * does both counts them together. Atomic operations are shown whole while there is one thread. */
+ * runs what was asked for loads on stores, and not on loads (op_rw of its plugin-gen.c). So an instruction that
+ * does both counts them together. */
 static bool can_count_inline(const struct insn *insn) {
-  if ((insn->flags & ML_ENUM_code_flags_ATOMIC) != 0 && !insn->modifies) return false;
+  if ((insn->flags & ML_ENUM_code_flags_ATOMIC) != 0 && (!insn->modifies || ml_settings.pages)) return false;
   return (insn->kind_count == 1 && !insn->modifies) || always_both(insn);
 }
 
 static bool is_known_atomic(const struct insn *insn) { return ml_plugin.only != NULL && always_both(insn); }
 #else
-/* Under several threads an atomic operation is shown once, as a load and a store in one: a call for its page would see
- * one access. */
 static bool can_count_inline(const struct insn *insn) {
   if ((insn->flags & ML_ENUM_code_flags_ATOMIC) == 0) return true;
-  return insn->modifies && always_both(insn) && (!ml_settings.pages || ml_plugin.only != NULL);
+  return insn->modifies && always_both(insn) && !ml_settings.pages;
 }
 
 static bool is_known_atomic(const struct insn *insn) { return always_both(insn); }
@@ -98,9 +99,16 @@ static bool is_learned(const struct insn *insn) {
   return insn->kind_count == 1 || insn->kinds[0].store != insn->kinds[1].store;
 }
 
+/* An atomic operation of one part each way, which is counted at its store: under several threads that is all that is shown. */
+static bool is_quick_atomic(const struct insn *insn) {
+  return insn->modifies && !insn->conditional && ml_only_counts() && all_learned(insn) && always_both(insn) &&
+         insn->kinds[1].store && insn->kinds[1].parts == 1;
+}
+
 /* Would it be translated to something faster now? */
 bool ml_would_improve(const struct insn *insn) {
-  return is_learned(insn) && (!insn->multipart || (ml_counts_inline() && can_count_inline(insn)));
+  if (!is_learned(insn)) return is_quick_atomic(insn);
+  return !insn->multipart || (ml_counts_inline() ? can_count_inline(insn) : ml_only_counts() && !insn->judged);
 }
 
 static void count_inline(struct qemu_plugin_insn *handle, struct insn *insn) {
@@ -112,8 +120,9 @@ static void count_inline(struct qemu_plugin_insn *handle, struct insn *insn) {
       kind->has_inline = true;
     }
 #if ML_PLUGIN_API == 1
-    qemu_plugin_register_vcpu_mem_inline(handle, QEMU_PLUGIN_MEM_RW, QEMU_PLUGIN_INLINE_ADD_U64,
-                                         ml_inline_counter(kind->inline_place), 1);
+    /* Once either way: at the load, with qemu 7.2 at the store (see above), or at what is both. */
+    qemu_plugin_register_vcpu_mem_inline(handle, QEMU_PLUGIN_MEM_R, QEMU_PLUGIN_INLINE_ADD_U64,
+                                         ml_inline_counter(kind->inline_place), 2);
 #else
     /* Shown once as a load and a store, or one after the other: there is one store either way. */
     qemu_plugin_register_vcpu_mem_inline_per_vcpu(handle, QEMU_PLUGIN_MEM_W, QEMU_PLUGIN_INLINE_ADD_U64,
@@ -173,9 +182,9 @@ static bool landing_find(uint64_t pc, bool add) {
 }
 
 /* ---- blocks that count whole ------------------------------------------------------------------------------------
- * Where every instruction's accesses are known, one counter of executions is enough. A block is only left in the
- * middle by a fault, which ends a program that has no handler for it, by atomics under several threads, and by code that
- * changes itself: such blocks go on counting access by access. */
+ * Where an instruction's accesses are known, the executions of its block are enough to count them. A block is only left
+ * in the middle by a fault, which ends a program that has no handler for it, by code that changes itself, and by atomics
+ * and the like under several threads (`leaves`): behind one, executions are counted anew. */
 #define MAX_INSNS 512
 #define ENOUGH_EXECUTIONS 8
 
@@ -196,23 +205,25 @@ void ml_blocks_settle(bool gone) {
 }
 
 /* Exactly one run of each kind in every execution; the last one of each thread may not have been looked at yet. */
-static bool always_the_same(const struct insn *insn) {
+static bool always_the_same(struct insn *insn) {
   const uint64_t threads = ml_plugin.only != NULL ? 1 : (uint64_t)ml_plugin.highest_vcpu + 1;
+  if (insn->executions < ENOUGH_EXECUTIONS * threads) return false;
+  insn->judged = true;
   for (unsigned i = 0; i < insn->kind_count; i++) {
     const uint32_t runs = insn->kinds[i].settled_runs;
-    if (runs >= UINT32_MAX / 2 || insn->executions < ENOUGH_EXECUTIONS * threads || runs > insn->executions ||
-        runs + threads < insn->executions)
-      return false;
+    if (runs >= UINT32_MAX / 2 || runs > insn->executions || runs + threads < insn->executions) return false;
   }
   return true;
 }
 
-static struct block_count *block_count_of(struct insn *first, struct insn *const *insns, unsigned count) {
-  struct block_count *block = first->block;
-  if (block != NULL && block->count == count && memcmp(block->insns, insns, count * sizeof *insns) == 0) return block;
-  block = malloc(sizeof *block + count * sizeof *insns);
+static struct block_count *block_count_of(struct insn *const *insns, unsigned count) {
+  struct insn *first = insns[0];
+  for (struct block_count *known = first->blocks; known != NULL; known = known->next)
+    if (known->count == count && memcmp(known->insns, insns, count * sizeof *insns) == 0) return known;
+  struct block_count *block = malloc(sizeof *block + count * sizeof *insns);
   if (block == NULL) return NULL;
   block->count = count;
+  block->run_asked = false;
   memcpy(block->insns, insns, count * sizeof *insns);
   unsigned accesses = 0;
   for (unsigned i = 0; i < count; i++) accesses += insns[i]->kind_count;
@@ -227,8 +238,16 @@ static struct block_count *block_count_of(struct insn *first, struct insn *const
       }
       ml_member_new(block->place, kind->member_place, kind->parts);
     }
-  first->block = block;
+  block->next = first->blocks;
+  first->blocks = block;
   return block;
+}
+
+/* Has it a place where calls count it quickly? It gets one if there is one left. */
+static bool has_run(struct block_count *block) {
+  if (!block->run_asked) block->run = ml_run_new(block->place);
+  block->run_asked = true;
+  return block->run != UINT32_MAX;
 }
 
 /* An instruction of the block being translated. */
@@ -237,6 +256,7 @@ struct translated {
   struct insn *insn; /* NULL: our own library's */
   struct insn_facts facts;
   uint64_t next_pc;
+  bool member; /* counted with the executions of its block */
 };
 
 static void look_up(struct translated *one, struct qemu_plugin_insn *handle) {
@@ -252,23 +272,59 @@ static void look_up(struct translated *one, struct qemu_plugin_insn *handle) {
   one->insn = insn_at(pc, copy, size, place.anonymous, &one->facts);
 }
 
-/* May the block count its executions only? */
-static struct block_count *counts_whole(const struct translated *all, size_t count, bool known_block, bool inline_now) {
-  struct insn *members[MAX_INSNS];
-  unsigned member_count = 0, accesses = 0;
-  if (!known_block || ml_plugin.handles_faults) return NULL;
-  for (size_t i = 0; i < count; i++) {
-    struct insn *insn = all[i].insn;
-    if (insn == NULL || (insn->flags & (ML_ENUM_code_flags_ATOMIC | ML_ENUM_code_flags_ANONYMOUS)) != 0 || insn->separate ||
-        all[i].facts.role == ROLE_UNSEEN)
-      return NULL;
-    if (ml_settings.functions[0] != 0 && ml_function_region(insn->pc) != 0) return NULL; /* a region begins in it */
-    if (insn->kind_count == 0) continue;
-    if (!is_learned(insn) || (inline_now && !can_count_inline(insn)) || !always_the_same(insn)) return NULL;
-    members[member_count++] = insn;
-    accesses += insn->kind_count;
+static bool is_member(const struct translated *one, bool inline_now) {
+  struct insn *insn = one->insn;
+  if (insn->leaves || insn->separate || one->facts.role == ROLE_UNSEEN) return false;
+  if (insn->kind_count == 0 || !is_learned(insn) || (inline_now && !can_count_inline(insn))) return false;
+  return always_the_same(insn);
+}
+
+static void count_executions(struct qemu_plugin_tb *tb, struct qemu_plugin_insn *handle, struct block_count *block,
+                             bool inline_now) {
+  if (!inline_now) {
+    const bool among_runs = has_run(block);
+    const qemu_plugin_vcpu_udata_cb_t callback = among_runs ? ml_on_run : ml_on_run_of_slot;
+    void *data = among_runs ? (void *)(uintptr_t)block->run : block;
+    if (handle == NULL) qemu_plugin_register_vcpu_tb_exec_cb(tb, callback, QEMU_PLUGIN_CB_NO_REGS, data);
+    else qemu_plugin_register_vcpu_insn_exec_cb(handle, callback, QEMU_PLUGIN_CB_NO_REGS, data);
+    return;
   }
-  return accesses >= 2 ? block_count_of(all[0].insn, members, member_count) : NULL;
+#if ML_PLUGIN_API == 1
+  uint64_t *counter = ml_inline_counter(block->place);
+  if (handle == NULL) qemu_plugin_register_vcpu_tb_exec_inline(tb, QEMU_PLUGIN_INLINE_ADD_U64, counter, 1);
+  else qemu_plugin_register_vcpu_insn_exec_inline(handle, QEMU_PLUGIN_INLINE_ADD_U64, counter, 1);
+#else
+  const qemu_plugin_u64 score = ml_score(block->place);
+  if (handle == NULL) qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(tb, QEMU_PLUGIN_INLINE_ADD_U64, score, 1);
+  else qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(handle, QEMU_PLUGIN_INLINE_ADD_U64, score, 1);
+#endif
+}
+
+/* Finds the members of a block and has its executions counted for them: from its beginning, and from behind each one that may leave it. */
+static void count_whole(struct qemu_plugin_tb *tb, struct translated *all, size_t count, bool inline_now) {
+  if (ml_plugin.handles_faults) return;
+  for (size_t i = 0; i < count; i++) {
+    if (all[i].insn == NULL || (all[i].insn->flags & ML_ENUM_code_flags_ANONYMOUS) != 0) return;
+    if (ml_settings.functions[0] != 0 && ml_function_region(all[i].insn->pc) != 0) return; /* a region begins in it */
+  }
+  for (size_t begin = 0, end; begin < count; begin = end) {
+    struct insn *members[MAX_INSNS];
+    unsigned member_count = 0, accesses = 0;
+    size_t first = begin;
+    for (end = begin; end < count; end++) {
+      if (end > begin && all[end - 1].insn->leaves) break;
+      if (!is_member(&all[end], inline_now)) continue;
+      if (member_count == 0) first = end;
+      members[member_count++] = all[end].insn;
+      accesses += all[end].insn->kind_count;
+    }
+    if (accesses < (inline_now ? 2 : 1)) continue; /* an inline addition at the access is as good */
+    struct block_count *block = block_count_of(members, member_count);
+    if (block == NULL) continue;
+    count_executions(tb, begin == 0 ? NULL : all[first].handle, block, inline_now);
+    for (size_t i = begin, k = 0; i < end && k < member_count; i++)
+      if (all[i].insn == members[k]) all[i].member = true, k++;
+  }
 }
 
 /* Not one for each direction: see always_both(). */
@@ -324,15 +380,7 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
   /* Where code cannot count inline (several threads, regions that change often), a call for each execution is still
    * cheaper than one for each access. */
   const bool may_be_whole = n_insns <= MAX_INSNS && (inline_now || ml_only_counts());
-  struct block_count *whole = may_be_whole ? counts_whole(all, count, known_block, inline_now) : NULL;
-  if (whole != NULL && !inline_now)
-    qemu_plugin_register_vcpu_tb_exec_cb(tb, ml_on_whole_block, QEMU_PLUGIN_CB_NO_REGS, whole);
-  else if (whole != NULL)
-#if ML_PLUGIN_API == 1
-    qemu_plugin_register_vcpu_tb_exec_inline(tb, QEMU_PLUGIN_INLINE_ADD_U64, ml_inline_counter(whole->place), 1);
-#else
-    qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(tb, QEMU_PLUGIN_INLINE_ADD_U64, ml_score(whole->place), 1);
-#endif
+  if (may_be_whole && known_block) count_whole(tb, all, count, inline_now);
   struct insn *told_apart[MAX_INSNS];
   unsigned told_apart_count = 0;
   bool needs_serial = false;
@@ -356,20 +404,30 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
                                                (void *)(uintptr_t)region);
     }
     const bool learned = is_learned(insn), counts_inline = learned && inline_now && can_count_inline(insn);
-    if ((insn->modifies && !counts_inline) || insn->conditional) {
+    if (all[i].member) {
+      /* counted with its block */
+      if (pages) qemu_plugin_register_vcpu_mem_cb(handle, page_callback(insn), QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
+    } else if (!counts_inline && is_quick_atomic(insn)) {
+      qemu_plugin_register_vcpu_mem_cb(handle, ml_on_quick_atomic, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
+    } else if ((insn->modifies && !counts_inline) || insn->conditional) {
       qemu_plugin_register_vcpu_mem_cb(handle, ml_on_atomic_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
       needs_serial = true;
-    } else if (whole != NULL && !inline_now && insn->kind_count > 0) {
-      /* counted with its block */
     } else if (counts_inline) {
-      if (whole == NULL) count_inline(handle, insn);
+      count_inline(handle, insn);
       if (pages) qemu_plugin_register_vcpu_mem_cb(handle, page_callback(insn), QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
     } else if (learned && !insn->multipart) {
       const bool only = ml_plugin.only != NULL && ml_plugin.region_changes == 0 && !ml_settings.pages;
       for (unsigned k = 0; only && k < insn->kind_count; k++)
         insn->kinds[k].direct = ml_counter(ml_plugin.only->base, insn->kinds[k].place);
-      qemu_plugin_register_vcpu_mem_cb(handle, only ? ml_on_only_access : ml_on_single_access, QEMU_PLUGIN_CB_NO_REGS,
-                                       QEMU_PLUGIN_MEM_RW, insn);
+      const bool one_kind = ml_only_counts() && insn->kind_count == 1 && !insn->leaves;
+      struct block_count *block = one_kind ? block_count_of(&insn, 1) : NULL;
+      qemu_plugin_vcpu_mem_cb_t callback = ml_only_counts() ? ml_on_counted_access : only ? ml_on_only_access : ml_on_single_access;
+      void *data = insn;
+      if (block != NULL && has_run(block)) {
+        callback = ml_on_run_access;
+        data = (void *)(uintptr_t)block->run;
+      }
+      qemu_plugin_register_vcpu_mem_cb(handle, callback, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, data);
     } else {
       /* In a block that has run, an instruction without accesses has none, nearly always: it need not be told when
        * its executions end, and if it makes accesses after all they are not merged. */

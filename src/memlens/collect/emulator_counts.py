@@ -12,7 +12,7 @@ from ..capture.layouts import Packer, enum_value, layouts
 from ..capture.writer import CaptureWriter
 
 BLOCK_BYTES = 8192
-KIND_SLOTS, KIND_COUNTERS, KIND_REGIONS, KIND_MEMBERS = 1, 2, 3, 4
+KIND_SLOTS, KIND_COUNTERS, KIND_REGIONS, KIND_MEMBERS, KIND_RUNS = 1, 2, 3, 4, 5
 BLOCK = np.dtype(
     [
         ("kind", "<u4"), ("bytes", "<u4"), ("pid", "<u4"), ("thread", "<u4"), ("born_ns", "<u8"), ("region", "<u4"),
@@ -22,7 +22,7 @@ BLOCK = np.dtype(
 SLOT = np.dtype(
     [
         ("pc", "<u8"), ("first_ns", "<u8"), ("generation", "<u4"), ("width", "<u2"), ("parts", "<u2"), ("store", "<u2"),
-        ("flags", "<u2"), ("reserved", "<u4"),
+        ("flags", "<u2"), ("run", "<u4"),
     ]
 )  # fmt: skip
 COUNTER = np.dtype([("other_parts", "<u8"), ("stack_parts", "<u8"), ("other_merged", "<u8"), ("stack_merged", "<u8")])
@@ -39,14 +39,18 @@ class _Image:
         self.counters: list[tuple[int, int, int, Any]] = []
         self.regions: list[str] = [""]
         self.members: list[Any] = []
+        self.runs: list[tuple[int, int, Any]] = []
 
 
 def _images(extents: Iterable[bytes]) -> dict[tuple[int, int], _Image]:
     images: dict[tuple[int, int], _Image] = defaultdict(_Image)
     for extent in extents:
-        for at in range(0, len(extent), BLOCK_BYTES):
+        after = 0
+        while after < len(extent):
+            at = after
             header = np.frombuffer(extent, dtype=BLOCK, count=1, offset=at)[0]
-            if header["kind"] not in (KIND_SLOTS, KIND_COUNTERS, KIND_REGIONS, KIND_MEMBERS):
+            after += int(header["bytes"]) or BLOCK_BYTES
+            if header["kind"] not in (KIND_SLOTS, KIND_COUNTERS, KIND_REGIONS, KIND_MEMBERS, KIND_RUNS):
                 continue
             image = images[int(header["pid"]), int(header["born_ns"])]
             content = at + BLOCK.itemsize
@@ -58,6 +62,10 @@ def _images(extents: Iterable[bytes]) -> dict[tuple[int, int], _Image]:
                 rows = np.frombuffer(extent, dtype=COUNTER, count=(BLOCK_BYTES - BLOCK.itemsize) // 32, offset=content)
                 if rows["other_parts"].any() or rows["stack_parts"].any():
                     image.counters.append((int(header["thread"]), int(header["region"]), first, rows))
+            elif header["kind"] == KIND_RUNS:
+                runs = np.frombuffer(extent[content:after], dtype="<u8")
+                if runs.any():
+                    image.runs.append((int(header["thread"]), int(header["region"]), runs))
             elif header["kind"] == KIND_MEMBERS:
                 image.members.append(np.frombuffer(extent, dtype=MEMBER, count=int(header["used"]), offset=content))
             else:
@@ -90,6 +98,11 @@ def code_counts(writer: CaptureWriter, extents: Iterable[bytes], processes: dict
         by_place: dict[tuple[int, int], list[tuple[int, Any]]] = defaultdict(list)
         for thread, region, first, rows in image.counters:
             by_place[thread, region].append((first, rows))
+        counted_whole = np.flatnonzero(slots["run"])
+        for thread, region, runs in image.runs:
+            rows = np.zeros(count, dtype=COUNTER)
+            rows["other_parts"][counted_whole] = runs[slots["run"][counted_whole] - 1]
+            by_place[thread, region].append((0, rows))
         for (thread, region), parts in sorted(by_place.items()):
             counters = np.zeros(count, dtype=COUNTER)
             for first, rows in parts:
