@@ -302,14 +302,14 @@ NB_MODULE(_core, module) {
       .def(
           "append",
           [](ChunkWriter& self, int kind, const nb::bytes& payload, uint32_t record_count, uint32_t process,
-             uint32_t thread, uint64_t dropped, uint64_t begin_ns, uint64_t end_ns) {
+             uint32_t thread, uint64_t dropped, uint64_t begin_ns, uint64_t end_ns, bool compress) {
             const auto bytes = view(payload);
             nb::gil_scoped_release unlocked;
-            return self.append({static_cast<uint16_t>(kind), process, thread, record_count, dropped, begin_ns, end_ns},
-                               bytes);
+            return self.append(
+                {static_cast<uint16_t>(kind), process, thread, record_count, dropped, begin_ns, end_ns, compress}, bytes);
           },
           "kind"_a, "payload"_a, nb::kw_only(), "record_count"_a, "process"_a = 0, "thread"_a = 0, "dropped"_a = 0,
-          "begin_ns"_a = 0, "end_ns"_a = 0, "Appends one chunk; returns 0 or an errno.")
+          "begin_ns"_a = 0, "end_ns"_a = 0, "compress"_a = true, "Appends one chunk; returns 0 or an errno.")
       .def_prop_ro("chunks", &ChunkWriter::chunks)
       .def_prop_ro("bytes", &ChunkWriter::bytes)
       .def_prop_ro("dropped_records", &ChunkWriter::dropped_records)

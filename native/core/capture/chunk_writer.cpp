@@ -114,7 +114,7 @@ int ChunkWriter::append(const ChunkInfo& info, std::span<const unsigned char> pa
   unsigned char* body = buffer_.data() + sizeof header;
   size_t stored = payload.size();
   header.encoding = ML_ENCODING_PLAIN;
-  if (level_ > 0 && payload.size() >= 256) {
+  if (level_ > 0 && info.compress && payload.size() >= 256) {
     const size_t packed = ZSTD_compressCCtx(context_, body, bound, payload.data(), payload.size(), level_);
     if (!ZSTD_isError(packed) && packed < payload.size()) {
       stored = packed;

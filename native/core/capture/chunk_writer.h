@@ -24,6 +24,7 @@ struct ChunkInfo {
   uint64_t dropped = 0;
   uint64_t begin_ns = 0;
   uint64_t end_ns = 0;
+  bool compress = true;
 };
 
 class ChunkWriter {

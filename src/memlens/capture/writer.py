@@ -3,7 +3,7 @@
 Order matters for a reader after a crash: the directory and ``meta.json`` with
 state "recording" exist before the first record; side tables and state "complete"
 come last. Each chunk goes to the kernel whole, so a killed recorder leaves
-everything up to its last flush.
+everything up to its last flush, but for what `append_later` holds back.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import contextlib
 import json
 import os
 import shutil
+import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,8 @@ class CaptureWriter:
         self.side_failure: OSError | None = None
         """Why a side table or meta.json could not be written, if so."""
         self.redact = redact
+        self._later: deque[tuple[float, int, bytes, dict[str, int]]] = deque()
+        self._later_bytes = 0
         self.strings: dict[int, str] = {}
         """Every string written so far, as it was before redaction."""
         if path.exists() or path.is_symlink():
@@ -140,6 +144,19 @@ class CaptureWriter:
             end_ns=end_ns,
         )
 
+    def append_later(self, kind: int, payload: bytes, **header: int) -> None:
+        """The same when it suits: at `write_later`. Chunks that wait keep their order, others may come before them."""
+        self._later.append((time.monotonic(), kind, payload, header))
+        self._later_bytes += len(payload)
+
+    def write_later(self, *, compress: bool = True, keep_bytes: int = 0, keep_s: float = 0.0) -> None:
+        """Writes what waits; `keep_bytes` of it may go on waiting, for `keep_s` since it came."""
+        now = time.monotonic()
+        while self._later and (self._later_bytes > keep_bytes or now - self._later[0][0] >= keep_s):
+            _, kind, payload, header = self._later.popleft()
+            self._later_bytes -= len(payload)
+            self._chunks.append(kind, payload, compress=compress, **header)
+
     def _take_strings(self, payload: bytes) -> bytes:
         kept = []
         packer = Packer("string")
@@ -157,6 +174,7 @@ class CaptureWriter:
             self.append(layouts()[name].kind, b"".join(records), record_count=len(records), **header)
 
     def close_records(self) -> None:
+        self.write_later()
         self._chunks.close()
 
     def write_table(self, name: str, table: Any) -> None:

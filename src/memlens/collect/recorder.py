@@ -31,6 +31,7 @@ from .choice import Choice
 from .program import fault_counts, find_program, is_zombie, peak_rss_bytes
 from .record_options import Outcome, RecordOptions
 from .slow_sampler import SlowSampler
+from .spare_time import SpareTime
 from .window_pages import WindowPages
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 TICK_S = 0.1
 EARLY_TICK_S = 0.02
+WAITING_BYTES, WAITING_S = 256 << 20, 10.0
+"""What may wait for a CPU that is idle; more, or for longer, is written as it is."""
 EARLY_S = 0.3
 PASSED_ON = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
@@ -75,6 +78,8 @@ class Recorder:
         self.capture: Capture | None = None
         """What was recorded, after the end: spares reading it again."""
         self._recording = True
+        self._spare = SpareTime()
+        self._window_kind = layouts()["window"].kind
         self.failure: str | None = None
 
     def _new_session(self, *, faults: bool) -> _sampling.Session:
@@ -214,7 +219,8 @@ class Recorder:
         for batch in self.session.take():
             if self.window_pages is not None:
                 self.window_pages.take(batch.kind, batch.process, batch.payload)
-            self.writer.append(
+            append = self.writer.append_later if batch.kind == self._window_kind else self.writer.append
+            append(
                 batch.kind,
                 batch.payload,
                 record_count=batch.record_count,
@@ -223,6 +229,13 @@ class Recorder:
                 begin_ns=batch.begin_ns,
                 end_ns=batch.end_ns,
             )
+
+    def _write_waiting(self) -> None:
+        """Windows are compressed when a CPU is idle, and after the end: doing it takes as long as the program's own part of them."""
+        if self._spare.there_is():
+            self.writer.write_later()
+        else:
+            self.writer.write_later(compress=False, keep_bytes=WAITING_BYTES, keep_s=WAITING_S)
 
     def _write_clock_pairs(self) -> None:
         payload = _sampling.clock_pairs()
@@ -276,6 +289,7 @@ class Recorder:
             return
         try:
             self._pump()
+            self._write_waiting()
             self.slow.tick()
             if self.counting is not None:
                 self.counting.tick(self.writer, self._session_string, self._pids)
@@ -309,6 +323,7 @@ class Recorder:
         try:
             self.session.stop()
             self._pump()
+            self.writer.write_later()
             self._write_clock_pairs()
         except Exception as error:
             self.give_up(error)
