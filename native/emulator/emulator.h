@@ -118,6 +118,7 @@ struct insn {
   bool separate;  /* a repeated instruction: each part is an access */
   bool modifies, conditional; /* atomic: a load and a store; a store that may not happen */
   bool leaves;    /* under several threads the emulator may leave the block here, run it alone, and go on in another block */
+  bool varies;    /* how many parts an execution makes is in a register: it is never taken for known */
   bool judged;    /* whether its executions are all the same was known when it was translated */
   bool alone;     /* in a block whose executions are not told apart: its accesses are never merged */
   uint32_t runs;  /* of the block that begins with it */
@@ -353,7 +354,7 @@ struct insn_facts {
   enum insn_role role;
   const char *unseen; /* its name */
   bool atomic, modifies, conditional; /* see struct insn */
-  bool leaves; /* likewise */
+  bool leaves, varies; /* likewise */
   bool repeated;
 };
 struct insn_facts ml_decode(const unsigned char *bytes, size_t size);

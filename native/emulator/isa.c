@@ -5,6 +5,18 @@
 #include <elf.h>
 #include <string.h>
 
+/* Masked moves and gathers: an element whose mask bit is clear is not accessed. */
+static bool x86_is_masked(const unsigned char *at, const unsigned char *end) {
+  unsigned map, operation;
+  if (*at == 0x0f && at + 1 < end) map = 1, operation = at[1];
+  else if (*at == 0xc5 && at + 2 < end) map = 1, operation = at[2];
+  else if (*at == 0xc4 && at + 3 < end) map = at[1] & 31, operation = at[3];
+  else return false;
+  if (map == 1) return operation == 0xf7; /* maskmovq, maskmovdqu */
+  return map == 2 && ((operation >= 0x2c && operation <= 0x2f) || operation == 0x8c || operation == 0x8e ||
+                      (operation >= 0x90 && operation <= 0x93));
+}
+
 static struct insn_facts x86(const unsigned char *at, size_t size) {
   struct insn_facts facts = {0};
   const unsigned char *end = at + size;
@@ -46,6 +58,7 @@ static struct insn_facts x86(const unsigned char *at, size_t size) {
     default: break;
   }
   facts.modifies = facts.atomic;
+  facts.varies = x86_is_masked(at, end);
   return facts;
 }
 
@@ -84,8 +97,10 @@ static struct insn_facts riscv64(const unsigned char *at, size_t size) {
   if ((operation == 0x6f || operation == 0x67) && link) facts.role = ROLE_CALL;
   else if (operation == 0x67 && rd == 0) facts.role = rs1 == 1 || rs1 == 5 ? ROLE_RETURN : ROLE_JUMP;
   else if ((w & 0xfff07fff) == 0x0040200f) facts = (struct insn_facts){.role = ROLE_UNSEEN, .unseen = "cbo.zero"};
-  else if ((operation == 0x07 || operation == 0x27) && (width == 0 || width >= 5) && ml_plugin.api >= 2)
-    facts = (struct insn_facts){.role = ROLE_UNSEEN, .unseen = "vector load or store"};
+  else if ((operation == 0x07 || operation == 0x27) && (width == 0 || width >= 5)) {
+    if (ml_plugin.api >= 2) facts = (struct insn_facts){.role = ROLE_UNSEEN, .unseen = "vector load or store"};
+    facts.varies = true;
+  }
   facts.atomic = operation == 0x2f;
   facts.conditional = facts.atomic && w >> 27 == 3;
   facts.modifies = facts.atomic && w >> 27 != 2 && w >> 27 != 3;
@@ -105,6 +120,8 @@ static struct insn_facts ppc64(uint32_t w) {
                                    extended == 150 || extended == 214 || extended == 276 || extended == 182);
   facts.conditional = primary == 31 && link && (extended == 150 || extended == 214 || extended == 694 ||
                                                 extended == 726 || extended == 182);
+  facts.varies = primary == 31 && (extended == 269 || extended == 301 || extended == 397 || extended == 429 ||
+                                   extended == 533 || extended == 661); /* lxvl, stxvl and their kind; lswx, stswx */
   facts.leaves = primary == 56 || (primary == 62 && (w & 3) == 2); /* lq, stq */
   return facts;
 }

@@ -45,6 +45,7 @@ static struct insn *insn_at(uint64_t pc, const unsigned char *bytes, size_t size
   insn->modifies = facts->modifies;
   insn->conditional = facts->conditional;
   insn->separate = facts->repeated;
+  insn->varies = facts->varies;
   insn->leaves = facts->atomic || facts->leaves;
   if (newest != NULL) ml_plugin.modified++;
   insn->next = *bucket(pc);
@@ -94,7 +95,7 @@ static bool is_known_atomic(const struct insn *insn) { return always_both(insn);
 
 /* An instruction whose every execution is known: one width in each direction, always the same parts. */
 static bool is_learned(const struct insn *insn) {
-  if (insn->kind_count > 2 || insn->conditional || !all_learned(insn)) return false;
+  if (insn->kind_count > 2 || insn->conditional || insn->varies || !all_learned(insn)) return false;
   if (insn->modifies && !is_known_atomic(insn)) return false;
   return insn->kind_count == 1 || insn->kinds[0].store != insn->kinds[1].store;
 }
