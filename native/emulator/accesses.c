@@ -218,7 +218,7 @@ void ml_on_atomic_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t addr
   if (store && !insn->multipart) vcpu->loaded_insn = NULL;
 }
 
-/* The same once it is known and only counts are wanted: a store stands for both, unless its load was shown. */
+/* The same once it is known and there are no windows: a store stands for both, unless its load was shown. */
 void ml_on_quick_atomic(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data) {
   struct insn *insn = data;
   struct vcpu *vcpu = ml_vcpus[cpu];
@@ -226,6 +226,10 @@ void ml_on_quick_atomic(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t addre
     const unsigned stack = is_stack(vcpu, address);
     ml_counter(vcpu->base, insn->kinds[0].place)->parts[stack]++;
     ml_counter(vcpu->base, insn->kinds[1].place)->parts[stack]++;
+    if (ML_UNLIKELY(ml_settings.pages)) {
+      ml_page_access(vcpu, insn->pc, address, false);
+      ml_page_access(vcpu, insn->pc, address, true);
+    }
     return;
   }
   if (!qemu_plugin_mem_is_store(info)) vcpu->serial++; /* executions of its block are not told apart */

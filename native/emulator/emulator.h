@@ -255,6 +255,7 @@ extern struct plugin {
 void ml_several_threads(void); /* from now on */
 bool ml_counts_inline(void); /* may translated code count by itself now? */
 bool ml_only_counts(void);   /* no addresses are asked for */
+bool ml_no_windows(void);    /* at most pages */
 void ml_ask_reset(void);
 uint64_t ml_now_ns(void);
 

@@ -67,9 +67,9 @@ bool ml_counts_inline(void) {
 #endif
 }
 
-bool ml_only_counts(void) {
-  return !ml_settings.full && !ml_settings.split_stack && !ml_settings.windows && !ml_settings.pages;
-}
+bool ml_no_windows(void) { return !ml_settings.full && !ml_settings.split_stack && !ml_settings.windows; }
+
+bool ml_only_counts(void) { return ml_no_windows() && !ml_settings.pages; }
 
 static void register_all(qemu_plugin_id_t id);
 

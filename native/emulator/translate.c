@@ -102,7 +102,7 @@ static bool is_learned(const struct insn *insn) {
 
 /* An atomic operation of one part each way, which is counted at its store: under several threads that is all that is shown. */
 static bool is_quick_atomic(const struct insn *insn) {
-  return insn->modifies && !insn->conditional && ml_only_counts() && all_learned(insn) && always_both(insn) &&
+  return insn->modifies && !insn->conditional && ml_no_windows() && all_learned(insn) && always_both(insn) &&
          insn->kinds[1].store && insn->kinds[1].parts == 1;
 }
 
