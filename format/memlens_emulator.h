@@ -84,7 +84,7 @@ struct ml_arena_block { /* 64 bytes, then the content */
 #define ML_SLOTS_OF_BLOCK 254 /* slots and counters are 32 bytes */
 
 /* Executions of blocks of code that call to count them: 64-bit numbers, one for each such block. */
-#define ML_RUNS_BYTES 524288
+#define ML_RUNS_BYTES 131072
 #define ML_RUNS ((ML_RUNS_BYTES - 64) / 8)
 
 /* A slot is one (instruction, direction, width): what one counter counts. */

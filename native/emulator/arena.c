@@ -10,13 +10,14 @@
 
 #define EXTENT_BYTES (UINT64_C(1) << 20)
 #define MAX_EXTENTS 65536
+#define MOST_AT_ONCE 32 /* extents in one mapping: the more a process has, the more it takes, and its mappings stay few */
 
 static struct {
   char path[128];
   uint64_t token[2];
   struct ml_arena_header *header;
   unsigned char **extents;
-  uint32_t extent_count, next_byte;
+  uint32_t extent_count, ready_count, next_byte; /* extents in use, extents mapped, first byte not in use of the last one */
 } arena;
 
 void ml_arena_set(const char *path, const uint64_t token[2]) {
@@ -59,34 +60,44 @@ void *ml_map_file(const char *path, void *beginning, void *where, size_t bytes, 
   return memory;
 }
 
-/* Maps a new extent, at `where` if that is given. Without room in the arena it is private memory: counting goes
+/* Maps new extents, at `where` if that is given. Without room in the arena they are private memory: counting goes
  * on, the counts are lost, and that is counted. */
-static unsigned char *extent_new(void *where) {
+static unsigned char *extents_new(void *where, uint32_t count) {
   const int fixed = where != NULL ? MAP_FIXED : 0;
+  const uint64_t bytes = count * EXTENT_BYTES;
   void *memory = MAP_FAILED;
   if (arena.header != NULL) {
-    const uint64_t at = __atomic_fetch_add(&arena.header->next_byte, EXTENT_BYTES, __ATOMIC_RELAXED);
-    if (at + EXTENT_BYTES <= arena.header->file_bytes)
-      memory = ml_map_file(arena.path, arena.header, where, EXTENT_BYTES, at);
+    const uint64_t at = __atomic_fetch_add(&arena.header->next_byte, bytes, __ATOMIC_RELAXED);
+    if (at + bytes <= arena.header->file_bytes) memory = ml_map_file(arena.path, arena.header, where, bytes, at);
   }
   if (memory == MAP_FAILED) {
-    if (arena.header != NULL) __atomic_fetch_add(&arena.header->refused, 1, __ATOMIC_RELAXED);
-    memory = mmap(where, EXTENT_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | fixed, -1, 0);
+    if (arena.header != NULL) __atomic_fetch_add(&arena.header->refused, count, __ATOMIC_RELAXED);
+    memory = mmap(where, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | fixed, -1, 0);
   }
   return memory == MAP_FAILED ? NULL : memory;
+}
+
+static bool extent_begin(void) {
+  if (arena.extent_count == arena.ready_count) {
+    uint32_t count = arena.extent_count < 1 ? 1 : arena.extent_count < MOST_AT_ONCE ? arena.extent_count : MOST_AT_ONCE;
+    if (arena.extent_count + count > MAX_EXTENTS) return false;
+    unsigned char *first = extents_new(NULL, count);
+    if (first == NULL) return false;
+    while (count-- > 0) {
+      arena.extents[arena.ready_count++] = first;
+      first += EXTENT_BYTES;
+    }
+  }
+  arena.extent_count++;
+  arena.next_byte = 0;
+  return true;
 }
 
 /* NULL only when memory is exhausted. Call with the plugin's lock held. */
 struct ml_arena_block *ml_arena_block_new(enum ml_arena_kind kind, uint32_t thread, uint32_t region, uint32_t first) {
   const uint32_t bytes = kind == ML_ARENA_RUNS ? ML_RUNS_BYTES : ML_BLOCK_BYTES;
   if (arena.extents == NULL) return NULL;
-  if (arena.extent_count == 0 || arena.next_byte + bytes > EXTENT_BYTES) {
-    if (arena.extent_count == MAX_EXTENTS) return NULL;
-    unsigned char *extent = extent_new(NULL);
-    if (extent == NULL) return NULL;
-    arena.extents[arena.extent_count++] = extent;
-    arena.next_byte = 0;
-  }
+  if ((arena.extent_count == 0 || arena.next_byte + bytes > EXTENT_BYTES) && !extent_begin()) return NULL;
   struct ml_arena_block *block = (void *)(arena.extents[arena.extent_count - 1] + arena.next_byte);
   arena.next_byte += bytes;
   block->bytes = bytes;
@@ -108,6 +119,7 @@ void ml_arena_after_fork(void) {
   static unsigned char copy[EXTENT_BYTES];
   const uint32_t pid = (uint32_t)getpid();
   const uint64_t now = ml_now_ns();
+  arena.ready_count = arena.extent_count; /* the others are the parent's */
   for (uint32_t i = 0; i < arena.extent_count; i++) {
     uint64_t end = 0; /* of the blocks */
     for (uint32_t bytes; end + sizeof(struct ml_arena_block) <= EXTENT_BYTES; end += bytes) {
@@ -116,7 +128,7 @@ void ml_arena_after_fork(void) {
       if (bytes == 0) break;
       memcpy(copy + end, block, kept_bytes(block));
     }
-    if (extent_new(arena.extents[i]) == NULL) continue;
+    if (extents_new(arena.extents[i], 1) == NULL) continue;
     for (uint64_t at = 0; at < end;) {
       struct ml_arena_block *block = (void *)(copy + at);
       block->pid = pid;

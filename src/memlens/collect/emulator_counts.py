@@ -39,7 +39,7 @@ class _Image:
         self.counters: list[tuple[int, int, int, Any]] = []
         self.regions: list[str] = [""]
         self.members: list[Any] = []
-        self.runs: list[tuple[int, int, Any]] = []
+        self.runs: dict[tuple[int, int], list[tuple[Any, Any]]] = defaultdict(list)
 
 
 def _images(extents: Iterable[bytes]) -> dict[tuple[int, int], _Image]:
@@ -49,7 +49,9 @@ def _images(extents: Iterable[bytes]) -> dict[tuple[int, int], _Image]:
         while after < len(extent):
             at = after
             header = np.frombuffer(extent, dtype=BLOCK, count=1, offset=at)[0]
-            after += int(header["bytes"]) or BLOCK_BYTES
+            if header["bytes"] == 0:
+                break  # nothing was taken behind it
+            after += int(header["bytes"])
             if header["kind"] not in (KIND_SLOTS, KIND_COUNTERS, KIND_REGIONS, KIND_MEMBERS, KIND_RUNS):
                 continue
             image = images[int(header["pid"]), int(header["born_ns"])]
@@ -63,9 +65,10 @@ def _images(extents: Iterable[bytes]) -> dict[tuple[int, int], _Image]:
                 if rows["other_parts"].any() or rows["stack_parts"].any():
                     image.counters.append((int(header["thread"]), int(header["region"]), first, rows))
             elif header["kind"] == KIND_RUNS:
-                runs = np.frombuffer(extent[content:after], dtype="<u8")
-                if runs.any():
-                    image.runs.append((int(header["thread"]), int(header["region"]), runs))
+                runs = np.frombuffer(extent, dtype="<u8", count=(after - content) // 8, offset=content)
+                used = np.flatnonzero(runs)
+                if len(used):
+                    image.runs[int(header["thread"]), int(header["region"])].append((used, runs[used]))
             elif header["kind"] == KIND_MEMBERS:
                 image.members.append(np.frombuffer(extent, dtype=MEMBER, count=int(header["used"]), offset=content))
             else:
@@ -98,11 +101,11 @@ def code_counts(writer: CaptureWriter, extents: Iterable[bytes], processes: dict
         by_place: dict[tuple[int, int], list[tuple[int, Any]]] = defaultdict(list)
         for thread, region, first, rows in image.counters:
             by_place[thread, region].append((first, rows))
-        counted_whole = np.flatnonzero(slots["run"])
-        for thread, region, runs in image.runs:
-            rows = np.zeros(count, dtype=COUNTER)
-            rows["other_parts"][counted_whole] = runs[slots["run"][counted_whole] - 1]
-            by_place[thread, region].append((0, rows))
+        for place in image.runs:
+            by_place[place]  # there may be no other counters
+        blocks = np.flatnonzero(slots["run"])
+        block_of_run = np.zeros(int(slots["run"].max(initial=0)), dtype=np.int64)
+        block_of_run[slots["run"][blocks] - 1] = blocks
         for (thread, region), parts in sorted(by_place.items()):
             counters = np.zeros(count, dtype=COUNTER)
             for first, rows in parts:
@@ -110,6 +113,8 @@ def code_counts(writer: CaptureWriter, extents: Iterable[bytes], processes: dict
                 # Several blocks may count for one place: what ran inline, and what called.
                 for field in COUNTER.names or ():
                     counters[field][first:end] += rows[field][: end - first]
+            for used, runs in image.runs[thread, region]:
+                counters["other_parts"][block_of_run[used]] += runs
             _run_blocks(slots, counters, image.members)
             name = string_id(image.regions[region]) if 0 < region < len(image.regions) else 0
             table = _records(slots, counters, dtype)
