@@ -245,7 +245,7 @@ void ml_on_block(unsigned cpu, void *data) {
   else __atomic_fetch_add(&block->executions, 1, __ATOMIC_RELAXED);
 }
 
-/* A block is executed that counts whole: the hottest call of all under several threads, three instructions long. */
+/* A block is executed that counts whole: the hottest call of all under several threads, five instructions long. */
 void ml_on_run(unsigned cpu, void *run) { ++*(uint64_t *)((unsigned char *)ml_runs[cpu] + (uintptr_t)run); }
 
 /* The same for blocks that came too late for a place among the runs. */
