@@ -82,6 +82,8 @@ static bool resolve(void) {
   return true;
 }
 
+void ml_malloc_start(void) { resolve(); }
+
 static void *first_malloc(size_t bytes) {
   return resolve() && real_malloc != first_malloc ? real_malloc(bytes) : early_alloc(16, bytes);
 }

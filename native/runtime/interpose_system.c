@@ -34,8 +34,8 @@ void *ml_next(_Atomic(void *) *kept, const char *name) {
 }
 
 static bool wanted(void) {
-  if (ml_self.inside != 0) { /* a signal handler that interrupted us: our own code makes bare system calls */
-    if (!ml_self.resolving) ml_note_missed();
+  if (ml_self.inside != 0) { /* a signal handler that interrupted us: we and dlsym make bare system calls */
+    ml_note_missed();
     return false;
   }
   ml_self.inside++;
@@ -298,6 +298,7 @@ __attribute__((constructor)) static void load(void) {
   const uint64_t malloc_seen = (uint64_t)(uintptr_t)dlsym(RTLD_DEFAULT, "malloc");
   ml_self.resolving = false;
   ml_runtime.other_malloc = malloc_seen < ml_runtime.text_begin || malloc_seen >= ml_runtime.text_end;
+  ml_malloc_start();
   ml_attached();
   ml_exec_start();
   if (ml_runtime.other_malloc && ml_recording())

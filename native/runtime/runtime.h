@@ -125,6 +125,9 @@ void *ml_next(_Atomic(void *) *kept, const char *name);
 /* interpose_exec.c */
 void ml_exec_start(void);
 
+/* interpose_malloc.c */
+void ml_malloc_start(void); /* finds the real functions: later, a signal handler could interrupt that */
+
 /* unwind.c */
 void ml_unwind_start(void);
 void ml_unwind_forget(void); /* code was unloaded */
