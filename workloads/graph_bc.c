@@ -135,9 +135,11 @@ int main(int argc, char **argv) {
     double *expected = map_array(n, sizeof *expected);
     for (long i = 0; i < g.iterations; i++) {
         uint32_t source = source_of_run(&g, i);
+        begin_lap();
         double begin_s = now_s();
         kernel_bc(&g.team, &c, source);
         g.kernel_s += now_s() - begin_s;
+        end_lap();
         if (g.check) oracle_bc(&g.graph, source, expected);
     }
     double sum = 0, largest = 0;

@@ -95,9 +95,11 @@ int main(int argc, char **argv) {
     uint32_t n = g.graph.n_vertices;
     struct components c = {.graph = &g.graph, .parents = map_array(n, sizeof *c.parents)};
     for (long i = 0; i < g.iterations; i++) {
+        begin_lap();
         double begin_s = now_s();
         kernel_cc(&g.team, &c);
         g.kernel_s += now_s() - begin_s;
+        end_lap();
     }
     if (g.check) {
         uint32_t *expected = map_array(n, sizeof *expected);

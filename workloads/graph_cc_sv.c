@@ -65,9 +65,11 @@ int main(int argc, char **argv) {
     uint32_t n = graph->n_vertices;
     struct components c = {.graph = graph, .parents = map_array(n, sizeof *c.parents)};
     for (long i = 0; i < g.iterations; i++) {
+        begin_lap();
         double begin_s = now_s();
         kernel_cc_sv(&g.team, &c, g.converge);
         g.kernel_s += now_s() - begin_s;
+        end_lap();
     }
     uint64_t checksum = 0;
     uint32_t n_components = 0;

@@ -66,6 +66,7 @@ OWN_FRAME static long kernel_pr(struct team *team, struct ranks *r, long n_sweep
     for (long sweep = 0; sweep < n_sweeps; sweep++) {
         if (!converge) {
             parallel_for(team, n, CHUNK_VERTICES, pull, r);
+            end_lap();
             continue;
         }
         pull_and_compare(r);
@@ -95,6 +96,7 @@ int main(int argc, char **argv) {
     begin_sweeping_run(&g, argc, argv, "pr", 40, true);
     uint32_t n = g.graph.n_vertices, top = 0;
     struct ranks r = {&g.graph, map_array(n, sizeof(float)), map_array(n, sizeof(float)), 0};
+    begin_lap();
     double begin_s = now_s();
     const long n_sweeps = kernel_pr(&g.team, &r, g.iterations, g.converge);
     g.kernel_s = now_s() - begin_s;

@@ -62,6 +62,7 @@ OWN_FRAME static long kernel_pr_spmv(struct team *team, struct ranks *r, long n_
         parallel_for(team, n, CHUNK_VERTICES, share_out, r);
         if (!converge) {
             parallel_for(team, n, CHUNK_VERTICES, multiply, r);
+            end_lap();
             continue;
         }
         multiply_and_compare(r);
@@ -90,6 +91,7 @@ int main(int argc, char **argv) {
     begin_sweeping_run(&g, argc, argv, "pr_spmv", 40, true);
     uint32_t n = g.graph.n_vertices, top = 0;
     struct ranks r = {&g.graph, map_array(n, sizeof(float)), map_array(n, sizeof(float)), 0};
+    begin_lap();
     double begin_s = now_s();
     const long n_sweeps = kernel_pr_spmv(&g.team, &r, g.iterations, g.converge);
     g.kernel_s = now_s() - begin_s;

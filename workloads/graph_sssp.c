@@ -146,9 +146,11 @@ int main(int argc, char **argv) {
     uint64_t checksum = 0;
     for (long i = 0; i < g.iterations; i++) {
         uint32_t source = source_of_run(&g, i);
+        begin_lap();
         double begin_s = now_s();
         kernel_sssp(&g.team, &p, source);
         g.kernel_s += now_s() - begin_s;
+        end_lap();
         if (g.check) oracle_sssp(&g.graph, p.weights, source, expected);
         uint64_t distance_sum = 0;
         for (uint32_t v = 0; v < n; v++) {

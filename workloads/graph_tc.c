@@ -58,9 +58,11 @@ int main(int argc, char **argv) {
     begin_graph_run(&g, argc, argv, "tc", 1);
     struct triangles t = {.graph = &g.graph};
     for (long i = 0; i < g.iterations; i++) {
+        begin_lap();
         double begin_s = now_s();
         kernel_tc(&g.team, &t);
         g.kernel_s += now_s() - begin_s;
+        end_lap();
     }
     if (g.check && t.n_triangles != oracle_tc(&g.graph)) fail("wrong number of triangles");
     printf("graph_tc vertices=%u edges=%llu runs=%ld triangles=%llu\n", g.graph.n_vertices,

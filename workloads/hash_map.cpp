@@ -78,12 +78,14 @@ int main(int argc, char **argv) {
     for (uint64_t i = 0; i < n_keys; i++) map.insert(inserted_key(i), i);
 
     uint64_t n_hits = 0, n_misses = 0;
+    begin_lap();
     for (long round = 0; round < iterations; round++) {
         for (uint64_t i = 0; i < n_keys; i++) {
             const uint64_t pick = mix64(i) % n_keys;
             n_hits += map.lookup(inserted_key(pick)).value == pick;
             n_misses += map.lookup(absent_key(i)).key == kEmpty;
         }
+        end_lap();
     }
     if (n_hits != n_keys * iterations || n_misses != n_keys * iterations)
         fail("%llu hits and %llu misses of %llu each", (unsigned long long)n_hits, (unsigned long long)n_misses,

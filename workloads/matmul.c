@@ -66,7 +66,11 @@ int main(int argc, char **argv) {
     fill_matrix(p.a, side, 1);
     fill_matrix(p.b, side, 2);
     fill_matrix(p.c, side, 0);
-    for (long i = 0; i < iterations; i++) run_on_threads(n_threads, work, &p);
+    begin_lap();
+    for (long i = 0; i < iterations; i++) {
+        run_on_threads(n_threads, work, &p);
+        end_lap();
+    }
 
     double *vectors = calloc(4 * side, sizeof *vectors);
     require(vectors != NULL, "out of memory");

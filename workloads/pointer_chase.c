@@ -50,11 +50,13 @@ int main(int argc, char **argv) {
     number_nodes(nodes, n_nodes);
     shuffle_into_one_cycle(nodes, n_nodes);
 
+    begin_lap();
     for (long lap = 0; lap < iterations; lap++) {
         uint64_t sum = 0;
         uint64_t end = chase(nodes, n_nodes, &sum);
         require(end == 0, "a lap must end where it began");
         require(sum == (uint64_t)n_nodes * (n_nodes - 1) / 2, "a lap must visit every node once");
+        end_lap();
     }
     printf("pointer_chase pages=%zu nodes=%zu laps=%ld\n", pages_in(bytes), n_nodes, iterations);
     return end_run(&run);

@@ -40,11 +40,13 @@ static void work(long thread_index, void *shared) {
     fill_part(arrays->a, begin, end, 1.0);
     fill_part(arrays->b, begin, end, 2.0);
     fill_part(arrays->c, begin, end, 0.25);
+    if (thread_index == 0) begin_lap();
     for (long k = 0; k < iterations; k++) {
         pthread_barrier_wait(&arrays->barrier);
         copy_part(arrays->c, arrays->a, begin, end);
         pthread_barrier_wait(&arrays->barrier);
         triad_part(arrays->a, arrays->b, arrays->c, begin, end);
+        if (thread_index == 0) end_lap();
     }
 }
 

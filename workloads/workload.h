@@ -124,7 +124,7 @@ static inline void parse_options(int argc, char **argv, const struct option_spec
     }
 }
 
-// ---- a run: --time and --hold-ms are options of every workload ----
+// ---- a run: --time, --laps and --hold-ms are options of every workload ----
 
 struct run {
     double begin_s;
@@ -143,15 +143,48 @@ static inline void sleep_ms(long ms) {
     while (nanosleep(&left, &left) && errno == EINTR) continue;
 }
 
+// Laps: parts of the work that are the same in every run, each timed by itself, for machines that others slow down now and
+// then: of several runs, the least time of each lap. Nothing but a comparison without --laps.
+struct laps {
+    bool wanted;
+    size_t n, n_allocated;
+    double began_s;
+    double *seconds;
+};
+
+static inline struct laps *laps_of_run(void) {
+    static struct laps laps;
+    return &laps;
+}
+
+static inline void begin_lap(void) {
+    if (laps_of_run()->wanted) laps_of_run()->began_s = now_s();
+}
+
+// Another may follow at once.
+static inline void end_lap(void) {
+    struct laps *laps = laps_of_run();
+    if (!laps->wanted) return;
+    double now = now_s();
+    if (laps->n == laps->n_allocated) {
+        laps->n_allocated = laps->n_allocated ? 2 * laps->n_allocated : 4096;
+        laps->seconds = (double *)realloc(laps->seconds, laps->n_allocated * sizeof *laps->seconds);
+        require(laps->seconds != NULL, "out of memory");
+    }
+    laps->seconds[laps->n++] = now - laps->began_s;
+    laps->began_s = now;
+}
+
 // At most 12 options of the workload's own.
 static inline struct run begin_run(int argc, char **argv, const struct option_spec *own, size_t n_own) {
     struct run run = {now_s(), false, 0};
-    struct option_spec all[14];
+    struct option_spec all[15];
     require(n_own <= 12, "too many options for the table");
     for (size_t i = 0; i < n_own; i++) all[i] = own[i];
     all[n_own] = flag_option("--time", &run.print_time, "print seconds=S on stderr");
     all[n_own + 1] = number_option("--hold-ms", &run.hold_ms, "sleep at the end, memory still mapped");
-    parse_options(argc, argv, all, n_own + 2);
+    all[n_own + 2] = flag_option("--laps", &laps_of_run()->wanted, "print laps=S,S,... on stderr");
+    parse_options(argc, argv, all, n_own + 3);
     return run;
 }
 
@@ -159,6 +192,9 @@ static inline struct run begin_run(int argc, char **argv, const struct option_sp
 static inline int end_run(const struct run *run) {
     if (fflush(stdout)) fail("cannot write the result line: %s", strerror(errno));
     if (run->print_time) fprintf(stderr, "seconds=%.6f\n", now_s() - run->begin_s);
+    const struct laps *laps = laps_of_run();
+    for (size_t i = 0; i < laps->n; i++) fprintf(stderr, "%s%.7f", i ? "," : "laps=", laps->seconds[i]);
+    if (laps->n) fputc('\n', stderr);
     if (run->hold_ms) sleep_ms(run->hold_ms);
     return EXIT_SUCCESS;
 }

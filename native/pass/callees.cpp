@@ -12,15 +12,16 @@ static const char *Mark = "memlens-returns";
 
 /// The code that runs is the code that we see, and it can come back.
 static bool mayBeMarked(const Function &F) {
-  if (F.isDeclaration() || !F.hasExactDefinition() || !(F.hasLocalLinkage() || F.isDSOLocal()) || !F.doesNotThrow() ||
+  if (F.isDeclaration() || !F.hasExactDefinition() || !(F.hasLocalLinkage() || F.isDSOLocal()) ||
       F.hasFnAttribute(Attribute::Naked) || F.hasFnAttribute(Attribute::NoReturn) ||
       F.hasFnAttribute(Attribute::ReturnsTwice))
     return false;
   bool Returns = false;
   for (const BasicBlock &BB : F) {
-    if (isa<UnreachableInst>(BB.getTerminator()))
-      return false; // a trap, which a handler may jump away from
-    Returns |= isa<ReturnInst>(BB.getTerminator());
+    const Instruction *End = BB.getTerminator();
+    if (isa<UnreachableInst>(End) || (!isa<CallBase>(End) && End->mayThrow()))
+      return false; // a trap, which a handler may jump away from, or an exception on its way out
+    Returns |= isa<ReturnInst>(End);
   }
   return Returns;
 }

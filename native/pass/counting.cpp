@@ -204,7 +204,9 @@ std::vector<uint64_t> FunctionCounter::costs() {
       if (Class < 0 || Classes[Class].Where || V.isUntouched(&From) || V.isUntouched(To) || To->isEHPad() ||
           (!isa<BranchInst>(End) && !isa<SwitchInst>(End)))
         continue;
-      if (const uint64_t Often = edgeFrequency(&From, I); Often < Costs[Class]) {
+      // A block of its own on the way round is a jump more in every iteration.
+      const uint64_t Often = edgeFrequency(&From, I) * (DT->dominates(To, &From) ? 2 : 1);
+      if (Often < Costs[Class]) {
         Costs[Class] = Often;
         Classes[Class].Edge = {&From, I};
       }

@@ -312,9 +312,9 @@ bool isOpaque(const Instruction &I) {
       return false;
     }
   }
-  if (returnsTwice(I) || !Call->doesNotThrow())
+  if (returnsTwice(I))
     return true;
-  return !Call->hasFnAttr(Attribute::WillReturn) && !isReturning(*Call);
+  return !isReturning(*Call) && (!Call->doesNotThrow() || !Call->hasFnAttr(Attribute::WillReturn));
 }
 
 Mix operations(const BasicBlock &BB) {

@@ -79,6 +79,40 @@ bad:
   call void @llvm.trap()
   unreachable
 }
+
+; LLVM does not always say that nothing is thrown: the body does. One that passes an exception on does throw.
+; CHECK-LABEL: define void @unsaid
+; CHECK: call void @quiet(
+; CHECK-NOT: load ptr, ptr @__memlens_count_base
+; CHECK: ret void
+define void @unsaid(ptr %p) {
+  store i32 1, ptr %p
+  call void @quiet(ptr %p)
+  store i32 2, ptr %p
+  ret void
+}
+define internal void @quiet(ptr %p) noinline {
+  store i32 3, ptr %p
+  ret void
+}
+; CHECK-LABEL: define void @passed
+; CHECK: call void @resumes(
+; CHECK: load ptr, ptr @__memlens_count_base
+; CHECK: ret void
+define void @passed(ptr %p, { ptr, i32 } %x, i1 %c) {
+  store i32 1, ptr %p
+  call void @resumes({ ptr, i32 } %x, i1 %c)
+  store i32 2, ptr %p
+  ret void
+}
+define internal void @resumes({ ptr, i32 } %x, i1 %c) noinline personality ptr @__gxx_personality_v0 {
+  br i1 %c, label %good, label %bad
+good:
+  ret void
+bad:
+  resume { ptr, i32 } %x
+}
+declare i32 @__gxx_personality_v0(...)
 ; CHECK-NOT: memlens-returns
 declare void @opaque()
 declare void @llvm.trap()

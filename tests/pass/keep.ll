@@ -27,3 +27,33 @@ done:
 out:
   ret i64 0
 }
+
+; In a loop around it the register is written later. The add stands in the block that goes round, not on the way back, which would
+; be a jump more.
+; CHECK-LABEL: define void @roots
+; CHECK: climb:
+; CHECK: %[[UP:memlens.kept[.0-9]*]] = phi i64
+; CHECK: add i64 %[[UP]], 1
+; CHECK: br i1 %top, label %{{.*}}, label %climb
+; CHECK: ret void
+define void @roots(ptr %parents, i64 %n) {
+entry:
+  br label %each
+each:
+  %v = phi i64 [ 0, %entry ], [ %next, %found ]
+  br label %climb
+climb:
+  %at = phi i64 [ %v, %each ], [ %parent, %climb ]
+  %place = getelementptr i64, ptr %parents, i64 %at
+  %parent = load i64, ptr %place
+  %top = icmp eq i64 %parent, %at
+  br i1 %top, label %found, label %climb
+found:
+  %mine = getelementptr i64, ptr %parents, i64 %v
+  store i64 %at, ptr %mine
+  %next = add nuw i64 %v, 1
+  %last = icmp eq i64 %next, %n
+  br i1 %last, label %out, label %each
+out:
+  ret void
+}
