@@ -26,6 +26,12 @@ each_clang = pytest.mark.parametrize(
     [f"clang-{major}" for major in VERSIONS] or [pytest.param("", marks=pytest.mark.skip(reason=WHY_NOT))],
 )
 """Every version that is installed; one skipped case when there is none."""
+each_clang_at_length = pytest.mark.parametrize(
+    "clang",
+    [pytest.param(f"clang-{major}", marks=() if major == VERSIONS[-1] else pytest.mark.slow) for major in VERSIONS]
+    or [pytest.param("", marks=pytest.mark.skip(reason=WHY_NOT))],
+)
+"""The same for tests that take long: only the newest, the others in `make test-all`."""
 
 
 def levels_and_clangs(*levels: str, with_all: str) -> pytest.MarkDecorator:

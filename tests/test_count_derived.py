@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from count_runs import each_clang, needs_clang
+from count_runs import each_clang, each_clang_at_length, needs_clang
 from test_count_exact import as_counted, ask, build, counted, per_site, write_program
 
 TOLD = Path(__file__).resolve().parent / "count_hard" / "told.c"
@@ -39,7 +39,7 @@ def in_regions(capture: Path) -> Counter[tuple[str, str, int]]:
     return Counter({key: count for key, count in found.items() if count})
 
 
-@each_clang
+@each_clang_at_length
 def test_regions_have_counts_of_their_own(tmp_path: Path, clang: str) -> None:
     """What enters a block leaves it in the same region: sums of counters hold in each, however regions are left."""
     sources = write_program(tmp_path, seed=33, units=1, functions=25)

@@ -11,7 +11,7 @@ from typing import Any
 import count_generator
 import duckdb
 import pytest
-from count_runs import compile_with, each_clang, needs, needs_clang
+from count_runs import compile_with, each_clang, each_clang_at_length, needs, needs_clang
 
 from memlens.capture.reader import open_capture
 
@@ -105,7 +105,7 @@ def compare_builds(tmp_path: Path, sources: list[Path], clang: str, level: str, 
     return len({function for (function, _), row in tables[0].items() if row[1] > 0})
 
 
-@each_clang
+@each_clang_at_length
 def test_generated_control_flow(tmp_path: Path, clang: str) -> None:
     sources = write_program(tmp_path, seed=7, units=1, functions=30)
     assert compare_builds(tmp_path, sources, clang, "-O2", ["", ALL_OFF]) > 25
@@ -128,7 +128,7 @@ def test_generated_control_flow_of_2000_functions(tmp_path: Path, clang: str, se
     assert compare_builds(tmp_path, sources, clang, level, modes) > 300
 
 
-@each_clang
+@each_clang_at_length
 def test_untouched_copies_run_the_same_program(tmp_path: Path, clang: str) -> None:
     """Regions entered and left in every way; each execution counted, none, or every third."""
     sources = write_program(tmp_path, seed=21, units=1, functions=25)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from count_arena import Arena, Process
-from count_runs import VERSIONS, compile_with, counted_functions, each_clang, needs, needs_clang
+from count_runs import VERSIONS, compile_with, counted_functions, each_clang, each_clang_at_length, needs, needs_clang
 from count_sites import LOAD, STORE, per_site, rows
 
 pytestmark = needs_clang
@@ -75,7 +75,7 @@ def same_in_all_builds(tmp_path: Path, source: str, clang: str, *flags: str, mix
         assert text == want
 
 
-@each_clang
+@each_clang_at_length
 @pytest.mark.parametrize(
     "source, level", [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)], ids=str
 )
@@ -104,7 +104,7 @@ def test_everything_in_every_kind_of_build(tmp_path: Path, clang: str, source: s
     same_in_all_builds(tmp_path, source, clang, "-O2", *flags, mix=False)
 
 
-@each_clang
+@each_clang_at_length
 @pytest.mark.parametrize("flags", [["-flto"], ["-flto=thin"], ["-fsanitize=address,undefined"]], ids=" ".join)
 def test_link_time_optimisation_and_sanitizers(tmp_path: Path, clang: str, flags: list[str]) -> None:
     """With regions everywhere and untouched copies, both languages in one program."""

@@ -306,7 +306,7 @@ def test_pages_of_windows_are_asked_for_their_nodes(program: Path, tmp_path: Pat
         "--trace=window=100,period=1000",
         "--",
         program,
-        2000,
+        600,
     ]
     subprocess.run([sys.executable, "-c", PRETEND_TWO_NODES, *map(str, words)], check=True, timeout=300)
     capture = memlens.open(output)
