@@ -416,8 +416,9 @@ def main() -> int:
             shown = " ".join(word for word in sys.argv[1:] if "/" not in word)
             lines += [f"Written by `python benchmarks/count.py {shown}`.", "", *machine(bench)]
             lines += [
-                f"{options.layouts} code layouts, minimum of {options.rounds} interleaved rounds in each, median over the layouts. "
-                "Kernels are timed by the programs themselves; counted ones run under `memlens record`.",
+                f"{options.layouts} code layouts, {options.rounds} interleaved rounds in each, median over the layouts. Kernels are timed by the "
+                "programs themselves, lap by lap (a run of the kernel or a sweep): the sum of each lap's minimum. Counted ones run under "
+                "`memlens record`.",
                 "",
             ]
             verdicts: list[Verdict] = []
