@@ -4,7 +4,8 @@ Every program is built by one clang in several code layouts (the order and align
 several percent); every round runs each variant once, in an order that rotates; a variant's time is the minimum over
 the rounds, its ratio to native the median over the layouts. What is timed is the kernel, by the program itself, each of its
 laps apart (a run of the kernel, or a sweep): the minimum of each lap over the rounds, and their sum, since no run as a whole
-is undisturbed on a machine that others share. What counting costs is the same in every round, so nothing of it is lost.
+is undisturbed on a machine that others share. What the counting code costs is the same in every round; what the recorder takes
+from a program that has a thread for every processor is not, and the minimum leaves that out.
 Counted programs run under ``memlens record``, so what is timed is counting that is really recorded.
 
 Parts: ``speed`` (exact, and one execution in a hundred, at each number of threads, and the peers), ``ablation`` (each
