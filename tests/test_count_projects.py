@@ -94,9 +94,9 @@ def test_lua_by_make(work: Path, clang: str) -> None:
     else:
         run("make", "-j2", "CC=memlens cc", "linux", cwd=lua, clang=clang)
         program = lua / "src" / "lua"
-        if program.read_bytes()[:4] != b"\x7fELF":
+        if not program.exists() and (lua / "debian").is_dir():
             pytest.skip(
-                f"Debian's lua is built by libtool, which makes a script of it: MEMLENS_PROJECTS=DIR with lua's own sources in DIR/lua"
+                "Debian's makefile of lua works in its packaging only: MEMLENS_PROJECTS=DIR with lua's own sources in DIR/lua"
             )
     assert counted_functions(program) > 300
     script = work / "sieve.lua"
