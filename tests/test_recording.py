@@ -130,6 +130,19 @@ def test_a_signal_sent_to_the_recorder_reaches_the_program_once(tmp_path: Path) 
     assert (output, recorder.returncode) == ("got\n", 9)
 
 
+def test_a_recorder_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    """As by Ctrl-Z and `fg`; the program itself is not stopped here and ends meanwhile or afterwards."""
+    for script, stopped_s in (("echo ready; sleep 1.5; exit 7", 0.8), ("echo ready; sleep 0.2; exit 7", 0.8)):
+        recorder = start_recording(tmp_path, "sh", "-c", script)
+        assert recorder.stdout is not None and recorder.stdout.readline() == "ready\n"
+        recorder.send_signal(signal.SIGSTOP)
+        time.sleep(stopped_s)
+        recorder.send_signal(signal.SIGCONT)
+        _, errors = recorder.communicate(timeout=30)
+        assert (errors, recorder.returncode) == ("", 7)
+        shutil.rmtree(tmp_path / "c.memlens")
+
+
 def test_interrupt_from_the_terminal_reaches_the_program_once(tmp_path: Path) -> None:
     """Both get a terminal's SIGINT; the recorder must not pass it on a second time."""
     import pty

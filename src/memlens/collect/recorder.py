@@ -30,6 +30,7 @@ from . import facts as machine_facts
 from .choice import Choice
 from .program import fault_counts, find_program, is_zombie, peak_rss_bytes
 from .record_options import Outcome, RecordOptions
+from .signal_queue import SignalQueue
 from .slow_sampler import SlowSampler
 from .spare_time import SpareTime
 from .window_pages import WindowPages
@@ -389,7 +390,7 @@ class Recorder:
             text = f"cannot execute {command[0]}: {os.strerror(failed).lower()}"
             raise ProgramNotFound(text) if failed == errno.ENOENT else ProgramNotExecutable(text)
         self.session.start()
-        status, usage = self._wait_for(child.pid, begin, signals)
+        status, usage = self._wait_for(child.pid, begin, SignalQueue(signals))
         wall_s = time.monotonic() - begin
         if self._recording:
             self.session.note_exit(child.pid, status)
@@ -406,7 +407,7 @@ class Recorder:
         }
         return ending.end(self, status, wall_s)
 
-    def _wait_for(self, pid: int, begin: float, signals: set[signal.Signals]) -> tuple[int, Any]:
+    def _wait_for(self, pid: int, begin: float, signals: SignalQueue) -> tuple[int, Any]:
         while True:
             busy = (
                 time.monotonic() - begin < EARLY_S
@@ -416,11 +417,11 @@ class Recorder:
             until = EARLY_TICK_S if busy else TICK_S
             if self.counting is not None and self._recording:
                 until = min(until, self.counting.until_due_s)
-            info = signal.sigtimedwait(signals, until)
+            received = signals.wait(until)
             # Typed at the terminal (SI_KERNEL): the program has it already. Sent to us alone: pass it on.
-            if info is not None and info.si_signo != signal.SIGCHLD and info.si_code <= 0 and info.si_pid != pid:
+            if received is not None and received.number != signal.SIGCHLD and received.code <= 0 and received.pid != pid:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, info.si_signo)
+                    os.kill(pid, received.number)
             ended, status, usage = os.wait4(pid, os.WNOHANG)
             if ended:
                 return status, usage
@@ -464,11 +465,12 @@ class Recorder:
         self._begin(pid)
         self.session.start()
         begin = time.monotonic()
+        queue = SignalQueue(signals)
         while True:
-            info = signal.sigtimedwait(signals, TICK_S)
+            received = queue.wait(TICK_S)
             self._tick()
             ended = not os.path.isdir(f"/proc/{pid}") or is_zombie(pid)
-            if info is not None or ended:
+            if received is not None or ended:
                 break
             if self.options.duration_s is not None and time.monotonic() - begin >= self.options.duration_s:
                 break
