@@ -419,7 +419,12 @@ class Recorder:
                 until = min(until, self.counting.until_due_s)
             received = signals.wait(until)
             # Typed at the terminal (SI_KERNEL): the program has it already. Sent to us alone: pass it on.
-            if received is not None and received.number != signal.SIGCHLD and received.code <= 0 and received.pid != pid:
+            if (
+                received is not None
+                and received.number != signal.SIGCHLD
+                and received.code <= 0
+                and received.pid != pid
+            ):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, received.number)
             ended, status, usage = os.wait4(pid, os.WNOHANG)
