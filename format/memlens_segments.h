@@ -8,8 +8,14 @@
  *   if (end - at < ML_SEGMENTS_MAX_BYTES) ...           // the caller keeps the room
  *   at = ml_segments_add(segments, at, site, words, n, form);
  *
- * How it is fast. The words of a segment are compared with what is expected of them without a branch; only those that differ
- * take time and bytes. Programs repeat themselves: most addresses are the last one plus the step before. */
+ * Names and words go to places of their own, and a record is the one before the other (ml_segments_join):
+ *
+ *   struct ml_segments_at at = {.names = names, .words = words};
+ *   ml_segments_add(segments, &at, site, words, n, form);
+ *
+ * How it is fast. What a word takes in bytes is not decided by a branch: programs are sampled because they are hard to predict.
+ * All eight bytes of a difference are written, and the next one is written over those that it does not need. Nor does a word wait
+ * for what was decided at the last execution: the step that is expected is simply the last one. */
 #ifndef MEMLENS_SEGMENTS_H
 #define MEMLENS_SEGMENTS_H
 
@@ -21,18 +27,26 @@
 #define ML_SEGMENTS_ENTRIES 1024
 #define ML_SEGMENTS_WORDS 31 /* most of a segment */
 #define ML_SEGMENTS_NOTED 256
-#define ML_SEGMENTS_MAX_BYTES 352 /* of room for one segment: 10 + 1 + 5 + 31 * 10, and what is overwritten behind it */
+#define ML_SEGMENTS_NAME_BYTES 40 /* of room for one segment's name: 10 + 1 + 16, and what is overwritten behind it */
+#define ML_SEGMENTS_WORD_BYTES 256 /* and for its words: 31 * 8, and what is overwritten behind them */
+#define ML_SEGMENTS_FRONT_BYTES 8 /* in front of the names, for their number of bytes */
 #define ML_SEGMENTS_MOST_RECORDED (1u << 15) /* accesses of one record: the reader takes one whole */
 
+struct ml_segments_place {
+  uint64_t last, step;
+};
+
 struct ml_segments {
-  uint64_t previous; /* first site of the segment before */
-  uint32_t n_noted;  /* ML_SEGMENTS_NOTED + 1: more than could be noted */
+  uint32_t n_noted; /* ML_SEGMENTS_NOTED + 1: more than could be noted */
   uint32_t reserved;
-  uint16_t noted[ML_SEGMENTS_NOTED];    /* entry + words * 1024, of every shape that was told */
-  uint8_t shape[ML_SEGMENTS_ENTRIES];   /* words + form * 32 of the last segment of each entry */
-  uint32_t missed[ML_SEGMENTS_ENTRIES]; /* which words of it were not as expected */
-  uint64_t last[ML_SEGMENTS_ENTRIES + ML_SEGMENTS_WORDS];
-  uint64_t step[ML_SEGMENTS_ENTRIES + ML_SEGMENTS_WORDS];
+  uint16_t noted[ML_SEGMENTS_NOTED];  /* entry + words * 1024, of every shape that was told */
+  uint8_t shape[ML_SEGMENTS_ENTRIES]; /* words + form * 32 of the last segment of each entry */
+  struct ml_segments_place place[ML_SEGMENTS_ENTRIES + ML_SEGMENTS_WORDS];
+};
+
+struct ml_segments_at {
+  unsigned char *names, *words; /* where the next ones go */
+  uint64_t previous;            /* first site of the segment before; 0 at the start of a record */
 };
 
 /* State of a new record. The state must have been zeros once (static or fresh memory). */
@@ -44,11 +58,8 @@ static inline void ml_segments_begin(struct ml_segments *segments) {
   for (uint32_t i = 0; i < segments->n_noted; i++) {
     const uint32_t entry = segments->noted[i] % ML_SEGMENTS_ENTRIES, words = segments->noted[i] / ML_SEGMENTS_ENTRIES;
     segments->shape[entry] = 0;
-    segments->missed[entry] = 0;
-    memset(segments->last + entry, 0, words * sizeof segments->last[0]);
-    memset(segments->step + entry, 0, words * sizeof segments->step[0]);
+    memset(segments->place + entry, 0, words * sizeof segments->place[0]);
   }
-  segments->previous = 0;
   segments->n_noted = 0;
 }
 
@@ -59,64 +70,61 @@ static inline int ml_segments_expects(const struct ml_segments *segments, uint64
   return segments->shape[site % ML_SEGMENTS_ENTRIES] == shape;
 }
 
-/* The words behind what names the segment. NULL: a word that differs from what is expected is 0; nothing has changed. */
-static inline unsigned char *ml_segments_words(struct ml_segments *segments, unsigned char *at, uint64_t site, const uint64_t *words,
-                                               unsigned count, int zeros_too) {
-  const unsigned entry = (unsigned)(site % ML_SEGMENTS_ENTRIES);
-  uint64_t *const last = segments->last + entry, *const step = segments->step + entry;
-  uint64_t moved[ML_SEGMENTS_WORDS];
-  uint32_t missed = 0;
+/* Up to 16 words: their lengths behind the name, and what they differ by. */
+static inline __attribute__((always_inline)) void ml_segments_words(struct ml_segments_place *place, struct ml_segments_at *at,
+                                                                    const uint64_t *words, unsigned count) {
+  unsigned char *out = at->words;
+  uint64_t lengths = 0;
   for (unsigned i = 0; i < count; i++) {
-    const uint64_t word = words[i], difference = word - last[i];
-    last[i] = word;
-    moved[i] = difference;
-    missed |= (uint32_t)(difference != step[i]) << i;
+    const uint64_t word = words[i], moved = word - place[i].last, differs = moved != place[i].step;
+    place[i].last = word;
+    place[i].step = moved;
+    const uint64_t coded = ml_stream_zigzag(moved);
+    const uint64_t length = (71u - (unsigned)__builtin_clzll(coded | 1)) >> 3 & (0 - differs);
+    memcpy(out, &coded, 8); /* little endian, as all of the format */
+    out += length;
+    lengths |= length << 4 * i;
   }
-  if (__builtin_expect(missed < 128, 1)) *at++ = (unsigned char)missed;
-  else at = ml_stream_varint(at, missed);
-  const uint32_t before = segments->missed[entry];
-  segments->missed[entry] = missed;
-  for (uint32_t left = missed; left != 0; left &= left - 1) {
-    const unsigned i = (unsigned)__builtin_ctz(left);
-    if (__builtin_expect(words[i] == 0 && !zeros_too, 0)) {
-      for (unsigned k = 0; k < count; k++) last[k] -= moved[k];
-      segments->missed[entry] = before;
-      return NULL;
-    }
-    at = ml_stream_varint(at, ml_stream_zigzag(moved[i]));
-  }
-  for (uint32_t twice = missed & before; twice != 0; twice &= twice - 1) {
-    const unsigned i = (unsigned)__builtin_ctz(twice);
-    step[i] = moved[i];
-  }
-  return at;
+  memcpy(at->names, &lengths, 8);
+  at->names += (count + 1) / 2;
+  at->words = out;
 }
 
-/* Appends a segment that its entry expects, the usual case. NULL: one of its words is 0; nothing has changed. */
-static inline unsigned char *ml_segments_add_usual(struct ml_segments *segments, unsigned char *at, uint64_t site, const uint64_t *words,
-                                                   unsigned count) {
-  const uint64_t named = ml_stream_zigzag(site - segments->previous) << 1;
-  if (__builtin_expect(named < 128, 1)) *at++ = (unsigned char)named;
-  else at = ml_stream_varint(at, named);
-  at = ml_segments_words(segments, at, site, words, count, 0);
-  if (at != NULL) segments->previous = site;
-  return at;
+/* Appends a segment of 1 to 16 words that its entry expects, the usual case. */
+static inline __attribute__((always_inline)) void ml_segments_add_usual(struct ml_segments *segments, struct ml_segments_at *at, uint64_t site,
+                                                                        const uint64_t *words, unsigned count) {
+  const uint64_t named = ml_stream_zigzag(site - at->previous) << 1;
+  at->previous = site;
+  if (__builtin_expect(named < 128, 1)) *at->names++ = (unsigned char)named;
+  else at->names = ml_stream_varint(at->names, named);
+  ml_segments_words(segments->place + site % ML_SEGMENTS_ENTRIES, at, words, count);
 }
 
 /* Appends a segment of `count` words, 1 to 31, whose first site is `site`. */
-static inline unsigned char *ml_segments_add(struct ml_segments *segments, unsigned char *at, uint64_t site, const uint64_t *words,
-                                             unsigned count, unsigned form) {
+static inline void ml_segments_add(struct ml_segments *segments, struct ml_segments_at *at, uint64_t site, const uint64_t *words, unsigned count,
+                                   unsigned form) {
   const unsigned entry = (unsigned)(site % ML_SEGMENTS_ENTRIES), shape = ml_segments_shape(count, form);
   const unsigned told = segments->shape[entry] != shape;
-  at = ml_stream_varint(at, ml_stream_zigzag(site - segments->previous) << 1 | told);
-  segments->previous = site;
+  at->names = ml_stream_varint(at->names, ml_stream_zigzag(site - at->previous) << 1 | told);
+  at->previous = site;
   if (told) {
     if (segments->n_noted < ML_SEGMENTS_NOTED) segments->noted[segments->n_noted] = (uint16_t)(entry + count * ML_SEGMENTS_ENTRIES);
     if (segments->n_noted <= ML_SEGMENTS_NOTED) segments->n_noted++;
     segments->shape[entry] = (uint8_t)shape;
-    *at++ = (unsigned char)shape;
+    *at->names++ = (unsigned char)shape;
   }
-  return ml_segments_words(segments, at, site, words, count, 1);
+  ml_segments_words(segments->place + entry, at, words, count < 16 ? count : 16);
+  if (count > 16) ml_segments_words(segments->place + entry + 16, at, words + 16, count - 16);
+}
+
+/* Names and words become one stream, in front of the words; there is room for the names and ML_SEGMENTS_FRONT_BYTES. Returns its first byte. */
+static inline unsigned char *ml_segments_join(const unsigned char *names, size_t name_bytes, unsigned char *words) {
+  unsigned char front[10];
+  const size_t front_bytes = (size_t)(ml_stream_varint(front, name_bytes) - front);
+  unsigned char *const first = words - name_bytes - front_bytes;
+  memmove(words - name_bytes, names, name_bytes);
+  memcpy(first, front, front_bytes);
+  return first;
 }
 
 #endif

@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -16,6 +17,7 @@
 #include "arrays.h"
 #include "capture/chunk_reader.h"
 #include "capture/chunk_writer.h"
+#include "capture/idle_packer.h"
 #include "capture/ring_file.h"
 #include "counting_bindings.h"
 #include "importing_bindings.h"
@@ -103,6 +105,47 @@ using memlens::capture::ChunkInfo;
 using memlens::capture::ChunkReader;
 using memlens::capture::ChunkWriter;
 using memlens::capture::FormatError;
+
+// Any object that has contiguous bytes.
+class BufferOf {
+ public:
+  explicit BufferOf(const nb::object& object) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
+  }
+  ~BufferOf() { PyBuffer_Release(&view_); }
+  BufferOf(const BufferOf&) = delete;
+  BufferOf& operator=(const BufferOf&) = delete;
+  std::span<const unsigned char> span() const { return {static_cast<const unsigned char*>(view_.buf), static_cast<size_t>(view_.len)}; }
+
+ private:
+  Py_buffer view_;
+};
+
+// Keeps what is being compressed alive.
+class PackerOfObjects {
+ public:
+  explicit PackerOfObjects(int level) : packer_(level) {}
+  ~PackerOfObjects() {
+    if (packer_.is_working())  // the thread still reads them
+      for (auto& buffer : given_) (void)buffer.release();
+  }
+  bool give(const nb::object& payload) {
+    auto buffer = std::make_unique<BufferOf>(payload);
+    if (!packer_.give(buffer->span())) return false;
+    given_.push_back(std::move(buffer));
+    return true;
+  }
+  nb::object take() {
+    std::vector<unsigned char> packed;
+    if (!packer_.take(&packed)) return nb::none();
+    given_.pop_front();
+    return nb::bytes(reinterpret_cast<const char*>(packed.data()), packed.size());
+  }
+
+ private:
+  memlens::capture::IdlePacker packer_;
+  std::deque<std::unique_ptr<BufferOf>> given_;
+};
 
 [[noreturn]] void raise_os_error(const std::system_error& error) {
   const int code = error.code().value();
@@ -301,20 +344,31 @@ NB_MODULE(_core, module) {
            "path"_a, nb::kw_only(), "writer"_a = 1, "level"_a = 1)
       .def(
           "append",
-          [](ChunkWriter& self, int kind, const nb::bytes& payload, uint32_t record_count, uint32_t process,
-             uint32_t thread, uint64_t dropped, uint64_t begin_ns, uint64_t end_ns, bool compress) {
-            const auto bytes = view(payload);
+          [](ChunkWriter& self, int kind, nb::object payload, uint32_t record_count, uint32_t process, uint32_t thread,
+             uint64_t dropped, uint64_t begin_ns, uint64_t end_ns, bool compress, const nb::bytes& packed) {
+            const BufferOf bytes(payload);
+            const auto compressed = view(packed);
             nb::gil_scoped_release unlocked;
-            return self.append(
-                {static_cast<uint16_t>(kind), process, thread, record_count, dropped, begin_ns, end_ns, compress}, bytes);
+            return self.append({static_cast<uint16_t>(kind), process, thread, record_count, dropped, begin_ns, end_ns, compress},
+                               bytes.span(), compressed);
           },
           "kind"_a, "payload"_a, nb::kw_only(), "record_count"_a, "process"_a = 0, "thread"_a = 0, "dropped"_a = 0,
-          "begin_ns"_a = 0, "end_ns"_a = 0, "compress"_a = true, "Appends one chunk; returns 0 or an errno.")
+          "begin_ns"_a = 0, "end_ns"_a = 0, "compress"_a = true, "packed"_a = nb::bytes("", 0),
+          nb::sig("def append(self, kind: int, payload: object, *, record_count: int, process: int = 0, thread: int = 0, dropped: int = 0, "
+                  "begin_ns: int = 0, end_ns: int = 0, compress: bool = True, packed: bytes = b'') -> int"),
+          "Appends one chunk, `packed` if it has been compressed already; returns 0 or an errno.")
       .def_prop_ro("chunks", &ChunkWriter::chunks)
       .def_prop_ro("bytes", &ChunkWriter::bytes)
       .def_prop_ro("dropped_records", &ChunkWriter::dropped_records)
       .def_prop_ro("failed_errno", &ChunkWriter::failed_errno)
       .def("close", &ChunkWriter::close);
+
+  nb::class_<PackerOfObjects>(module, "IdlePacker")
+      .def(nb::init<int>(), nb::kw_only(), "level"_a = 1)
+      .def("give", &PackerOfObjects::give, "payload"_a, nb::sig("def give(self, payload: object) -> bool"),
+           "False: it has as many as it takes.")
+      .def("take", &PackerOfObjects::take, nb::sig("def take(self) -> bytes | None"),
+           "The oldest, compressed, or empty if it cannot be; None: not yet, or none was given.");
 
   nb::class_<ChunkReader>(module, "ChunkReader")
       .def(nb::init<const std::string&>(), "path"_a)

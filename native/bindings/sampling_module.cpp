@@ -24,12 +24,22 @@ void raise_os_error(int error, const std::string& step) {
   throw nb::python_error();
 }
 
+// Its bytes are the session's own, not a copy: it has the buffer protocol.
 struct Batch {
   uint16_t kind;
   uint32_t process, record_count;
   uint64_t dropped, begin_ns, end_ns;
-  nb::bytes payload;
+  std::unique_ptr<unsigned char, decltype(&free)> data;
+  size_t bytes;
 };
+
+int buffer_of_batch(PyObject* self, Py_buffer* buffer, int flags) {
+  Batch* batch = nb::inst_ptr<Batch>(nb::handle(self));
+  static unsigned char none;
+  return PyBuffer_FillInfo(buffer, self, batch->data != nullptr ? batch->data.get() : &none, static_cast<Py_ssize_t>(batch->bytes), 1, flags);
+}
+
+PyType_Slot batch_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(buffer_of_batch)}, {0, nullptr}};
 
 class Channel {
  public:
@@ -112,16 +122,19 @@ class Session {
   }
   void note_exit(int pid, int status) { ml_session_note_exit(session_.get(), pid, status); }
 
-  std::vector<Batch> take() {
+  nb::list take() {
     ml_batch* first = nullptr;
     {
       nb::gil_scoped_release unlocked;
       first = ml_session_take(session_.get());
     }
-    std::vector<Batch> batches;
-    for (const ml_batch* at = first; at != nullptr; at = at->next)
-      batches.push_back({at->kind, at->process, at->record_count, at->dropped, at->begin_ns, at->end_ns,
-                         nb::bytes(reinterpret_cast<const char*>(at->data), at->bytes)});
+    nb::list batches;
+    for (ml_batch* at = first; at != nullptr; at = at->next) {
+      auto batch = std::make_unique<Batch>(Batch{at->kind, at->process, at->record_count, at->dropped, at->begin_ns, at->end_ns,
+                                                 {static_cast<unsigned char*>(at->data), &free}, at->bytes});
+      at->data = nullptr;
+      batches.append(nb::cast(batch.release(), nb::rv_policy::take_ownership));
+    }
     ml_batches_free(first);
     return batches;
   }
@@ -292,14 +305,16 @@ nb::bytes clock_pairs() {
 NB_MODULE(_sampling, module) {
   nb::set_leak_warnings(false);  // what lives at exit is not a leak
   module.doc() = "perf sessions, /proc readers and probes of memlens; used by memlens.collect only.";
-  nb::class_<Batch>(module, "Batch")
+  nb::class_<Batch>(module, "Batch", nb::type_slots(batch_slots))
       .def_ro("kind", &Batch::kind)
       .def_ro("process", &Batch::process)
       .def_ro("record_count", &Batch::record_count)
       .def_ro("dropped", &Batch::dropped)
       .def_ro("begin_ns", &Batch::begin_ns)
       .def_ro("end_ns", &Batch::end_ns)
-      .def_ro("payload", &Batch::payload);
+      .def("__len__", [](const Batch& self) { return self.bytes; })
+      .def_prop_ro("payload", [](const Batch& self) { return nb::bytes(reinterpret_cast<const char*>(self.data.get()), self.bytes); },
+                   "A copy of its bytes.");
   nb::class_<Channel>(module, "Channel")
       .def(nb::init<uint64_t, uint64_t, bool, bool, uint32_t, uint64_t, uint32_t, uint32_t>(), nb::kw_only(),
            "sample_bytes"_a, "large_bytes"_a, "alloc"_a = true, "annotations"_a = true, "wait_ms"_a = 2000,
@@ -316,7 +331,7 @@ NB_MODULE(_sampling, module) {
       .def("start", &Session::start)
       .def("stop", &Session::stop)
       .def("note_exit", &Session::note_exit, "pid"_a, "status"_a)
-      .def("take", &Session::take)
+      .def("take", &Session::take, nb::sig("def take(self) -> list[Batch]"))
       .def("string", &Session::string, "text"_a)
       .def("processes", &Session::processes, "(process, pid, mappings_changed, execs, faults without an event) of each process that is alive")
       .def("ask_nodes", &Session::ask_nodes, "process"_a, "pages"_a, "evidence_ns"_a,

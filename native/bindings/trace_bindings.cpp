@@ -176,20 +176,23 @@ nb::bytes encode_segments(const Input<uint64_t>& sites, const Input<uint8_t>& co
                           const Input<uint64_t>& words) {
   const size_t count = sites.size();
   if (counts.size() != count || forms.size() != count) throw nb::value_error("the columns have one length");
-  std::vector<unsigned char> stream(count * ML_SEGMENTS_MAX_BYTES + 8);
+  std::vector<unsigned char> names(count * ML_SEGMENTS_NAME_BYTES + 8);
+  const size_t front = names.size() + ML_SEGMENTS_FRONT_BYTES;
+  std::vector<unsigned char> stream(front + count * ML_SEGMENTS_WORD_BYTES + 8);
   auto state = std::make_unique<ml_segments>();  // zeros
-  unsigned char* at = stream.data();
+  ml_segments_at at{names.data(), stream.data() + front, 0};
   size_t word = 0;
   for (size_t i = 0; i < count; ++i) {
     const unsigned n = counts.data()[i], form = forms.data()[i];
     if (n == 0 || n > ML_SEGMENTS_WORDS || form > 2 || words.size() - word < n) throw nb::value_error("a segment of 1 to 31 words");
-    unsigned char* usual = nullptr;
-    if (ml_segments_expects(state.get(), sites.data()[i], ml_segments_shape(n, form)))
-      usual = ml_segments_add_usual(state.get(), at, sites.data()[i], words.data() + word, n);
-    at = usual != nullptr ? usual : ml_segments_add(state.get(), at, sites.data()[i], words.data() + word, n, form);
+    if (n <= 16 && ml_segments_expects(state.get(), sites.data()[i], ml_segments_shape(n, form)))
+      ml_segments_add_usual(state.get(), &at, sites.data()[i], words.data() + word, n);
+    else ml_segments_add(state.get(), &at, sites.data()[i], words.data() + word, n, form);
     word += n;
   }
-  return nb::bytes(reinterpret_cast<const char*>(stream.data()), static_cast<size_t>(at - stream.data()));
+  if (count == 0) return nb::bytes("", 0);
+  const unsigned char* first = ml_segments_join(names.data(), static_cast<size_t>(at.names - names.data()), stream.data() + front);
+  return nb::bytes(reinterpret_cast<const char*>(first), static_cast<size_t>(at.words - first));
 }
 
 nb::dict traffic_columns(const AccessJoin& join, const std::vector<Traffic>& rows) {

@@ -37,7 +37,8 @@ static void flush(struct ml_session *session, struct ml_buffer *buffer, uint16_t
   session->take_generation++;
 }
 
-void *ml_buffer_reserve(struct ml_session *session, struct ml_buffer *buffer, size_t bytes, uint64_t time_ns) {
+/* Whoever asks fills all of it. */
+static void *reserve(struct ml_session *session, struct ml_buffer *buffer, size_t bytes, uint64_t time_ns) {
   if (session->queued_bytes + bytes > session->options.queue_bytes) {
     buffer->dropped++;
     session->counts.queue_dropped++;
@@ -56,7 +57,6 @@ void *ml_buffer_reserve(struct ml_session *session, struct ml_buffer *buffer, si
     buffer->capacity = capacity;
   }
   void *record = buffer->data + buffer->bytes;
-  memset(record, 0, bytes);
   buffer->bytes += bytes;
   buffer->count++;
   if (time_ns != 0) {
@@ -67,11 +67,17 @@ void *ml_buffer_reserve(struct ml_session *session, struct ml_buffer *buffer, si
   return record;
 }
 
+void *ml_buffer_reserve(struct ml_session *session, struct ml_buffer *buffer, size_t bytes, uint64_t time_ns) {
+  void *record = reserve(session, buffer, bytes, time_ns);
+  if (record != NULL) memset(record, 0, bytes);
+  return record;
+}
+
 void ml_buffer_append(struct ml_session *session, struct ml_process *process, enum ml_slot slot, const void *record,
                       size_t bytes, uint64_t time_ns) {
   struct ml_buffer *buffer = &process->buffers[slot];
   if (buffer->bytes + bytes > SPLIT_BYTES) flush(session, buffer, slot_kind[slot], process->info.process);
-  void *into = ml_buffer_reserve(session, buffer, bytes, time_ns);
+  void *into = reserve(session, buffer, bytes, time_ns);
   if (into != NULL) memcpy(into, record, bytes);
 }
 

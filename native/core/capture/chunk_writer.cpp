@@ -41,7 +41,8 @@ ChunkWriter::ChunkWriter(const std::string& path, ml_writer writer, int compress
   header.pid = static_cast<uint32_t>(getpid());
   header.writer = writer;
   header.checksum = ml_checksum(&header, offsetof(ml_file_header, checksum));
-  failed_errno_ = write_all({reinterpret_cast<const unsigned char*>(&header), sizeof header});
+  iovec whole{&header, sizeof header};
+  failed_errno_ = write_all({&whole, 1});
   if (failed_errno_ != 0) {
     const int error = failed_errno_;
     close();
@@ -61,10 +62,10 @@ void ChunkWriter::close() {
   fd_ = -1;
 }
 
-int ChunkWriter::write_all(std::span<const unsigned char> data) {
-  size_t written = 0;
-  while (written < data.size()) {
-    const ssize_t step = ::write(fd_, data.data() + written, data.size() - written);
+int ChunkWriter::write_all(std::span<iovec> parts) {
+  uint64_t written = 0;
+  while (!parts.empty()) {
+    const ssize_t step = ::writev(fd_, parts.data(), static_cast<int>(parts.size()));
     if (step < 0 && errno == EINTR) continue;
     if (step <= 0) {
       const int error = step < 0 ? errno : EIO;
@@ -72,13 +73,22 @@ int ChunkWriter::write_all(std::span<const unsigned char> data) {
       if (ftruncate(fd_, static_cast<off_t>(file_bytes_)) != 0) return error;
       return error;
     }
-    written += static_cast<size_t>(step);
+    written += static_cast<uint64_t>(step);
+    size_t left = static_cast<size_t>(step);
+    while (!parts.empty() && left >= parts.front().iov_len) {
+      left -= parts.front().iov_len;
+      parts = parts.subspan(1);
+    }
+    if (left != 0) {
+      parts.front().iov_base = static_cast<char*>(parts.front().iov_base) + left;
+      parts.front().iov_len -= left;
+    }
   }
-  file_bytes_ += data.size();
+  file_bytes_ += written;
   return 0;
 }
 
-int ChunkWriter::append(const ChunkInfo& info, std::span<const unsigned char> payload) {
+int ChunkWriter::append(const ChunkInfo& info, std::span<const unsigned char> payload, std::span<const unsigned char> packed) {
   if (failed_errno_ != 0 || fd_ < 0) {
     dropped_records_ += info.record_count;
     return failed_errno_ != 0 ? failed_errno_ : EBADF;
@@ -109,27 +119,21 @@ int ChunkWriter::append(const ChunkInfo& info, std::span<const unsigned char> pa
   header.begin_ns = info.begin_ns;
   header.end_ns = info.end_ns;
 
-  const size_t bound = ZSTD_compressBound(payload.size());
-  buffer_.resize(sizeof header + bound + 8);
-  unsigned char* body = buffer_.data() + sizeof header;
-  size_t stored = payload.size();
-  header.encoding = ML_ENCODING_PLAIN;
-  if (level_ > 0 && info.compress && payload.size() >= 256) {
-    const size_t packed = ZSTD_compressCCtx(context_, body, bound, payload.data(), payload.size(), level_);
-    if (!ZSTD_isError(packed) && packed < payload.size()) {
-      stored = packed;
-      header.encoding = ML_ENCODING_ZSTD;
-    }
+  if (packed.empty() && level_ > 0 && info.compress && payload.size() >= 256) {
+    buffer_.resize(ZSTD_compressBound(payload.size()));
+    const size_t bytes = ZSTD_compressCCtx(context_, buffer_.data(), buffer_.size(), payload.data(), payload.size(), level_);
+    if (!ZSTD_isError(bytes) && bytes < payload.size()) packed = {buffer_.data(), bytes};
   }
-  if (header.encoding == ML_ENCODING_PLAIN && !payload.empty()) memcpy(body, payload.data(), payload.size());
-  header.stored_bytes = static_cast<uint32_t>(stored);
-  header.payload_checksum = ml_checksum(body, stored);
+  const std::span<const unsigned char> body = packed.empty() ? payload : packed;
+  header.encoding = packed.empty() ? ML_ENCODING_PLAIN : ML_ENCODING_ZSTD;
+  header.stored_bytes = static_cast<uint32_t>(body.size());
+  header.payload_checksum = ml_checksum(body.data(), body.size());
   header.header_checksum = ml_checksum(&header, offsetof(ml_chunk_header, header_checksum));
-  memcpy(buffer_.data(), &header, sizeof header);
-  const size_t padded = (stored + 7) & ~size_t{7};
-  memset(body + stored, 0, padded - stored);
-
-  failed_errno_ = write_all({buffer_.data(), sizeof header + padded});
+  unsigned char padding[8] = {};
+  iovec parts[] = {{&header, sizeof header},
+                   {const_cast<unsigned char*>(body.data()), body.size()},
+                   {padding, (8 - body.size() % 8) % 8}};
+  failed_errno_ = write_all(parts);
   if (failed_errno_ != 0) {
     dropped_records_ += info.record_count;
     close();

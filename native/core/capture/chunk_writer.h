@@ -5,6 +5,8 @@
 // file always ends with a whole chunk. Knows nothing of what the records mean.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <cstdint>
 #include <span>
 #include <string>
@@ -38,7 +40,8 @@ class ChunkWriter {
   // Appends one chunk. Returns 0, or the errno of a failed write; after the first
   // failure the writer is closed for good, drops everything and counts it: a file
   // with a hole in the middle would be worse than one that ends early.
-  int append(const ChunkInfo& info, std::span<const unsigned char> payload);
+  // `packed`: the payload, compressed already; empty: it is compressed here if `info` says so.
+  int append(const ChunkInfo& info, std::span<const unsigned char> payload, std::span<const unsigned char> packed = {});
 
   uint64_t chunks() const { return sequence_; }
   uint64_t bytes() const { return file_bytes_; }
@@ -47,7 +50,7 @@ class ChunkWriter {
   void close();
 
  private:
-  int write_all(std::span<const unsigned char> data);
+  int write_all(std::span<iovec> parts);
 
   int fd_ = -1;
   int level_;

@@ -106,10 +106,19 @@ size_t StreamDecoder::decode(const AccessColumns& columns, size_t count) {
   return done;
 }
 
+// Names end where words begin; false: there are more names than bytes.
+bool StreamDecoder::find_words() {
+  uint64_t name_bytes;
+  if (!slow_varint(at_, end_, name_bytes) || name_bytes > static_cast<uint64_t>(end_ - at_)) return false;
+  words_end_ = end_;
+  next_word_ = end_ = at_ + name_bytes;
+  return true;
+}
+
 // The words of the next segment; false: it is damaged.
 bool StreamDecoder::read_segment() {
   Expected& state = *expected_;
-  uint64_t named, missed;
+  uint64_t named;
   const unsigned char* at = at_;
   if (!slow_varint(at, end_, named)) return false;
   const uint64_t site = previous_ + unzigzag(named >> 1);
@@ -121,35 +130,42 @@ bool StreamDecoder::read_segment() {
   }
   const unsigned words = shape & 31, form = shape >> 5;
   if (words == 0 || form > 2 || (form == 1 && words % 2 != 0)) return false;
-  if (!slow_varint(at, end_, missed) || missed >> words != 0) return false;
+  if (end_ - at < static_cast<ptrdiff_t>((words + 1) / 2)) return false;
   uint64_t *const last = last_ + entry, *const step = state.step + entry;
-  const uint32_t before = state.missed[entry];
+  const unsigned char* next = next_word_;
   for (unsigned i = 0; i < words; ++i) {
-    uint64_t difference = step[i];
-    if ((missed >> i & 1) != 0) {
-      uint64_t value;
-      if (end_ - at >= 8 ? !varint(at, end_, value) : !slow_varint(at, end_, value)) return false;
-      difference = unzigzag(value);
-      if ((before >> i & 1) != 0) step[i] = difference;
+    const unsigned length = at[i / 2] >> (i % 2 * 4) & 15;
+    if (length != 0) {
+      if (length > 8 || words_end_ - next < static_cast<ptrdiff_t>(length)) return false;
+      uint64_t coded = 0;
+      memcpy(&coded, next, length);
+      next += length;
+      step[i] = unzigzag(coded);
     }
-    last[i] += difference;
+    last[i] += step[i];
     state.words[i] = last[i];
   }
+  if (words % 2 != 0 && at[words / 2] >> 4 != 0) return false;
+  at += (words + 1) / 2;
   if (form == 1)
     for (unsigned i = 1; i < words; i += 2)
       if (state.words[i] == 0 || state.words[i] > kMostBytes) return false;
   state.shape[entry] = static_cast<uint8_t>(shape);
-  state.missed[entry] = static_cast<uint32_t>(missed);
   state.form = form;
   previous_ = site;
   at_ = at;
+  next_word_ = next;
   accesses_ = form == 1 ? words / 2 : words;
   given_ = 0;
   return true;
 }
 
 size_t StreamDecoder::decode_segments(const AccessColumns& columns, size_t count) {
-  if (!expected_) expected_ = std::make_unique<Expected>();
+  if (!expected_) {
+    if (count == 0) return 0;
+    expected_ = std::make_unique<Expected>();
+    if (!find_words()) return 0;
+  }
   size_t done = 0;
   while (done < count) {
     if (given_ == accesses_ && !read_segment()) break;

@@ -28,7 +28,7 @@ struct AccessColumns {
 constexpr uint64_t most_accesses(size_t bytes, uint8_t encoding) {
   switch (encoding) {
     case ML_ENUM_stream_encoding_PC_DELTA: return bytes / 3;
-    case ML_ENUM_stream_encoding_SITE_SEGMENTS: return uint64_t{bytes} / 2 * 31;
+    case ML_ENUM_stream_encoding_SITE_SEGMENTS: return uint64_t{bytes} * 2;
     default: return bytes / 2;
   }
 }
@@ -40,12 +40,13 @@ class StreamDecoder {
 
   // Decodes up to `count` more accesses; fewer only when the stream is damaged there.
   size_t next(const AccessColumns& columns, size_t count);
-  bool at_end() const { return at_ == end_ && given_ == accesses_; }
+  bool at_end() const { return at_ == end_ && next_word_ == words_end_ && given_ == accesses_; }
 
  private:
   template <bool kPc>
   size_t decode(const AccessColumns& columns, size_t count);
   size_t decode_segments(const AccessColumns& columns, size_t count);
+  bool find_words();
   bool read_segment();
 
   const unsigned char* at_;
@@ -56,13 +57,13 @@ class StreamDecoder {
   // Of site_segments only: what entries expect, and the segment that was read last.
   struct Expected {
     uint8_t shape[ML_SEGMENTS_ENTRIES] = {};
-    uint32_t missed[ML_SEGMENTS_ENTRIES] = {};
     uint64_t step[ML_SEGMENTS_ENTRIES + ML_SEGMENTS_WORDS] = {};
     uint64_t words[ML_SEGMENTS_WORDS] = {};
     unsigned form = 0;
   };
   std::unique_ptr<Expected> expected_;
   unsigned accesses_ = 0, given_ = 0;  // of that segment
+  const unsigned char *next_word_ = nullptr, *words_end_ = nullptr;
 };
 
 // True when the stream holds exactly `recorded` accesses.

@@ -84,6 +84,14 @@ static bool parse_settings(const char *text) {
   return true;
 }
 
+#if defined(__x86_64__)
+static bool has_bmi(void) { /* lzcnt, bmi and bmi2 */
+  unsigned a, b, c, d;
+  if (__get_cpuid(0x80000001, &a, &b, &c, &d) == 0 || (c >> 5 & 1) == 0) return false;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b >> 3 & 1) != 0 && (b >> 8 & 1) != 0;
+}
+#endif
+
 /* Takes the loader's lock: not while ours is held. */
 void ml_trace_start(void) {
   const char *text = ml_process.shared != NULL ? getenv(ML_TRACE_VARIABLE) : NULL;
@@ -94,6 +102,9 @@ void ml_trace_start(void) {
       state = ML_TRACE_NO_LIBRARY;
     else if (!parse_settings(text)) state = ML_TRACE_BAD_SETTINGS;
     else {
+#if defined(__x86_64__)
+      ml_trace_settings.has_bmi = has_bmi();
+#endif
       state = ML_TRACE_ON;
       ml_trace_services = services;
     }

@@ -22,10 +22,14 @@
 #define ML_TRACE_SLACK_WORDS 1u /* that a masked gather may write behind its last */
 #define ML_TRACE_STREAM_BYTES (ML_RING_MAX_RECORD - sizeof(struct ml_ring_record) - sizeof(struct ml_window) - 8)
 
+#define ML_TRACE_NAME_BYTES (ML_TRACE_STREAM_BYTES / 3)
+#define ML_TRACE_WORDS_AT (ML_TRACE_NAME_BYTES + ML_SEGMENTS_FRONT_BYTES)
+
 struct ml_trace_settings {
   uint64_t window, period, seed; /* of a full trace `window` is UINT64_MAX */
   uint64_t patience; /* executed accesses without a recorded one after which a window ends: it is in code that has nothing but constants */
   bool full, loads_only, wait, stacks, selects_regions, selects_functions;
+  bool has_bmi; /* the CPU finds the highest bit of a word in one step */
 };
 extern struct ml_trace_settings ml_trace_settings;
 extern const struct ml_services *ml_trace_services;
@@ -52,7 +56,7 @@ struct ml_trace {
   /* the record that is being made */
   uint64_t first;    /* number of its first access */
   uint64_t recorded;
-  unsigned char *at;
+  struct ml_segments_at at;
   struct ml_trace_facts facts;
   /* records that found no room, not told yet */
   uint64_t lost, lost_records, lost_first, lost_executed, lost_begin_ns, lost_end_ns;
@@ -62,7 +66,8 @@ struct ml_trace {
   const void *caller; /* of the runtime, the last time: where stacks begin */
   uint32_t node;      /* that the thread was in then */
   struct ml_segments segments;
-  unsigned char bytes[ML_TRACE_STREAM_BYTES];
+  unsigned char names[ML_TRACE_NAME_BYTES];
+  unsigned char bytes[ML_TRACE_STREAM_BYTES]; /* of words, from ML_TRACE_WORDS_AT on; names come in front of them when the record ends */
   uint64_t words[ML_TRACE_RAW_WORDS + ML_TRACE_SLACK_WORDS];
 };
 

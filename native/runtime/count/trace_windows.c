@@ -121,13 +121,19 @@ static void begin_record(struct ml_trace *trace, uint64_t number) {
   trace->has_facts = false;
   trace->first = number;
   trace->recorded = 0;
-  trace->at = trace->bytes;
+  trace->at = (struct ml_segments_at){.names = trace->names, .words = trace->bytes + ML_TRACE_WORDS_AT};
   ml_segments_begin(&trace->segments);
 }
 
 /* `number` is that of the first access behind the record, `next` where the next record or window begins. */
 static void end_record(struct ml_trace *trace, uint64_t number, uint64_t next) {
   if (number == trace->first) return;
+  const unsigned char *stream = trace->bytes;
+  size_t stream_bytes = 0;
+  if (trace->at.names != trace->names) {
+    stream = ml_segments_join(trace->names, (size_t)(trace->at.names - trace->names), trace->bytes + ML_TRACE_WORDS_AT);
+    stream_bytes = (size_t)(trace->at.words - stream);
+  }
   struct ml_window window = {.begin_ns = trace->facts.begin_ns,
                              .end_ns = ml_now_ns(),
                              .first_executed = trace->first,
@@ -136,10 +142,10 @@ static void end_record(struct ml_trace *trace, uint64_t number, uint64_t next) {
                              .implied_constant = (uint32_t)(number - trace->first - trace->recorded),
                              .region = trace->facts.region,
                              .stack = trace->facts.stack,
-                             .tail_bytes = (uint32_t)(trace->at - trace->bytes),
+                             .tail_bytes = (uint32_t)stream_bytes,
                              .cpu = trace->facts.cpu,
                              .period = ml_trace_settings.full ? trace->recorded : 0};
-  if (tell_lost(trace, ml_trace_settings.wait) && write_window(trace, &window, trace->bytes, ml_trace_settings.wait)) {
+  if (tell_lost(trace, ml_trace_settings.wait) && write_window(trace, &window, stream, ml_trace_settings.wait)) {
     ml_add(&ml_process.shared->trace_windows, 1);
     ml_add(&ml_process.shared->trace_recorded, window.recorded);
     ml_add(&ml_process.shared->trace_implied, window.implied_constant);
@@ -187,7 +193,8 @@ static bool is_header(uint64_t header, uint64_t sites_end) {
 }
 
 static bool is_full(const struct ml_trace *trace) {
-  return trace->at > trace->bytes + sizeof trace->bytes - ML_SEGMENTS_MAX_BYTES || trace->recorded >= ML_SEGMENTS_MOST_RECORDED;
+  return trace->at.words > trace->bytes + sizeof trace->bytes - ML_SEGMENTS_WORD_BYTES ||
+         trace->at.names > trace->names + sizeof trace->names - ML_SEGMENTS_NAME_BYTES || trace->recorded >= ML_SEGMENTS_MOST_RECORDED;
 }
 
 /* Accesses of a segment go into the record: from number `first` of the segment on, `count` of them. */
@@ -205,7 +212,7 @@ static void record_run(struct ml_trace *trace, uint64_t header, const uint64_t *
     ml_add(&ml_process.shared->trace_unregistered, count);
     if (form == ML_TRACE_WORDS) form = ML_TRACE_LANES;
   }
-  trace->at = ml_segments_add(&trace->segments, trace->at, site, words + first * each, count * each, form);
+  ml_segments_add(&trace->segments, &trace->at, site, words + first * each, count * each, form);
   trace->recorded += count;
   trace->goal -= count;
 }
@@ -267,27 +274,34 @@ void ml_trace_tell(struct ml_trace *trace) {
   trace->told = trace->executed;
 }
 
+/* Whether one of the words is 0: what a handler tore, or a masked lane. */
+static bool has_zero(const uint64_t *words, const uint64_t *until) {
+  uint64_t borrows = 0; /* of no other number below 2^63 the highest bit becomes 1 */
+  for (; words < until; words++) borrows |= (*words - 1) & ~*words;
+  return borrows >> 63 != 0;
+}
+
 /* The usual segment: of a shape that was told, all of it inside the open window and recorded. Takes as many segments as are of that kind, and
- * returns where the first one is that is not. This is most of what a recorded access costs. */
-static uint64_t *take_usual(struct ml_trace *trace, uint64_t *at, const uint64_t *until, uint64_t sites_end, uint64_t *segments) {
-  if (!trace->open || ml_trace_settings.loads_only || ml_trace_settings.selects_functions) return at;
+ * returns where the first one is that is not. This is most of what a recorded access costs. `careful`: words may be 0. */
+static inline __attribute__((always_inline)) uint64_t *take_usual_as(struct ml_trace *trace, uint64_t *at, const uint64_t *until, uint64_t sites_end,
+                                                                     uint64_t *segments, bool careful) {
   const uint64_t most = ML_SEGMENTS_MOST_RECORDED - trace->recorded;
   const uint64_t goal = trace->goal < most ? trace->goal : most;
-  const unsigned char *const full = trace->bytes + sizeof trace->bytes - ML_SEGMENTS_MAX_BYTES;
-  unsigned char *out = trace->at;
-  uint64_t implied = 0, taken = 0;
+  const unsigned char *const words_full = trace->bytes + sizeof trace->bytes - ML_SEGMENTS_WORD_BYTES;
+  const unsigned char *const names_full = trace->names + sizeof trace->names - ML_SEGMENTS_NAME_BYTES;
+  struct ml_segments_at out = trace->at;
+  uint64_t implied = 0, taken = 0, count = 0;
   while (at < until) {
     const uint64_t header = *at, site = header & UINT32_MAX;
     const unsigned words = words_of(header);
-    if (ML_UNLIKELY((header >> ML_TRACE_FORM_SHIFT & 3) != ML_TRACE_WORDS || words == 0 || site < ML_TRACE_FIRST_SITE ||
-                    site + words > sites_end || words >= (uint64_t)(until - at) || taken + words >= goal || out > full ||
-                    !ml_segments_expects(&trace->segments, site, ml_segments_shape(words, ML_TRACE_WORDS))))
+    if (ML_UNLIKELY((header >> ML_TRACE_FORM_SHIFT & 3) != ML_TRACE_WORDS || words - 1 > 15 || site < ML_TRACE_FIRST_SITE ||
+                    site + words > sites_end || words >= (uint64_t)(until - at) || taken + words >= goal || out.words > words_full ||
+                    out.names > names_full || !ml_segments_expects(&trace->segments, site, ml_segments_shape(words, ML_TRACE_WORDS))))
       break;
-    unsigned char *const behind = ml_segments_add_usual(&trace->segments, out, site, at + 1, words);
-    if (ML_UNLIKELY(behind == NULL)) break;
-    out = behind;
+    if (ML_UNLIKELY(careful) && has_zero(at + 1, at + 1 + words)) break;
+    ml_segments_add_usual(&trace->segments, &out, site, at + 1, words);
     taken += words;
-    ++*segments;
+    count++;
     implied += header >> ML_TRACE_IMPLIED_SHIFT & ML_TRACE_IMPLIED_MAX;
     at += 1 + words;
   }
@@ -295,8 +309,25 @@ static uint64_t *take_usual(struct ml_trace *trace, uint64_t *at, const uint64_t
   trace->executed += taken + implied;
   trace->recorded += taken;
   trace->goal -= taken;
+  *segments += count;
   if (taken != 0) trace->last = trace->executed;
   return at;
+}
+
+#if defined(__x86_64__)
+/* The plain instruction that finds the highest bit takes eight operations on some CPUs. */
+__attribute__((target("lzcnt,bmi,bmi2"))) static uint64_t *take_usual_bmi(struct ml_trace *trace, uint64_t *at, const uint64_t *until,
+                                                                          uint64_t sites_end, uint64_t *segments, bool careful) {
+  return take_usual_as(trace, at, until, sites_end, segments, careful);
+}
+#endif
+
+static uint64_t *take_usual(struct ml_trace *trace, uint64_t *at, const uint64_t *until, uint64_t sites_end, uint64_t *segments, bool careful) {
+  if (!trace->open || ml_trace_settings.loads_only || ml_trace_settings.selects_functions) return at;
+#if defined(__x86_64__)
+  if (ML_LIKELY(ml_trace_settings.has_bmi)) return take_usual_bmi(trace, at, until, sites_end, segments, careful);
+#endif
+  return take_usual_as(trace, at, until, sites_end, segments, careful);
 }
 
 /* A segment that a handler interrupted has a header or an address that is still 0. Without a header its length is not known: what
@@ -308,8 +339,9 @@ void ml_trace_consume(struct ml_trace *trace, const uint64_t *until) {
   uint64_t segments = 0;
   const uint64_t sites_end = ml_sites_end();
   if (until < begin || until > trace->words + ML_TRACE_RAW_WORDS) until = begin;
+  const bool careful = has_zero(begin, until);
   for (;;) {
-    at = take_usual(trace, at, until, sites_end, &segments);
+    at = take_usual(trace, at, until, sites_end, &segments, careful);
     if (at >= until) break;
     const uint64_t header = *at;
     if (ML_UNLIKELY(!is_header(header, sites_end) || words_of(header) >= (uint64_t)(until - at))) {

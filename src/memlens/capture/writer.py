@@ -9,11 +9,13 @@ everything up to its last flush, but for what `append_later` holds back.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
 import time
 from collections import deque
+from collections.abc import Sized
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +76,11 @@ class CaptureWriter:
         self.side_failure: OSError | None = None
         """Why a side table or meta.json could not be written, if so."""
         self.redact = redact
-        self._later: deque[tuple[float, int, bytes, dict[str, int]]] = deque()
+        self._later: deque[tuple[float, int, Sized, dict[str, int]]] = deque()
         self._later_bytes = 0
+        self._packer = _core.IdlePacker()
+        self._given = self._given_up = 0
+        """Of what waits, oldest first, how many the packer has; and how many it has had that are written already."""
         self.strings: dict[int, str] = {}
         """Every string written so far, as it was before redaction."""
         if path.exists() or path.is_symlink():
@@ -144,18 +149,51 @@ class CaptureWriter:
             end_ns=end_ns,
         )
 
-    def append_later(self, kind: int, payload: bytes, **header: int) -> None:
-        """The same when it suits: at `write_later`. Chunks that wait keep their order, others may come before them."""
+    def append_later(self, kind: int, payload: Sized, **header: int) -> None:
+        """The same when it suits: at `write_packed` or `write_later`. Chunks that wait keep their order, others may come before them."""
         self._later.append((time.monotonic(), kind, payload, header))
         self._later_bytes += len(payload)
 
-    def write_later(self, *, compress: bool = True, keep_bytes: int = 0, keep_s: float = 0.0) -> None:
-        """Writes what waits; `keep_bytes` of it may go on waiting, for `keep_s` since it came."""
+    def write_packed(self, *, keep_bytes: int, keep_s: float) -> None:
+        """Writes what a CPU had time to compress. What waits for longer than `keep_s`, or is more than `keep_bytes`, is written as it is."""
+        while (packed := self._packer.take()) is not None:
+            if self._given_up:
+                self._given_up -= 1
+                continue
+            self._given -= 1
+            self._write_oldest(compress=False, packed=packed)
         now = time.monotonic()
         while self._later and (self._later_bytes > keep_bytes or now - self._later[0][0] >= keep_s):
-            _, kind, payload, header = self._later.popleft()
-            self._later_bytes -= len(payload)
-            self._chunks.append(kind, payload, compress=compress, **header)
+            self._give_up_oldest()
+            self._write_oldest(compress=False)
+        for _, _, payload, _ in itertools.islice(self._later, self._given, None):
+            if not self._packer.give(payload):
+                break
+            self._given += 1
+
+    def write_later(self) -> None:
+        """Writes all that waits."""
+        while self._later:
+            if self._given and (packed := self._packer.take()) is not None:
+                if self._given_up:
+                    self._given_up -= 1
+                    continue
+                self._given -= 1
+                self._write_oldest(compress=False, packed=packed)
+            else:
+                self._give_up_oldest()
+                self._write_oldest(compress=True)
+
+    def _give_up_oldest(self) -> None:
+        """It will be written before the packer has it."""
+        if self._given:
+            self._given -= 1
+            self._given_up += 1
+
+    def _write_oldest(self, *, compress: bool, packed: bytes = b"") -> None:
+        _, kind, payload, header = self._later.popleft()
+        self._later_bytes -= len(payload)
+        self._chunks.append(kind, payload, compress=compress, packed=packed, **header)
 
     def _take_strings(self, payload: bytes) -> bytes:
         kept = []

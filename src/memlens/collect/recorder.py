@@ -32,7 +32,6 @@ from .program import fault_counts, find_program, is_zombie, peak_rss_bytes
 from .record_options import Outcome, RecordOptions
 from .signal_queue import SignalQueue
 from .slow_sampler import SlowSampler
-from .spare_time import SpareTime
 from .window_pages import WindowPages
 
 if TYPE_CHECKING:
@@ -79,7 +78,6 @@ class Recorder:
         self.capture: Capture | None = None
         """What was recorded, after the end: spares reading it again."""
         self._recording = True
-        self._spare = SpareTime()
         self._window_kind = layouts()["window"].kind
         self.failure: str | None = None
 
@@ -220,23 +218,21 @@ class Recorder:
         for batch in self.session.take():
             if self.window_pages is not None:
                 self.window_pages.take(batch.kind, batch.process, batch.payload)
-            append = self.writer.append_later if batch.kind == self._window_kind else self.writer.append
-            append(
-                batch.kind,
-                batch.payload,
-                record_count=batch.record_count,
-                process=batch.process,
-                dropped=batch.dropped,
-                begin_ns=batch.begin_ns,
-                end_ns=batch.end_ns,
-            )
+            header = {
+                "record_count": batch.record_count,
+                "process": batch.process,
+                "dropped": batch.dropped,
+                "begin_ns": batch.begin_ns,
+                "end_ns": batch.end_ns,
+            }
+            if batch.kind == self._window_kind:
+                self.writer.append_later(batch.kind, batch, **header)
+            else:
+                self.writer.append(batch.kind, batch.payload, **header)
 
     def _write_waiting(self) -> None:
         """Windows are compressed when a CPU is idle, and after the end: doing it takes as long as the program's own part of them."""
-        if self._spare.there_is():
-            self.writer.write_later()
-        else:
-            self.writer.write_later(compress=False, keep_bytes=WAITING_BYTES, keep_s=WAITING_S)
+        self.writer.write_packed(keep_bytes=WAITING_BYTES, keep_s=WAITING_S)
 
     def _write_clock_pairs(self) -> None:
         payload = _sampling.clock_pairs()
