@@ -15,7 +15,8 @@
  *
  * How it is fast. What a word takes in bytes is not decided by a branch: programs are sampled because they are hard to predict.
  * All eight bytes of a difference are written, and the next one is written over those that it does not need. Nor does a word wait
- * for what was decided at the last execution: the step that is expected is simply the last one. */
+ * for what was decided at the last execution: the step that is expected is simply the last one. One branch there is: loops over
+ * arrays have nothing but segments that are as expected. */
 #ifndef MEMLENS_SEGMENTS_H
 #define MEMLENS_SEGMENTS_H
 
@@ -74,16 +75,21 @@ static inline int ml_segments_expects(const struct ml_segments *segments, uint64
 static inline __attribute__((always_inline)) void ml_segments_words(struct ml_segments_place *place, struct ml_segments_at *at,
                                                                     const uint64_t *words, unsigned count) {
   unsigned char *out = at->words;
-  uint64_t lengths = 0;
-  for (unsigned i = 0; i < count; i++) {
-    const uint64_t word = words[i], moved = word - place[i].last, differs = moved != place[i].step;
-    place[i].last = word;
-    place[i].step = moved;
-    const uint64_t coded = ml_stream_zigzag(moved);
-    const uint64_t length = (71u - (unsigned)__builtin_clzll(coded | 1)) >> 3 & (0 - differs);
-    memcpy(out, &coded, 8); /* little endian, as all of the format */
-    out += length;
-    lengths |= length << 4 * i;
+  uint64_t lengths = 0, differences = 0;
+  for (unsigned i = 0; i < count; i++) differences |= (words[i] - place[i].last) ^ place[i].step;
+  if (differences == 0) {
+    for (unsigned i = 0; i < count; i++) place[i].last = words[i];
+  } else {
+    for (unsigned i = 0; i < count; i++) {
+      const uint64_t word = words[i], moved = word - place[i].last, differs = moved != place[i].step;
+      place[i].last = word;
+      place[i].step = moved;
+      const uint64_t coded = ml_stream_zigzag(moved);
+      const uint64_t length = (71u - (unsigned)__builtin_clzll(coded | 1)) >> 3 & (0 - differs);
+      memcpy(out, &coded, 8); /* little endian, as all of the format */
+      out += length;
+      lengths |= length << 4 * i;
+    }
   }
   memcpy(at->names, &lengths, 8);
   at->names += (count + 1) / 2;

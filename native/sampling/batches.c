@@ -31,7 +31,7 @@ static void flush(struct ml_session *session, struct ml_buffer *buffer, uint16_t
   batch->begin_ns = buffer->begin_ns;
   batch->end_ns = buffer->end_ns;
   batch->kind = kind;
-  memset(buffer, 0, sizeof *buffer);
+  *buffer = (struct ml_buffer){.before = buffer->bytes};
   *session->ready_last = batch;
   session->ready_last = &batch->next;
   session->take_generation++;
@@ -45,7 +45,7 @@ static void *reserve(struct ml_session *session, struct ml_buffer *buffer, size_
     return NULL;
   }
   if (buffer->bytes + bytes > buffer->capacity) {
-    size_t capacity = buffer->capacity ? 2 * buffer->capacity : 4096;
+    size_t capacity = buffer->capacity != 0 ? 2 * buffer->capacity : buffer->before > 4096 ? buffer->before + buffer->before / 4 : 4096;
     while (capacity < buffer->bytes + bytes) capacity *= 2;
     unsigned char *grown = realloc(buffer->data, capacity);
     if (grown == NULL) {

@@ -46,6 +46,7 @@ struct ml_ring {
 struct ml_buffer {
   unsigned char *data;
   size_t bytes, capacity;
+  size_t before; /* bytes of the last batch: the next one will be about as large */
   uint32_t count;
   uint64_t dropped, begin_ns, end_ns;
 };

@@ -15,6 +15,7 @@
 
 #define FEWEST_WORDS 64u /* asked for at once: calls cost more than accesses behind the end of a window */
 #define MOST_WORDS 512u  /* at once, used again and again: they stay in the first cache, and so does more of the program's data */
+#define TELL_AFTER 10000u /* executed accesses: threads share the total, and each has to fetch it from the other's cache */
 #define MOST_OF_RECORD (UINT64_C(1) << 31)
 
 static uint64_t draw(struct ml_trace *trace, uint64_t below) {
@@ -367,7 +368,7 @@ void ml_trace_consume(struct ml_trace *trace, const uint64_t *until) {
   /* Whoever was interrupted will still write: not into what comes next. */
   if (torn_end != NULL) trace->base = (uint32_t)(torn_end - trace->words);
   if (trace->base > ML_TRACE_RAW_WORDS / 2) trace->base = 0;
-  ml_trace_tell(trace);
+  if (!trace->open || trace->executed - trace->told > TELL_AFTER) ml_trace_tell(trace);
 }
 
 void ml_trace_cut(struct ml_trace *trace) {

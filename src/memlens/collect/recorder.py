@@ -405,10 +405,8 @@ class Recorder:
 
     def _wait_for(self, pid: int, begin: float, signals: SignalQueue) -> tuple[int, Any]:
         while True:
-            busy = (
-                time.monotonic() - begin < EARLY_S
-                or self.trace is not None
-                or (self.channel is not None and self.options.sample_bytes == 0)
+            busy = time.monotonic() - begin < EARLY_S or (
+                self.channel is not None and self.options.sample_bytes == 0 and "alloc" in self.collectors
             )
             until = EARLY_TICK_S if busy else TICK_S
             if self.counting is not None and self._recording:
