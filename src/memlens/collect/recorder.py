@@ -386,7 +386,8 @@ class Recorder:
             text = f"cannot execute {command[0]}: {os.strerror(failed).lower()}"
             raise ProgramNotFound(text) if failed == errno.ENOENT else ProgramNotExecutable(text)
         self.session.start()
-        status, usage = self._wait_for(child.pid, begin, SignalQueue(signals))
+        with contextlib.closing(SignalQueue(signals)) as queue:
+            status, usage = self._wait_for(child.pid, begin, queue)
         wall_s = time.monotonic() - begin
         if self._recording:
             self.session.note_exit(child.pid, status)
@@ -473,6 +474,7 @@ class Recorder:
                 break
             if self.options.duration_s is not None and time.monotonic() - begin >= self.options.duration_s:
                 break
+        queue.close()
         wall_s = time.monotonic() - begin
         self._stop_recording()
         return ending.end(self, None, wall_s)

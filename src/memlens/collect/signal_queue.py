@@ -44,3 +44,6 @@ class SignalQueue:
         except BlockingIOError:
             return None
         return Received(number, code, pid)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
