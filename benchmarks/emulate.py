@@ -44,7 +44,7 @@ TRACE = "lackey, addresses"
 
 MEMLENS_MODES = {
     COUNTS: "counts",
-    WINDOWS: "window=200000,period=20000000",
+    WINDOWS: "window=1000000,period=100000000",
     FULL: "pages",
 }
 VALGRIND_TOOLS = {
@@ -394,7 +394,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeat", type=int, default=7, help="rounds; verdicts need at least 5 (default: 7)")
     parser.add_argument("--peer-repeat", type=int, default=2, help="rounds of valgrind's tools (default: 2)")
-    parser.add_argument("--seconds", type=float, default=0.4, help="native time of a kernel (default: 0.4)")
+    parser.add_argument("--seconds", type=float, default=0.6, help="native time of a kernel (default: 0.6)")
     parser.add_argument("--scale", type=int, default=16, help="2^N vertices (default: 16)")
     parser.add_argument("--small-seconds", type=float, default=0.01, help="native time for lackey with addresses")
     parser.add_argument("--small-scale", type=int, default=10, help="2^N vertices for lackey with addresses")

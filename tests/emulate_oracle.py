@@ -244,7 +244,8 @@ def lackey(command: Sequence[str | Path], *, correct: bool = True) -> tuple[dict
 
     With ``correct`` the differences that the head of this file calls put right are. About a million accesses a second.
     """
-    valgrind = shutil.which("valgrind")
+    # Debian's command is a script that adds three variables to the program's environment.
+    valgrind = shutil.which("valgrind.bin") or shutil.which("valgrind")
     if valgrind is None:
         pytest.skip("valgrind is not installed; to run: sudo apt-get install valgrind")
     options = ["--tool=lackey", "--trace-mem=yes", "--vex-iropt-level=0"]

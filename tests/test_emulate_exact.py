@@ -242,6 +242,28 @@ def test_atomics_of_one_thread_are_exact_after_learning(flags: tuple[str, ...], 
         ], hex(row["pc"])
 
 
+def test_an_atomic_that_ran_last_is_translated_anew_once(tmp_path: Path) -> None:
+    """The store of its last execution was not counted yet when all code was: it seemed to do more loads than stores, went
+    on with calls, and after some ten thousand more all code was thrown away again, and so on."""
+    need_emulation("x86_64")
+    source, program = tmp_path / "atomics.c", tmp_path / "atomics"
+    source.write_text(
+        ATOMICS.replace("int main(", "int several_threads(")
+        + """int main(void) {
+  long turns = 3000000;
+  __asm__ volatile("1: lock addl $1, (%1)\\n dec %0\\n jnz 1b\\n" : "+r"(turns) : "r"(bytes) : "memory");
+  return 0;
+}
+"""
+    )
+    subprocess.run(["gcc", "-O2", "-no-pie", "-pthread", "-o", program, source], check=True)
+    capture, _ = count(tmp_path, program)
+    (status,) = capture.table("emulator_status").to_pylist()
+    assert 0 < status["flushes"] < 10, status
+    (row,) = (row for row in rows_by_kernel(capture, program)["main"] if row["loads"] == 3_000_000)
+    assert [row[column] for column in COLUMNS] == [12_000_000 if "bytes" in column else 3_000_000 for column in COLUMNS]
+
+
 def test_the_emulator_does_not_change_what_the_program_prints(tmp_path: Path) -> None:
     need_emulation("x86_64")
     program = build_without_ifunc("graph_sssp", tmp_path)

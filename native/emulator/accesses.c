@@ -140,6 +140,20 @@ static void end_run(struct vcpu *vcpu) {
   else __atomic_fetch_add(&kind->runs, 1, __ATOMIC_RELAXED);
 }
 
+/* Before all code is translated again, while no thread is in the middle of a block: the last execution of each one is over. Else
+ * an atomic operation that ran last had one load more than stores, and would not be taken for known. What calls taught counts
+ * for no other translation. */
+void ml_executions_settle(void) {
+  for (unsigned i = 0; i < MAX_VCPUS && i <= ml_plugin.highest_vcpu; i++) {
+    struct vcpu *vcpu = ml_vcpus[i];
+    if (vcpu == NULL) continue;
+    end_run(vcpu);
+    vcpu->last_insn = NULL;
+    vcpu->last_kind = NULL;
+    vcpu->learning_calls = 0;
+  }
+}
+
 /* The main thread's stack is where its first store goes: every start-up code calls something. */
 static void find_stack(struct vcpu *vcpu, uint64_t address) {
   uint64_t begin, end;

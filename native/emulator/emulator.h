@@ -275,6 +275,7 @@ void ml_on_block(unsigned cpu, void *block);
 void ml_on_run(unsigned cpu, void *run);
 void ml_on_run_of_slot(unsigned cpu, void *block_count);
 void ml_on_unseen(unsigned cpu, void *insn);
+void ml_executions_settle(void);
 void ml_accesses_after_fork(void);
 void ml_switch_region(struct vcpu *vcpu, uint32_t region);
 

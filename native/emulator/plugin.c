@@ -75,6 +75,7 @@ static void register_all(qemu_plugin_id_t id);
 
 static void after_reset(qemu_plugin_id_t id) {
   ml_plugin.flushes++;
+  ml_executions_settle();
   ml_blocks_settle(true);
   ml_plugin.learning_limit = LEAST_LEARNING;
   /* Windows far apart: from here on code counts inline until one is near. */
