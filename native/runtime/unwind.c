@@ -20,9 +20,11 @@
 #include <string.h>
 
 /* ---- reading the stack ------------------------------------------------------------------------- */
+#define GAP_BYTES 65536u /* between two frames, of a frame that reaches over pages: otherwise the kernel would be asked again at every stack */
 static bool extend_safe(uint64_t address) {
   const uint64_t page = address & ~UINT64_C(4095);
   if (!ml_readable(page, 4096)) return false;
+  while (ml_self.safe_high < page && page - ml_self.safe_high <= GAP_BYTES && ml_readable(ml_self.safe_high, 4096)) ml_self.safe_high += 4096;
   if (page == ml_self.safe_high) ml_self.safe_high = page + 4096;
   else if (page + 4096 == ml_self.safe_low) ml_self.safe_low = page;
   else {
@@ -475,8 +477,11 @@ __attribute__((noinline)) unsigned ml_unwind(uint64_t *ips, unsigned capacity, b
   bool exact = false; /* pc is an instruction to run, not a return address */
   unsigned count = 0, steps = 0, blind = 0;
   *truncated = true;
-  /* On another stack than last time (coroutines): the old one may be gone. */
-  if (ML_UNLIKELY(sp < ml_self.safe_low || sp >= ml_self.safe_high)) ml_self.safe_low = ml_self.safe_high = 0;
+  /* On another stack than last time (coroutines): the old one may be gone. What is surely there is the page that this frame ends in. */
+  if (ML_UNLIKELY(sp - 8 < ml_self.safe_low || sp - 8 >= ml_self.safe_high)) {
+    ml_self.safe_low = (sp - 8) & ~UINT64_C(4095);
+    ml_self.safe_high = ml_self.safe_low + 4096;
+  }
   while (pc != 0 && ++steps < ML_MAX_DEPTH + 32) {
     if (count > 0 || pc < ml_runtime.text_begin || pc >= ml_runtime.text_end) {
       if (count == capacity) return count;

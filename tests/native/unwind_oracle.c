@@ -23,11 +23,12 @@
 __thread struct ml_thread ml_self;
 struct ml_runtime ml_runtime;
 volatile int zero;
-static int differences, checks;
+static int differences, checks, asked;
 
 /* Another way than the runtime's own to ask the same, which works under an emulator too. */
 bool ml_readable(uint64_t address, size_t bytes) {
   static int ends[2] = {-1, -1};
+  __atomic_fetch_add(&asked, 1, __ATOMIC_RELAXED);
   char into[4096];
   const int saved = errno;
   if (ends[0] < 0 && pipe(ends) != 0) abort();
@@ -76,6 +77,22 @@ OWN_FRAME int check(const char *name) {
     }
   }
   return (int)count;
+}
+
+/* Wherever on its pages a stack ends, and however large its frames are, the kernel is asked about it once. */
+OWN_FRAME static unsigned asks_once(size_t bytes) {
+  uint64_t ips[ML_MAX_DEPTH];
+  bool truncated;
+  unsigned count = 0;
+  int before = 0;
+  volatile char *memory = __builtin_alloca(bytes);
+  memory[0] = 1;
+  for (volatile int round = 0; round < 2; round++) {
+    before = asked;
+    count += ml_unwind(ips, ML_MAX_DEPTH, &truncated);
+  }
+  if (asked != before && ++differences < 5) printf("below %zu bytes the kernel is asked %d times at every stack\n", bytes, asked - before);
+  return count + (unsigned)(memory[0] * zero);
 }
 
 /* ---- frames of every shape ------------------------------------------------------------------------ */
@@ -293,6 +310,7 @@ static int wrong_stacks(long count) { return count < 0; }
 int main(int argc, char **argv) {
   ml_unwind_start();
   ml_runtime.text_begin = ml_runtime.text_end = 0; /* here nothing is left out as our own */
+  for (size_t bytes = 16; bytes < 40000; bytes += 80) asks_once(bytes);
   const int depth = recurse(10);
   if (depth < 12) printf("recursion of 10 has only %d frames\n", depth), differences++;
   recurse(50);
