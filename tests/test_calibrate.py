@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 import subprocess
@@ -109,15 +110,26 @@ def test_a_calibration_is_complete_and_every_number_is_positive(measured: tuple[
     assert {(pair["cpu_node"], pair["memory_node"]) for pair in content["pairs"]} == wanted
 
 
-def test_levels_are_in_order(measured: tuple[Path, dict[str, Any]]) -> None:
-    """Of one core: all cores at once are not to be had on a busy machine."""
-    for before, after in zip(measured[1]["levels"], measured[1]["levels"][1:], strict=False):
-        for kind in KINDS:
-            assert after["one"][kind]["bytes_per_second"] <= 1.15 * before["one"][kind]["bytes_per_second"]
-        assert after["latency"]["ns"] >= before["latency"]["ns"]
+def test_caches_are_faster_than_memory(measured: tuple[Path, dict[str, Any]]) -> None:
+    """Of one core, and only what differs manifold: a busy machine may slow any one figure down by a half."""
     first, last = measured[1]["levels"][0], measured[1]["levels"][-1]
-    assert last["latency"]["ns"] > 5 * first["latency"]["ns"]
-    assert last["one"]["read"]["bytes_per_second"] < 0.7 * first["one"]["read"]["bytes_per_second"]
+    assert last["latency"]["ns"] > 2 * first["latency"]["ns"]
+    assert last["one"]["read"]["bytes_per_second"] < first["one"]["read"]["bytes_per_second"]
+
+
+@pytest.mark.slow
+def test_levels_are_in_order(tmp_path: Path) -> None:
+    """The best of five calibrations: neighbours on the machine come and go."""
+    runs = [json.loads(calibrate(tmp_path / str(run), "--seconds", "6", "--json").stdout)["levels"] for run in range(5)]
+    speeds = [
+        [max(run[level]["one"][kind]["bytes_per_second"] for run in runs) for kind in KINDS]
+        for level in range(len(runs[0]))
+    ]
+    waits = [min(run[level]["latency"]["ns"] for run in runs) for level in range(len(runs[0]))]
+    for before, after in itertools.pairwise(speeds):
+        assert all(later <= 1.15 * earlier for earlier, later in zip(before, after, strict=True))
+    assert waits == sorted(waits) and waits[-1] > 5 * waits[0]
+    assert speeds[-1][KINDS.index("read")] < 0.7 * speeds[0][KINDS.index("read")]
 
 
 def test_the_file_is_shown_as_it_was_measured(measured: tuple[Path, dict[str, Any]]) -> None:

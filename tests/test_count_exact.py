@@ -107,8 +107,8 @@ def compare_builds(tmp_path: Path, sources: list[Path], clang: str, level: str, 
 
 @each_clang_at_length
 def test_generated_control_flow(tmp_path: Path, clang: str) -> None:
-    sources = write_program(tmp_path, seed=7, units=1, functions=30)
-    assert compare_builds(tmp_path, sources, clang, "-O2", ["", ALL_OFF]) > 25
+    sources = write_program(tmp_path, seed=7, units=1, functions=20)
+    assert compare_builds(tmp_path, sources, clang, "-O2", ["", ALL_OFF]) > 16
 
 
 @pytest.mark.slow
@@ -183,7 +183,13 @@ def assert_alike(tables: list[dict[Any, Any]]) -> None:
 EACH_STEP = [f"--memlens-placement={step}" for step in STEPS]
 
 
-@pytest.mark.parametrize("source", KERNELS)
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(name, marks=[] if name in ("stream.c", "graph_pr_spmv.c") else [pytest.mark.slow])
+        for name in KERNELS
+    ],
+)
 def test_workloads(tmp_path: Path, source: str) -> None:
     """Every placement step; functions whose control flow does not depend on how threads are scheduled."""
     tables = kernel_tables(tmp_path, source, ["--memlens-naive", "", *EACH_STEP], (1,))

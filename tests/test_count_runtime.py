@@ -635,6 +635,7 @@ def test_the_clock_is_calibrated(plain: Path) -> None:
     assert 0 < content.read_cost_ticks < content.switch_cost_ticks * 4
 
 
+@pytest.mark.slow  # it prints figures, and asserts that they can be had
 def test_cost_of_a_region(plain: Path, builder: Builder, capsys: pytest.CaptureFixture[str]) -> None:
     arena = Arena()
     recorded = arena.run(plain, "cost").stdout.split()[0]

@@ -58,7 +58,12 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Captures:
     captures = _recorded_in_guest(folder, recordings)
     if not _nodes_were_read(captures["policies"]):
         captures |= _recorded_in_guest(folder, {"policies": f"{RECORDINGS['policies']}0"})
-    return captures
+    again = {
+        name: TRACED[name].replace("8000", "30000")
+        for name in TRACED
+        if name in captures and not _pages_were_asked(captures[name])
+    }
+    return captures | _recorded_in_guest(folder, again) if again else captures
 
 
 def _recorded_in_guest(folder: Path, recordings: dict[str, str]) -> Captures:
@@ -94,6 +99,12 @@ def _nodes_were_read(capture: memlens.Capture) -> bool:
     )
     times = readings.filter(pc.equal(readings.column("metric"), "node_bytes")).column("time_ns").to_pylist()
     return any(time_ns > placed_ns for time_ns in times)
+
+
+def _pages_were_asked(capture: memlens.Capture) -> bool:
+    """Whether pages of windows of all workers were asked for their nodes, which takes a share of the time that a busy host gives the guest."""
+    found = accesses_by_cpu_and_node(capture)
+    return all(sum(count for (other, _), count in found.items() if other == cpu) > 1000 for cpu in range(4))
 
 
 def pages_by_thread_and_node(capture: memlens.Capture, function: str) -> Counter[tuple[str, int | None]]:

@@ -82,9 +82,15 @@ static uint32_t write_something(struct ml_channel_header *header, int mode) {
     struct ml_allocation allocation = {.time_ns = ml_monotonic_ns(), .address = random_number() & ~15ull, .bytes = 1 + i,
                                        .stack = 1 + (uint32_t)(random_number() % 50), .operation = 1};
     const uint32_t ring = (uint32_t)(random_number() % header->ring_count);
-    /* The last record of a ring stays open in mode 1: the process is "killed" while it writes. */
+    /* The last record of a ring stays open in mode 1: the process is "killed" while it writes. The first of them waits for
+     * room, as long as a busy recorder needs: without one there is nothing to find. */
     const int commit = !(mode == 1 && i > 2990);
-    if (put(header, slot, ring, ML_KIND_ALLOCATION, &allocation, sizeof allocation, commit)) written += (uint32_t)commit;
+    int done = put(header, slot, ring, ML_KIND_ALLOCATION, &allocation, sizeof allocation, commit);
+    for (int wait = 0; !done && mode == 1 && i == 2991 && wait < 100000; wait++) {
+      usleep(200);
+      done = put(header, slot, ring, ML_KIND_ALLOCATION, &allocation, sizeof allocation, commit);
+    }
+    if (done) written += (uint32_t)commit;
     else usleep(200);
     if (i % 37 == 0) {
       struct { struct ml_stack stack; uint64_t ips[3]; } record = {{.id = 1 + (uint32_t)i / 37, .tail_bytes = 24}, {1, 2, 3}};
