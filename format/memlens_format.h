@@ -197,7 +197,7 @@ enum ml_record_version {
   ML_ENUM(pinning_operation, FOUND, 6, "found")                  \
   ML_ENUM(stream_encoding, SITE_DELTA, 1, "site_delta")          \
   ML_ENUM(stream_encoding, PC_DELTA, 2, "pc_delta")              \
-  ML_ENUM(stream_encoding, SITE_SEGMENTS, 4, "site_segments")    \
+  ML_ENUM(stream_encoding, SITE_SEGMENTS, 5, "site_segments")    \
   ML_ENUM(access_operation, LOAD, 1, "load")                     \
   ML_ENUM(access_operation, STORE, 2, "store")                   \
   ML_ENUM(access_operation, ATOMIC, 3, "atomic")                 \

@@ -1,22 +1,20 @@
 /* The writer of a window's segment stream; FORMAT.md, "The segment stream of `window` records", is the contract.
  *
  * For the hot path of traced programs, as memlens_stream.h is for the emulator: it allocates nothing, calls nothing, and writes only to its
- * state and to the caller's buffer. One state belongs to one thread.
+ * state and to the caller's buffers. One state belongs to one thread; it lies at a multiple of 64 bytes.
  *
  *   struct ml_segments *segments;                       // zeros are a fresh state
- *   ml_segments_begin(segments);                        // at the start of every record
- *   if (end - at < ML_SEGMENTS_MAX_BYTES) ...           // the caller keeps the room
- *   at = ml_segments_add(segments, at, site, words, n, form);
- *
- * Names and words go to places of their own, and a record is the one before the other (ml_segments_join):
- *
  *   struct ml_segments_at at = {.names = names, .words = words};
- *   ml_segments_add(segments, &at, site, words, n, form);
+ *   ml_segments_begin(segments);                        // at the start of every record
+ *   ml_segments_add(segments, &at, key, site, words, n, form);
  *
- * How it is fast. What a word takes in bytes is not decided by a branch: programs are sampled because they are hard to predict.
- * All eight bytes of a difference are written, and the next one is written over those that it does not need. Nor does a word wait
- * for what was decided at the last execution: the step that is expected is simply the last one. One branch there is: loops over
- * arrays have nothing but segments that are as expected. */
+ * Names and words go to places of their own, and a record is the one before the other (ml_segments_join). The caller keeps the room.
+ *
+ * How it is fast. What is sampled is hard to predict, so hardly anything is decided by a branch: four words are looked at together, and
+ * those that are not as expected are put side by side by their mask. A difference has four bytes (or, seldom, eight): to
+ * find out how many it needs costs more than the compressor, which runs in another process. The step that is expected
+ * is simply the last one. A block of four places is a cache line that is only read and written whole. And a
+ * segment is known by its caller's key, so that what was checked once need not be checked again. */
 #ifndef MEMLENS_SEGMENTS_H
 #define MEMLENS_SEGMENTS_H
 
@@ -25,24 +23,38 @@
 
 #include "memlens_stream.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define ML_SEGMENTS_VECTORS __attribute__((target("avx2,popcnt"))) /* of a function that calls ml_segments_add_known_vectors */
+#endif
+
 #define ML_SEGMENTS_ENTRIES 1024
+#define ML_SEGMENTS_BLOCKS 1024
 #define ML_SEGMENTS_WORDS 31 /* most of a segment */
 #define ML_SEGMENTS_NOTED 256
-#define ML_SEGMENTS_NAME_BYTES 40 /* of room for one segment's name: 10 + 1 + 16, and what is overwritten behind it */
-#define ML_SEGMENTS_WORD_BYTES 256 /* and for its words: 31 * 8, and what is overwritten behind them */
-#define ML_SEGMENTS_FRONT_BYTES 8 /* in front of the names, for their number of bytes */
+#define ML_SEGMENTS_NAME_BYTES 24  /* of room for one segment's name: 10 + 1 + 8, and what is overwritten behind it */
+#define ML_SEGMENTS_WORD_BYTES 272 /* and for its words: 31 * 8, and what is overwritten behind them */
+#define ML_SEGMENTS_FRONT_BYTES 8  /* in front of the names, for their number of bytes */
 #define ML_SEGMENTS_MOST_RECORDED (1u << 15) /* accesses of one record: the reader takes one whole */
+#define ML_SEGMENTS_WIDE 16u       /* in the code of a group: its differences have eight bytes */
+#define ML_SEGMENTS_BEYOND 3       /* words behind those of a segment that ml_segments_add_known_vectors may read */
 
-struct ml_segments_place {
-  uint64_t last, step;
+struct ml_segments_block {
+  uint64_t last[4], step[4];
+} __attribute__((aligned(64)));
+
+struct ml_segments_entry {
+  uint64_t key; /* what its caller knows the last segment by; 0: not to be known again */
+  uint16_t block;
+  uint8_t shape; /* words + form * 32 of the last segment */
 };
 
 struct ml_segments {
+  struct ml_segments_block block[ML_SEGMENTS_BLOCKS];
+  struct ml_segments_entry entry[ML_SEGMENTS_ENTRIES];
+  uint32_t next_block;
   uint32_t n_noted; /* ML_SEGMENTS_NOTED + 1: more than could be noted */
-  uint32_t reserved;
-  uint16_t noted[ML_SEGMENTS_NOTED];  /* entry + words * 1024, of every shape that was told */
-  uint8_t shape[ML_SEGMENTS_ENTRIES]; /* words + form * 32 of the last segment of each entry */
-  struct ml_segments_place place[ML_SEGMENTS_ENTRIES + ML_SEGMENTS_WORDS];
+  uint16_t noted[ML_SEGMENTS_NOTED]; /* entries that were told a shape */
 };
 
 struct ml_segments_at {
@@ -52,75 +64,137 @@ struct ml_segments_at {
 
 /* State of a new record. The state must have been zeros once (static or fresh memory). */
 static inline void ml_segments_begin(struct ml_segments *segments) {
-  if (segments->n_noted > ML_SEGMENTS_NOTED) {
-    memset(segments, 0, sizeof *segments);
-    return;
-  }
-  for (uint32_t i = 0; i < segments->n_noted; i++) {
-    const uint32_t entry = segments->noted[i] % ML_SEGMENTS_ENTRIES, words = segments->noted[i] / ML_SEGMENTS_ENTRIES;
-    segments->shape[entry] = 0;
-    memset(segments->place + entry, 0, words * sizeof segments->place[0]);
-  }
+  if (segments->n_noted > ML_SEGMENTS_NOTED) memset(segments->entry, 0, sizeof segments->entry);
+  else
+    for (uint32_t i = 0; i < segments->n_noted; i++) segments->entry[segments->noted[i]] = (struct ml_segments_entry){0, 0, 0};
   segments->n_noted = 0;
+  segments->next_block = 0;
 }
 
-static inline unsigned ml_segments_shape(unsigned words, unsigned form) { return words | form << 5; }
-
-/* Whether the entry of the site expects a segment of this shape. */
-static inline int ml_segments_expects(const struct ml_segments *segments, uint64_t site, unsigned shape) {
-  return segments->shape[site % ML_SEGMENTS_ENTRIES] == shape;
+/* The entry of the segment that has this site and this key, or NULL: it has to be added with ml_segments_add. */
+static inline const struct ml_segments_entry *ml_segments_known(const struct ml_segments *segments, uint64_t site, uint64_t key) {
+  const struct ml_segments_entry *entry = &segments->entry[site % ML_SEGMENTS_ENTRIES];
+  return __builtin_expect(entry->key == key, 1) ? entry : NULL;
 }
 
-/* Up to 16 words: their lengths behind the name, and what they differ by. */
-static inline __attribute__((always_inline)) void ml_segments_words(struct ml_segments_place *place, struct ml_segments_at *at,
-                                                                    const uint64_t *words, unsigned count) {
-  unsigned char *out = at->words;
-  uint64_t lengths = 0, differences = 0;
-  for (unsigned i = 0; i < count; i++) differences |= (words[i] - place[i].last) ^ place[i].step;
-  if (differences == 0) {
-    for (unsigned i = 0; i < count; i++) place[i].last = words[i];
-  } else {
-    for (unsigned i = 0; i < count; i++) {
-      const uint64_t word = words[i], moved = word - place[i].last, differs = moved != place[i].step;
-      place[i].last = word;
-      place[i].step = moved;
-      const uint64_t coded = ml_stream_zigzag(moved);
-      const uint64_t length = (71u - (unsigned)__builtin_clzll(coded | 1)) >> 3 & (0 - differs);
-      memcpy(out, &coded, 8); /* little endian, as all of the format */
-      out += length;
-      lengths |= length << 4 * i;
-    }
+/* Up to four words: their code behind the name, and what they differ by. */
+static inline void ml_segments_group(struct ml_segments_block *block, struct ml_segments_at *at, const uint64_t *words, unsigned count) {
+  uint64_t moved[4], far = 0;
+  unsigned misses = 0;
+  for (unsigned i = 0; i < count; i++) {
+    moved[i] = words[i] - block->last[i];
+    const uint64_t differs = moved[i] != block->step[i];
+    block->last[i] = words[i];
+    block->step[i] = moved[i];
+    misses |= (unsigned)differs << i;
+    far |= (moved[i] + UINT64_C(0x80000000)) >> 32 & (0 - differs);
   }
-  memcpy(at->names, &lengths, 8);
-  at->names += (count + 1) / 2;
-  at->words = out;
+  const unsigned bytes = far != 0 ? 8 : 4;
+  *at->names++ = (unsigned char)(misses | (far != 0 ? ML_SEGMENTS_WIDE : 0));
+  for (unsigned i = 0; i < count; i++) {
+    memcpy(at->words, &moved[i], 8); /* little endian, as all of the format; the next one is written over what is too much */
+    at->words += bytes & (0 - (misses >> i & 1));
+  }
 }
 
-/* Appends a segment of 1 to 16 words that its entry expects, the usual case. */
-static inline __attribute__((always_inline)) void ml_segments_add_usual(struct ml_segments *segments, struct ml_segments_at *at, uint64_t site,
-                                                                        const uint64_t *words, unsigned count) {
-  const uint64_t named = ml_stream_zigzag(site - at->previous) << 1;
+static inline __attribute__((always_inline)) void ml_segments_name(struct ml_segments_at *at, uint64_t site, unsigned told) {
+  const uint64_t named = ml_stream_zigzag(site - at->previous) << 1 | told;
   at->previous = site;
   if (__builtin_expect(named < 128, 1)) *at->names++ = (unsigned char)named;
   else at->names = ml_stream_varint(at->names, named);
-  ml_segments_words(segments->place + site % ML_SEGMENTS_ENTRIES, at, words, count);
 }
 
-/* Appends a segment of `count` words, 1 to 31, whose first site is `site`. */
-static inline void ml_segments_add(struct ml_segments *segments, struct ml_segments_at *at, uint64_t site, const uint64_t *words, unsigned count,
-                                   unsigned form) {
-  const unsigned entry = (unsigned)(site % ML_SEGMENTS_ENTRIES), shape = ml_segments_shape(count, form);
-  const unsigned told = segments->shape[entry] != shape;
-  at->names = ml_stream_varint(at->names, ml_stream_zigzag(site - at->previous) << 1 | told);
-  at->previous = site;
-  if (told) {
-    if (segments->n_noted < ML_SEGMENTS_NOTED) segments->noted[segments->n_noted] = (uint16_t)(entry + count * ML_SEGMENTS_ENTRIES);
-    if (segments->n_noted <= ML_SEGMENTS_NOTED) segments->n_noted++;
-    segments->shape[entry] = (uint8_t)shape;
-    *at->names++ = (unsigned char)shape;
+/* Appends a segment that is known. */
+static inline __attribute__((always_inline)) void ml_segments_add_known(struct ml_segments *segments, const struct ml_segments_entry *entry,
+                                                                        struct ml_segments_at *at, uint64_t site, const uint64_t *words,
+                                                                        unsigned count) {
+  struct ml_segments_block *block = &segments->block[entry->block];
+  ml_segments_name(at, site, 0);
+  for (unsigned i = 0; i < count; i += 4) ml_segments_group(block++, at, words + i, count - i < 4 ? count - i : 4);
+}
+
+#if defined(__x86_64__)
+static const int64_t ml_segments_masks[8] __attribute__((aligned(64))) = {-1, -1, -1, -1, 0, 0, 0, 0};
+/* Bytes of the words of a mask, side by side. */
+#define ML_SEGMENTS_PACK(a, b, c, d) {4 * a, 4 * a + 1, 4 * a + 2, 4 * a + 3, 4 * b, 4 * b + 1, 4 * b + 2, 4 * b + 3, \
+                                      4 * c, 4 * c + 1, 4 * c + 2, 4 * c + 3, 4 * d, 4 * d + 1, 4 * d + 2, 4 * d + 3}
+static const unsigned char ml_segments_packs[16][16] __attribute__((aligned(64))) = {
+    ML_SEGMENTS_PACK(0, 0, 0, 0), ML_SEGMENTS_PACK(0, 0, 0, 0), ML_SEGMENTS_PACK(1, 0, 0, 0), ML_SEGMENTS_PACK(0, 1, 0, 0),
+    ML_SEGMENTS_PACK(2, 0, 0, 0), ML_SEGMENTS_PACK(0, 2, 0, 0), ML_SEGMENTS_PACK(1, 2, 0, 0), ML_SEGMENTS_PACK(0, 1, 2, 0),
+    ML_SEGMENTS_PACK(3, 0, 0, 0), ML_SEGMENTS_PACK(0, 3, 0, 0), ML_SEGMENTS_PACK(1, 3, 0, 0), ML_SEGMENTS_PACK(0, 1, 3, 0),
+    ML_SEGMENTS_PACK(2, 3, 0, 0), ML_SEGMENTS_PACK(0, 2, 3, 0), ML_SEGMENTS_PACK(1, 2, 3, 0), ML_SEGMENTS_PACK(0, 1, 2, 3)};
+
+ML_SEGMENTS_VECTORS static inline __attribute__((always_inline)) void ml_segments_group_vectors(struct ml_segments_block *block,
+                                                                                                struct ml_segments_at *at,
+                                                                                                const uint64_t *words, unsigned count) {
+  const __m256i word = _mm256_loadu_si256((const __m256i *)words), last = _mm256_load_si256((const __m256i *)block->last);
+  const __m256i belongs = _mm256_loadu_si256((const __m256i *)(ml_segments_masks + 4 - count));
+  const __m256i moved = _mm256_sub_epi64(word, last);
+  const __m256i as_expected = _mm256_cmpeq_epi64(moved, _mm256_load_si256((const __m256i *)block->step));
+  const __m256i differs = _mm256_andnot_si256(as_expected, belongs);
+  _mm256_store_si256((__m256i *)block->last, word); /* lanes of no word too: nobody looks at them */
+  _mm256_store_si256((__m256i *)block->step, moved);
+  const unsigned misses = (unsigned)_mm256_movemask_pd(_mm256_castsi256_pd(differs));
+  const __m256i high = _mm256_srli_epi64(_mm256_add_epi64(moved, _mm256_set1_epi64x(INT64_C(0x80000000))), 32);
+  if (__builtin_expect(!_mm256_testz_si256(high, differs), 0)) {
+    uint64_t kept[4];
+    _mm256_storeu_si256((__m256i *)kept, moved);
+    *at->names++ = (unsigned char)(misses | ML_SEGMENTS_WIDE);
+    for (unsigned i = 0; i < 4; i++) {
+      memcpy(at->words, &kept[i], 8);
+      at->words += 8 & (0 - (misses >> i & 1));
+    }
+    return;
   }
-  ml_segments_words(segments->place + entry, at, words, count < 16 ? count : 16);
-  if (count > 16) ml_segments_words(segments->place + entry + 16, at, words + 16, count - 16);
+  *at->names++ = (unsigned char)misses;
+  const __m128i low = _mm_castps_si128(
+      _mm_shuffle_ps(_mm_castsi128_ps(_mm256_castsi256_si128(moved)), _mm_castsi128_ps(_mm256_extracti128_si256(moved, 1)), 0x88));
+  _mm_storeu_si128((__m128i *)at->words, _mm_shuffle_epi8(low, _mm_load_si128((const __m128i *)ml_segments_packs[misses])));
+  at->words += 4 * (unsigned)__builtin_popcount(misses);
+}
+
+/* The same. The words are followed by ML_SEGMENTS_BEYOND others that may be read. */
+ML_SEGMENTS_VECTORS static inline __attribute__((always_inline)) void ml_segments_add_known_vectors(struct ml_segments *segments,
+                                                                                                    const struct ml_segments_entry *entry,
+                                                                                                    struct ml_segments_at *at, uint64_t site,
+                                                                                                    const uint64_t *words, unsigned count) {
+  struct ml_segments_block *block = &segments->block[entry->block];
+  ml_segments_name(at, site, 0);
+  ml_segments_group_vectors(block, at, words, count < 4 ? count : 4);
+  for (unsigned i = 4; i < count; i += 4) ml_segments_group_vectors(++block, at, words + i, count - i < 4 ? count - i : 4);
+}
+#endif
+
+/* The entry has a new shape, and blocks of its own. */
+static inline void ml_segments_tell(struct ml_segments *segments, uint32_t number, unsigned shape, unsigned groups) {
+  if (groups > ML_SEGMENTS_BLOCKS - segments->next_block) { /* all shapes are forgotten */
+    segments->n_noted = ML_SEGMENTS_NOTED + 1;
+    ml_segments_begin(segments);
+  }
+  struct ml_segments_entry *entry = &segments->entry[number];
+  entry->shape = (uint8_t)shape;
+  entry->block = (uint16_t)segments->next_block;
+  memset(&segments->block[entry->block], 0, groups * sizeof segments->block[0]);
+  segments->next_block += groups;
+  if (segments->n_noted < ML_SEGMENTS_NOTED) segments->noted[segments->n_noted] = (uint16_t)number;
+  if (segments->n_noted <= ML_SEGMENTS_NOTED) segments->n_noted++;
+}
+
+/* Appends a segment of `count` words, 1 to 31, whose first site is `site`. From then on it is known by its key, which is not 0; to a caller
+ * who does not want that it is 0. */
+static inline void ml_segments_add(struct ml_segments *segments, struct ml_segments_at *at, uint64_t key, uint64_t site, const uint64_t *words,
+                                   unsigned count, unsigned form) {
+  const uint32_t number = (uint32_t)(site % ML_SEGMENTS_ENTRIES);
+  struct ml_segments_entry *entry = &segments->entry[number];
+  const unsigned shape = count | form << 5, told = entry->shape != shape;
+  ml_segments_name(at, site, told);
+  if (told) {
+    *at->names++ = (unsigned char)shape;
+    ml_segments_tell(segments, number, shape, (count + 3) / 4);
+  }
+  entry->key = key;
+  struct ml_segments_block *block = &segments->block[entry->block];
+  for (unsigned i = 0; i < count; i += 4) ml_segments_group(block++, at, words + i, count - i < 4 ? count - i : 4);
 }
 
 /* Names and words become one stream, in front of the words; there is room for the names and ML_SEGMENTS_FRONT_BYTES. Returns its first byte. */

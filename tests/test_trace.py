@@ -86,8 +86,10 @@ def test_site_streams_round_trip(trace: list[tuple[int, int, int]], batch: int) 
     assert _core.is_sound_stream(stream, len(trace), 1)
 
 
+SEGMENTS = 5
 Segment = tuple[int, int, list[int]]
 """first site, form, words"""
+HAS_VECTORS = "avx2" in Path("/proc/cpuinfo").read_text()
 
 
 def segment_of(site: int, form: int, words: list[int]) -> Segment:
@@ -98,14 +100,16 @@ def segment_of(site: int, form: int, words: list[int]) -> Segment:
 
 
 def segment_stream(segments: list[Segment]) -> tuple[bytes, list[tuple[int, int, int]]]:
-    """The native encoder's stream, and what is in it."""
-    words = [word for _, _, part in segments for word in part]
-    stream = _core.encode_segments(
+    """The native encoder's stream, the same with vectors and without, and what is in it."""
+    columns = (
         np.array([s for s, _, _ in segments], dtype=np.uint64),
         np.array([len(w) for _, _, w in segments], dtype=np.uint8),
         np.array([f for _, f, _ in segments], dtype=np.uint8),
-        np.array(words, dtype=np.uint64),
+        np.array([word for _, _, part in segments for word in part], dtype=np.uint64),
     )
+    stream = _core.encode_segments(*columns)
+    if HAS_VECTORS:
+        assert _core.encode_segments(*columns, by_vectors=True) == stream
     told = []
     for site, form, part in segments:
         if form == 1:
@@ -132,8 +136,8 @@ def test_segment_streams_round_trip(trace: list[Segment], batch: int) -> None:
     stream, told = segment_stream(trace)
     found = decode_segments(stream, len(told))
     assert [(site, address, width or 0) for site, address, width in found] == told
-    assert native(stream, len(told), encoding=4, batch=batch) == [(*access, 0) for access in told]
-    assert _core.is_sound_stream(stream, len(told), 4)
+    assert native(stream, len(told), encoding=SEGMENTS, batch=batch) == [(*access, 0) for access in told]
+    assert _core.is_sound_stream(stream, len(told), SEGMENTS)
 
 
 @settings(max_examples=500, deadline=None)
@@ -148,17 +152,39 @@ def test_damaged_segment_streams_are_left_out(stream: bytes, recorded: int, at: 
         expected = decode_segments(stream, recorded)
     except (ValueError, IndexError):
         expected = None
-    found = native(stream, recorded, encoding=4, batch=batch)
+    found = native(stream, recorded, encoding=SEGMENTS, batch=batch)
     assert (found is None) == (expected is None)
-    assert _core.is_sound_stream(stream, recorded, 4) == (expected is not None)
+    assert _core.is_sound_stream(stream, recorded, SEGMENTS) == (expected is not None)
     if expected is not None and found is not None:
         assert [access[:3] for access in found] == [(site, address, width or 0) for site, address, width in expected]
 
 
-def test_a_strided_loop_takes_three_bytes_an_iteration() -> None:
-    """One for the name and a half for each length; equal ones, so that next to nothing is left of them when they are compressed."""
+def test_a_strided_loop_takes_two_bytes_an_iteration() -> None:
+    """One for the name and one for up to four words; equal ones, so that next to nothing is left of them when they are compressed."""
     trace = [(65536, 0, [0x7F0000000000 + 8 * i, 0x7F1000000000 + 64 * i, 0x7F2000000000]) for i in range(1000)]
-    assert len(segment_stream(trace)[0]) <= 3 * 1000 + 60
+    assert len(segment_stream(trace)[0]) <= 2 * 1000 + 60
+
+
+def test_differences_of_more_than_32_bits_have_eight_bytes() -> None:
+    edges = [0, 2**31 - 1, 2**31, 2**32, 2**63, 2**64 - 1, 2**64 - 2**31, 2**64 - 2**31 - 1]
+    trace = [(65536 + i % 2, 0, [(base + step) % 2**64] * 5) for base in edges for i, step in enumerate(edges)]
+    stream, told = segment_stream(trace)
+    assert native(stream, len(told), encoding=SEGMENTS) == [(*access, 0) for access in told]
+    assert [found[:2] for found in decode_segments(stream, len(told))] == [access[:2] for access in told]
+
+
+def test_more_segments_than_there_are_blocks_are_told_again() -> None:
+    """3,000 of 1 to 31 words, some of which share an entry: the blocks are handed out several times over."""
+    some = np.random.default_rng(3)
+    trace = [
+        (65536 + int(site), 0, [int(site) * 4096 + 8 * i + turn] * (1 + int(site) % 31))
+        for turn in range(3)
+        for i, site in enumerate(some.permutation(3000)[:1000])
+    ]
+    for order in (trace, sorted(trace), [segment for segment in trace[:1500] for _ in range(2)]):
+        stream, told = segment_stream(order)
+        assert native(stream, len(told), encoding=SEGMENTS) == [(*access, 0) for access in told]
+        assert [found[:2] for found in decode_segments(stream, len(told))] == [access[:2] for access in told]
 
 
 def test_strided_accesses_of_three_sites_take_two_bytes() -> None:

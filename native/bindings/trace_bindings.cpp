@@ -171,9 +171,23 @@ nb::bytes encode_stream(const Input<uint64_t>& codes, const Input<uint64_t>& add
   return nb::bytes(reinterpret_cast<const char*>(stream.data()), static_cast<size_t>(at - stream.data()));
 }
 
+#if defined(__x86_64__)
+ML_SEGMENTS_VECTORS void add_by_vectors(ml_segments& segments, const ml_segments_entry* entry, ml_segments_at& at, uint64_t site, const uint64_t* words,
+                                        unsigned count) {
+  ml_segments_add_known_vectors(&segments, entry, &at, site, words, count);
+}
+bool has_vectors() { return __builtin_cpu_supports("avx2"); }
+#else
+void add_by_vectors(ml_segments& segments, const ml_segments_entry* entry, ml_segments_at& at, uint64_t site, const uint64_t* words, unsigned count) {
+  ml_segments_add_known(&segments, entry, &at, site, words, count);
+}
+bool has_vectors() { return false; }
+#endif
+
 // Segments one after the other: site, words and form of each, and the words of all.
 nb::bytes encode_segments(const Input<uint64_t>& sites, const Input<uint8_t>& counts, const Input<uint8_t>& forms,
-                          const Input<uint64_t>& words) {
+                          const Input<uint64_t>& input, bool by_vectors) {
+  if (by_vectors && !has_vectors()) throw nb::value_error("this CPU has no AVX2");
   const size_t count = sites.size();
   if (counts.size() != count || forms.size() != count) throw nb::value_error("the columns have one length");
   std::vector<unsigned char> names(count * ML_SEGMENTS_NAME_BYTES + 8);
@@ -181,13 +195,17 @@ nb::bytes encode_segments(const Input<uint64_t>& sites, const Input<uint8_t>& co
   std::vector<unsigned char> stream(front + count * ML_SEGMENTS_WORD_BYTES + 8);
   auto state = std::make_unique<ml_segments>();  // zeros
   ml_segments_at at{names.data(), stream.data() + front, 0};
+  std::vector<uint64_t> words(input.data(), input.data() + input.size());
+  words.resize(words.size() + ML_SEGMENTS_BEYOND);
   size_t word = 0;
   for (size_t i = 0; i < count; ++i) {
     const unsigned n = counts.data()[i], form = forms.data()[i];
-    if (n == 0 || n > ML_SEGMENTS_WORDS || form > 2 || words.size() - word < n) throw nb::value_error("a segment of 1 to 31 words");
-    if (n <= 16 && ml_segments_expects(state.get(), sites.data()[i], ml_segments_shape(n, form)))
-      ml_segments_add_usual(state.get(), &at, sites.data()[i], words.data() + word, n);
-    else ml_segments_add(state.get(), &at, sites.data()[i], words.data() + word, n, form);
+    if (n == 0 || n > ML_SEGMENTS_WORDS || form > 2 || input.size() - word < n) throw nb::value_error("a segment of 1 to 31 words");
+    const uint64_t site = sites.data()[i], key = (site << 8 | form << 5 | n) + 1;
+    const ml_segments_entry* known = key != 0 ? ml_segments_known(state.get(), site, key) : nullptr;
+    if (known == nullptr) ml_segments_add(state.get(), &at, key, site, words.data() + word, n, form);
+    else if (by_vectors) add_by_vectors(*state, known, at, site, words.data() + word, n);
+    else ml_segments_add_known(state.get(), known, &at, site, words.data() + word, n);
     word += n;
   }
   if (count == 0) return nb::bytes("", 0);
@@ -274,8 +292,8 @@ void bind_trace(nb::module_& module) {
              "(fixed parts of the window records of a payload, where each stream begins in it)");
   module.def("encode_stream", &encode_stream, "codes"_a, "addresses"_a, "bytes"_a, "operations"_a,
              "A delta stream as the emulator's plugin writes it; site_delta when operations are empty; bytes are then those of accesses whose site does not tell them, else 0.");
-  module.def("encode_segments", &encode_segments, "sites"_a, "counts"_a, "forms"_a, "words"_a,
-             "A segment stream as traced programs write it: first site, number of words and form of each segment, and the words of all.");
+  module.def("encode_segments", &encode_segments, "sites"_a, "counts"_a, "forms"_a, "words"_a, "by_vectors"_a = false,
+             "A segment stream as traced programs write it: first site, number of words and form of each segment, and the words of all. by_vectors: with the instructions that they use where the CPU has them.");
   module.def("is_sound_stream",
              [](const nb::bytes& stream, uint64_t recorded, int encoding) {
                return is_sound(view(stream), recorded, static_cast<uint8_t>(encoding));

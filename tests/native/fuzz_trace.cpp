@@ -41,7 +41,7 @@ std::vector<unsigned char> segments_of(size_t count, uint32_t& recorded) {
     const unsigned form = site % 3, words = 2 * (1 + static_cast<unsigned>(site * 7 + (source() % 9 == 0)) % 15);
     uint64_t content[ML_SEGMENTS_WORDS];
     for (unsigned k = 0; k < words; ++k) content[k] = source() % 4 ? 0x1000 + 8 * i : 1 + source() % (1u << 30);
-    ml_segments_add(state.get(), &at, site, content, words, form);
+    ml_segments_add(state.get(), &at, 0, site, content, words, form);
     recorded += form == 1 ? words / 2 : words;
   }
   if (count == 0) return {};
@@ -97,14 +97,14 @@ int main(int argc, char** argv) {
       if (round % 3 == 1 && !stream.empty()) stream[source() % stream.size()] = static_cast<unsigned char>(source());
       if (round % 5 == 0) stream.resize(source() % (stream.size() + 1));
     }
-    failed += check_stream(stream, recorded, static_cast<uint8_t>(1 + source() % 3));
+    failed += check_stream(stream, recorded, static_cast<uint8_t>(1 + source() % 6));
     uint32_t told = 0;
     auto segments = segments_of(source() % 20, told);
-    failed += !trace::is_sound(segments, told, 4);
-    failed += check_stream(segments, told, 4);
+    failed += !trace::is_sound(segments, told, ML_ENUM_stream_encoding_SITE_SEGMENTS);
+    failed += check_stream(segments, told, ML_ENUM_stream_encoding_SITE_SEGMENTS);
     if (!segments.empty()) segments[source() % segments.size()] = static_cast<unsigned char>(source());
     if (round % 5 == 0) segments.resize(source() % (segments.size() + 1));
-    failed += check_stream(segments, told, 4);
+    failed += check_stream(segments, told, ML_ENUM_stream_encoding_SITE_SEGMENTS);
     failed += round % 3 == 2 && round % 5 != 0 && !trace::is_sound(stream, recorded, 2);
   }
   for (int round = 0; round < rounds / 20; ++round) {

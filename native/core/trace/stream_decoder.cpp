@@ -115,6 +115,22 @@ bool StreamDecoder::find_words() {
   return true;
 }
 
+// An entry gets a shape and blocks; false: there is no such shape.
+bool StreamDecoder::tell(size_t entry, unsigned shape) {
+  Expected& state = *expected_;
+  const unsigned words = shape & 31, form = shape >> 5, groups = (words + 3) / 4;
+  if (words == 0 || form > 2 || (form == 1 && words % 2 != 0)) return false;
+  if (groups > ML_SEGMENTS_BLOCKS - state.next_block) {
+    memset(state.shape, 0, sizeof state.shape);
+    state.next_block = 0;
+  }
+  state.shape[entry] = static_cast<uint8_t>(shape);
+  state.block[entry] = static_cast<uint16_t>(state.next_block);
+  memset(&state.blocks[state.next_block], 0, groups * sizeof state.blocks[0]);
+  state.next_block += groups;
+  return true;
+}
+
 // The words of the next segment; false: it is damaged.
 bool StreamDecoder::read_segment() {
   Expected& state = *expected_;
@@ -123,34 +139,34 @@ bool StreamDecoder::read_segment() {
   if (!slow_varint(at, end_, named)) return false;
   const uint64_t site = previous_ + unzigzag(named >> 1);
   const size_t entry = site % ML_SEGMENTS_ENTRIES;
-  unsigned shape = state.shape[entry];
-  if ((named & 1) != 0) {
-    if (at == end_) return false;
-    shape = *at++;
-  }
-  const unsigned words = shape & 31, form = shape >> 5;
-  if (words == 0 || form > 2 || (form == 1 && words % 2 != 0)) return false;
-  if (end_ - at < static_cast<ptrdiff_t>((words + 1) / 2)) return false;
-  uint64_t *const last = last_ + entry, *const step = state.step + entry;
+  if ((named & 1) != 0 && (at == end_ || !tell(entry, *at++))) return false;
+  const unsigned words = state.shape[entry] & 31, form = state.shape[entry] >> 5;
+  if (words == 0 || end_ - at < static_cast<ptrdiff_t>((words + 3) / 4)) return false;
+  ml_segments_block* block = &state.blocks[state.block[entry]];
   const unsigned char* next = next_word_;
-  for (unsigned i = 0; i < words; ++i) {
-    const unsigned length = at[i / 2] >> (i % 2 * 4) & 15;
-    if (length != 0) {
-      if (length > 8 || words_end_ - next < static_cast<ptrdiff_t>(length)) return false;
-      uint64_t coded = 0;
-      memcpy(&coded, next, length);
-      next += length;
-      step[i] = unzigzag(coded);
+  for (unsigned first = 0; first < words; first += 4, ++block) {
+    const unsigned code = *at++, misses = code & 15, count = std::min(words - first, 4u), bytes = (code & ML_SEGMENTS_WIDE) != 0 ? 8 : 4;
+    if (code > 31 || code == ML_SEGMENTS_WIDE || misses >> count != 0) return false;
+    if (words_end_ - next < static_cast<ptrdiff_t>(bytes * static_cast<unsigned>(__builtin_popcount(misses)))) return false;
+    for (unsigned i = 0; i < count; ++i) {
+      if ((misses >> i & 1) != 0) {
+        int64_t wide;
+        int32_t narrow;
+        if (bytes == 8) memcpy(&wide, next, 8);
+        else {
+          memcpy(&narrow, next, 4);
+          wide = narrow;
+        }
+        next += bytes;
+        block->step[i] = static_cast<uint64_t>(wide);
+      }
+      block->last[i] += block->step[i];
+      state.words[first + i] = block->last[i];
     }
-    last[i] += step[i];
-    state.words[i] = last[i];
   }
-  if (words % 2 != 0 && at[words / 2] >> 4 != 0) return false;
-  at += (words + 1) / 2;
   if (form == 1)
     for (unsigned i = 1; i < words; i += 2)
       if (state.words[i] == 0 || state.words[i] > kMostBytes) return false;
-  state.shape[entry] = static_cast<uint8_t>(shape);
   state.form = form;
   previous_ = site;
   at_ = at;
@@ -163,7 +179,7 @@ bool StreamDecoder::read_segment() {
 size_t StreamDecoder::decode_segments(const AccessColumns& columns, size_t count) {
   if (!expected_) {
     if (count == 0) return 0;
-    expected_ = std::make_unique<Expected>();
+    expected_ = std::make_unique_for_overwrite<Expected>();
     if (!find_words()) return 0;
   }
   size_t done = 0;

@@ -28,7 +28,7 @@ struct AccessColumns {
 constexpr uint64_t most_accesses(size_t bytes, uint8_t encoding) {
   switch (encoding) {
     case ML_ENUM_stream_encoding_PC_DELTA: return bytes / 3;
-    case ML_ENUM_stream_encoding_SITE_SEGMENTS: return uint64_t{bytes} * 2;
+    case ML_ENUM_stream_encoding_SITE_SEGMENTS: return uint64_t{bytes} * 4;
     default: return bytes / 2;
   }
 }
@@ -48,18 +48,21 @@ class StreamDecoder {
   size_t decode_segments(const AccessColumns& columns, size_t count);
   bool find_words();
   bool read_segment();
+  bool tell(size_t entry, unsigned shape);
 
   const unsigned char* at_;
   const unsigned char* end_;
   uint8_t encoding_;
   uint64_t previous_ = 0;
-  uint64_t last_[ML_SEGMENTS_ENTRIES + ML_SEGMENTS_WORDS] = {};
+  uint64_t last_[1024] = {};
   // Of site_segments only: what entries expect, and the segment that was read last.
   struct Expected {
+    unsigned form = 0, next_block = 0;
     uint8_t shape[ML_SEGMENTS_ENTRIES] = {};
-    uint64_t step[ML_SEGMENTS_ENTRIES + ML_SEGMENTS_WORDS] = {};
-    uint64_t words[ML_SEGMENTS_WORDS] = {};
-    unsigned form = 0;
+    // Not cleared: an entry that has a shape has a block, and that was cleared when it was handed out.
+    uint16_t block[ML_SEGMENTS_ENTRIES];
+    uint64_t words[ML_SEGMENTS_WORDS];
+    ml_segments_block blocks[ML_SEGMENTS_BLOCKS];
   };
   std::unique_ptr<Expected> expected_;
   unsigned accesses_ = 0, given_ = 0;  // of that segment

@@ -85,10 +85,11 @@ static bool parse_settings(const char *text) {
 }
 
 #if defined(__x86_64__)
-static bool has_bmi(void) { /* lzcnt, bmi and bmi2 */
-  unsigned a, b, c, d;
-  if (__get_cpuid(0x80000001, &a, &b, &c, &d) == 0 || (c >> 5 & 1) == 0) return false;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b >> 3 & 1) != 0 && (b >> 8 & 1) != 0;
+static bool has_vectors(void) { /* AVX2 and popcnt, and a kernel that keeps such registers */
+  unsigned a, b, c, d, low, high;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c >> 23 & 1) == 0 || (c >> 27 & 1) == 0) return false;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (low & 6) == 6 && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b >> 5 & 1) != 0;
 }
 #endif
 
@@ -103,7 +104,7 @@ void ml_trace_start(void) {
     else if (!parse_settings(text)) state = ML_TRACE_BAD_SETTINGS;
     else {
 #if defined(__x86_64__)
-      ml_trace_settings.has_bmi = has_bmi();
+      ml_trace_settings.has_vectors = has_vectors();
 #endif
       state = ML_TRACE_ON;
       ml_trace_services = services;

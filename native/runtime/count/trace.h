@@ -19,7 +19,7 @@
 #include "memlens_trace.h"
 
 #define ML_TRACE_RAW_WORDS 8192u
-#define ML_TRACE_SLACK_WORDS 1u /* that a masked gather may write behind its last */
+#define ML_TRACE_SLACK_WORDS 4u /* that a masked gather may write behind its last, or that are read together with it */
 #define ML_TRACE_STREAM_BYTES (ML_RING_MAX_RECORD - sizeof(struct ml_ring_record) - sizeof(struct ml_window) - 8)
 
 #define ML_TRACE_NAME_BYTES (ML_TRACE_STREAM_BYTES / 3)
@@ -29,7 +29,7 @@ struct ml_trace_settings {
   uint64_t window, period, seed; /* of a full trace `window` is UINT64_MAX */
   uint64_t patience; /* executed accesses without a recorded one after which a window ends: it is in code that has nothing but constants */
   bool full, loads_only, wait, stacks, selects_regions, selects_functions;
-  bool has_bmi; /* the CPU finds the highest bit of a word in one step */
+  bool has_vectors; /* of 32 bytes */
 };
 extern struct ml_trace_settings ml_trace_settings;
 extern const struct ml_services *ml_trace_services;

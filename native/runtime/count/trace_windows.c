@@ -213,7 +213,8 @@ static void record_run(struct ml_trace *trace, uint64_t header, const uint64_t *
     ml_add(&ml_process.shared->trace_unregistered, count);
     if (form == ML_TRACE_WORDS) form = ML_TRACE_LANES;
   }
-  ml_segments_add(&trace->segments, &trace->at, site, words + first * each, count * each, form);
+  const bool whole = form == ML_TRACE_WORDS && first == 0 && count == words_of(header) && site != 0;
+  ml_segments_add(&trace->segments, &trace->at, whole ? header : 0, site, words + first * each, count * each, form);
   trace->recorded += count;
   trace->goal -= count;
 }
@@ -282,53 +283,97 @@ static bool has_zero(const uint64_t *words, const uint64_t *until) {
   return borrows >> 63 != 0;
 }
 
-/* The usual segment: of a shape that was told, all of it inside the open window and recorded. Takes as many segments as are of that kind, and
- * returns where the first one is that is not. This is most of what a recorded access costs. `careful`: words may be 0. */
-static inline __attribute__((always_inline)) uint64_t *take_usual_as(struct ml_trace *trace, uint64_t *at, const uint64_t *until, uint64_t sites_end,
-                                                                     uint64_t *segments, bool careful) {
-  const uint64_t most = ML_SEGMENTS_MOST_RECORDED - trace->recorded;
-  const uint64_t goal = trace->goal < most ? trace->goal : most;
-  const unsigned char *const words_full = trace->bytes + sizeof trace->bytes - ML_SEGMENTS_WORD_BYTES;
-  const unsigned char *const names_full = trace->names + sizeof trace->names - ML_SEGMENTS_NAME_BYTES;
+#if defined(__x86_64__)
+ML_SEGMENTS_VECTORS static bool has_zero_vectors(const uint64_t *words, const uint64_t *until) {
+  __m256i zeros = _mm256_setzero_si256();
+  for (; until - words >= 4; words += 4)
+    zeros = _mm256_or_si256(zeros, _mm256_cmpeq_epi64(_mm256_loadu_si256((const __m256i *)words), _mm256_setzero_si256()));
+  return !_mm256_testz_si256(zeros, zeros) || has_zero(words, until);
+}
+#endif
+
+static bool has_zero_anywhere(const uint64_t *words, const uint64_t *until) {
+#if defined(__x86_64__)
+  if (ML_LIKELY(ml_trace_settings.has_vectors)) return has_zero_vectors(words, until);
+#endif
+  return has_zero(words, until);
+}
+
+/* The usual segment: one that was in this record already, all of it inside the open window. This is most of what a recorded access costs. */
+struct usual {
+  uint64_t *at;          /* the next segment */
+  const uint64_t *until;
+  uint64_t taken, implied, count, goal;
+  bool careful; /* words may be 0 */
+};
+
+/* The entry of the next segment, or NULL: it is not a usual one. */
+static inline __attribute__((always_inline)) const struct ml_segments_entry *next_usual(const struct ml_trace *trace, const struct usual *usual) {
+  if (usual->at >= usual->until) return NULL;
+  const uint64_t header = *usual->at;
+  const unsigned words = words_of(header);
+  const struct ml_segments_entry *known = ml_segments_known(&trace->segments, header & UINT32_MAX, header);
+  if (ML_UNLIKELY(known == NULL || words >= (uint64_t)(usual->until - usual->at) || usual->taken + words >= usual->goal)) return NULL;
+  if (ML_UNLIKELY(usual->careful) && has_zero(usual->at, usual->at + 1 + words)) return NULL;
+  return known;
+}
+
+static inline __attribute__((always_inline)) void pass_usual(struct usual *usual) {
+  const uint64_t header = *usual->at;
+  usual->taken += words_of(header);
+  usual->count++;
+  usual->implied += header >> ML_TRACE_IMPLIED_SHIFT & ML_TRACE_IMPLIED_MAX;
+  usual->at += 1 + words_of(header);
+}
+
+static void take_usual_plain(struct ml_trace *trace, struct usual *told) {
+  const struct ml_segments_entry *known;
+  struct usual usual = *told;
   struct ml_segments_at out = trace->at;
-  uint64_t implied = 0, taken = 0, count = 0;
-  while (at < until) {
-    const uint64_t header = *at, site = header & UINT32_MAX;
-    const unsigned words = words_of(header);
-    if (ML_UNLIKELY((header >> ML_TRACE_FORM_SHIFT & 3) != ML_TRACE_WORDS || words - 1 > 15 || site < ML_TRACE_FIRST_SITE ||
-                    site + words > sites_end || words >= (uint64_t)(until - at) || taken + words >= goal || out.words > words_full ||
-                    out.names > names_full || !ml_segments_expects(&trace->segments, site, ml_segments_shape(words, ML_TRACE_WORDS))))
-      break;
-    if (ML_UNLIKELY(careful) && has_zero(at + 1, at + 1 + words)) break;
-    ml_segments_add_usual(&trace->segments, &out, site, at + 1, words);
-    taken += words;
-    count++;
-    implied += header >> ML_TRACE_IMPLIED_SHIFT & ML_TRACE_IMPLIED_MAX;
-    at += 1 + words;
-  }
+  for (; (known = next_usual(trace, &usual)) != NULL; pass_usual(&usual))
+    ml_segments_add_known(&trace->segments, known, &out, *usual.at & UINT32_MAX, usual.at + 1, words_of(*usual.at));
   trace->at = out;
-  trace->executed += taken + implied;
-  trace->recorded += taken;
-  trace->goal -= taken;
-  *segments += count;
-  if (taken != 0) trace->last = trace->executed;
-  return at;
+  *told = usual;
 }
 
 #if defined(__x86_64__)
-/* The plain instruction that finds the highest bit takes eight operations on some CPUs. */
-__attribute__((target("lzcnt,bmi,bmi2"))) static uint64_t *take_usual_bmi(struct ml_trace *trace, uint64_t *at, const uint64_t *until,
-                                                                          uint64_t sites_end, uint64_t *segments, bool careful) {
-  return take_usual_as(trace, at, until, sites_end, segments, careful);
+ML_SEGMENTS_VECTORS static void take_usual_vectors(struct ml_trace *trace, struct usual *told) {
+  const struct ml_segments_entry *known;
+  struct usual usual = *told;
+  struct ml_segments_at out = trace->at;
+  for (; (known = next_usual(trace, &usual)) != NULL; pass_usual(&usual))
+    ml_segments_add_known_vectors(&trace->segments, known, &out, *usual.at & UINT32_MAX, usual.at + 1, words_of(*usual.at));
+  trace->at = out;
+  *told = usual;
 }
 #endif
 
-static uint64_t *take_usual(struct ml_trace *trace, uint64_t *at, const uint64_t *until, uint64_t sites_end, uint64_t *segments, bool careful) {
+/* How many of the words surely find room in the record: a word takes at most 8 bytes, and with a header 6 of names. */
+static uint64_t words_with_room(const struct ml_trace *trace) {
+  const ptrdiff_t words = trace->bytes + sizeof trace->bytes - ML_SEGMENTS_WORD_BYTES - trace->at.words;
+  const ptrdiff_t names = trace->names + sizeof trace->names - ML_SEGMENTS_NAME_BYTES - trace->at.names;
+  if (words <= 0 || names <= 0) return 0;
+  return (uint64_t)(words / 8 < names / 3 ? words / 8 : names / 3);
+}
+
+/* Takes as many segments as are usual ones; returns where the first one is that is not. */
+static uint64_t *take_usual(struct ml_trace *trace, uint64_t *at, const uint64_t *until, uint64_t *segments, bool careful) {
   if (!trace->open || ml_trace_settings.loads_only || ml_trace_settings.selects_functions) return at;
+  const uint64_t most = trace->recorded < ML_SEGMENTS_MOST_RECORDED ? ML_SEGMENTS_MOST_RECORDED - trace->recorded : 0;
+  const uint64_t room = words_with_room(trace);
+  struct usual usual = {.at = at, .until = until, .goal = trace->goal < most ? trace->goal : most, .careful = careful};
+  if (ML_UNLIKELY(room < (uint64_t)(until - at))) usual.until = at + room;
 #if defined(__x86_64__)
-  if (ML_LIKELY(ml_trace_settings.has_bmi)) return take_usual_bmi(trace, at, until, sites_end, segments, careful);
+  if (ML_LIKELY(ml_trace_settings.has_vectors)) take_usual_vectors(trace, &usual);
+  else
 #endif
-  return take_usual_as(trace, at, until, sites_end, segments, careful);
+    take_usual_plain(trace, &usual);
+  trace->executed += usual.taken + usual.implied;
+  trace->recorded += usual.taken;
+  trace->goal -= usual.taken;
+  *segments += usual.count;
+  if (usual.taken != 0) trace->last = trace->executed;
+  return usual.at;
 }
 
 /* A segment that a handler interrupted has a header or an address that is still 0. Without a header its length is not known: what
@@ -340,9 +385,9 @@ void ml_trace_consume(struct ml_trace *trace, const uint64_t *until) {
   uint64_t segments = 0;
   const uint64_t sites_end = ml_sites_end();
   if (until < begin || until > trace->words + ML_TRACE_RAW_WORDS) until = begin;
-  const bool careful = has_zero(begin, until);
+  const bool careful = has_zero_anywhere(begin, until);
   for (;;) {
-    at = take_usual(trace, at, until, sites_end, &segments, careful);
+    at = take_usual(trace, at, until, &segments, careful);
     if (at >= until) break;
     const uint64_t header = *at;
     if (ML_UNLIKELY(!is_header(header, sites_end) || words_of(header) >= (uint64_t)(until - at))) {
