@@ -36,6 +36,7 @@
 #define ML_SEGMENTS_WORD_BYTES 272 /* and for its words: 31 * 8, and what is overwritten behind them */
 #define ML_SEGMENTS_FRONT_BYTES 8  /* in front of the names, for their number of bytes */
 #define ML_SEGMENTS_MOST_RECORDED (1u << 15) /* accesses of one record: the reader takes one whole */
+#define ML_SEGMENTS_MOST_NAME_BYTES (1u << 20) /* of one record, zeros included */
 #define ML_SEGMENTS_WIDE 16u       /* in the code of a group: its differences have eight bytes */
 #define ML_SEGMENTS_BEYOND 3       /* words behind those of a segment that ml_segments_add_known_vectors may read */
 
@@ -197,10 +198,51 @@ static inline void ml_segments_add(struct ml_segments *segments, struct ml_segme
   for (unsigned i = 0; i < count; i += 4) ml_segments_group(block++, at, words + i, count - i < 4 ? count - i : 4);
 }
 
+/* Loops over arrays have names of nothing but zeros: they are told by their number. Writes parts of literal bytes and zeros to `into`, which has
+ * room for `bytes`; returns their length, which is less, or 0 if there are no zeros to speak of. */
+static inline size_t ml_segments_pack_names(const unsigned char *names, size_t bytes, unsigned char *into) {
+  unsigned char *out = into;
+  size_t at = 0, told = 0;
+  while (at + 16 <= bytes) {
+    uint64_t first, second;
+    memcpy(&first, names + at, 8);
+    memcpy(&second, names + at + 8, 8);
+    if ((first | second) != 0) {
+      at += second != 0 ? 16 : 8;
+      continue;
+    }
+    size_t begin = at, end = at + 16;
+    while (begin > told && names[begin - 1] == 0) begin--;
+    for (; end + 8 <= bytes; end += 8) {
+      memcpy(&first, names + end, 8);
+      if (first != 0) break;
+    }
+    while (end < bytes && names[end] == 0) end++;
+    out = ml_stream_varint(out, begin - told); /* it may write 8 bytes, and 16 or more are saved */
+    memcpy(out, names + told, begin - told);
+    out = ml_stream_varint(out + (begin - told), end - begin);
+    at = told = end;
+  }
+  if (told != 0 && told < bytes) {
+    unsigned char length[10];
+    const size_t length_bytes = (size_t)(ml_stream_varint(length, bytes - told) - length);
+    memcpy(out, length, length_bytes);
+    memcpy(out + length_bytes, names + told, bytes - told);
+    out += length_bytes + (bytes - told);
+    *out++ = 0; /* no zeros behind it */
+  }
+  return (size_t)(out - into);
+}
+
 /* Names and words become one stream, in front of the words; there is room for the names and ML_SEGMENTS_FRONT_BYTES. Returns its first byte. */
 static inline unsigned char *ml_segments_join(const unsigned char *names, size_t name_bytes, unsigned char *words) {
-  unsigned char front[10];
-  const size_t front_bytes = (size_t)(ml_stream_varint(front, name_bytes) - front);
+  unsigned char front[10], *const room = words - name_bytes - ML_SEGMENTS_FRONT_BYTES;
+  const size_t packed_bytes = ml_segments_pack_names(names, name_bytes, room);
+  if (packed_bytes != 0) {
+    names = room;
+    name_bytes = packed_bytes;
+  }
+  const size_t front_bytes = (size_t)(ml_stream_varint(front, name_bytes << 1 | (packed_bytes != 0)) - front);
   unsigned char *const first = words - name_bytes - front_bytes;
   memmove(words - name_bytes, names, name_bytes);
   memcpy(first, front, front_bytes);

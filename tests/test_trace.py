@@ -87,6 +87,16 @@ def test_site_streams_round_trip(trace: list[tuple[int, int, int]], batch: int) 
 
 
 SEGMENTS = 5
+
+
+def varint(value: int) -> bytes:
+    found = b""
+    while value >= 128:
+        found += bytes([value & 127 | 128])
+        value >>= 7
+    return found + bytes([value])
+
+
 Segment = tuple[int, int, list[int]]
 """first site, form, words"""
 HAS_VECTORS = "avx2" in Path("/proc/cpuinfo").read_text()
@@ -127,7 +137,15 @@ segments = st.lists(
         st.lists(st.one_of(st.sampled_from([0, 8, 16, 64]), numbers), min_size=1, max_size=31),
     ),
     max_size=40,
-).flatmap(lambda some: st.just(some) if not some else st.lists(st.sampled_from(some), max_size=60))
+).flatmap(
+    lambda some: (
+        st.just(some)
+        if not some
+        else st.lists(st.tuples(st.sampled_from(some), st.sampled_from([1, 1, 1, 9, 40])), max_size=60).map(
+            lambda runs: [segment for segment, times in runs for _ in range(times)]
+        )
+    )
+)
 
 
 @settings(max_examples=300, deadline=None)
@@ -159,10 +177,33 @@ def test_damaged_segment_streams_are_left_out(stream: bytes, recorded: int, at: 
         assert [access[:3] for access in found] == [(site, address, width or 0) for site, address, width in expected]
 
 
-def test_a_strided_loop_takes_two_bytes_an_iteration() -> None:
-    """One for the name and one for up to four words; equal ones, so that next to nothing is left of them when they are compressed."""
+def test_a_strided_loop_takes_a_few_bytes_however_long_it_is() -> None:
+    """Its names are zeros, which are told by their number."""
     trace = [(65536, 0, [0x7F0000000000 + 8 * i, 0x7F1000000000 + 64 * i, 0x7F2000000000]) for i in range(1000)]
-    assert len(segment_stream(trace)[0]) <= 2 * 1000 + 60
+    stream, told = segment_stream(trace)
+    assert len(stream) <= 80
+    assert native(stream, len(told), encoding=SEGMENTS) == [(*access, 0) for access in told]
+
+
+def test_zeros_between_other_names_are_told_by_their_number() -> None:
+    """Of every length, at every place, first and last: what is cut out and what is not."""
+    for before in range(0, 20):
+        for zeros in (0, 1, 6, 7, 8, 9, 10, 11, 12, 15, 16, 17, 40):
+            trace = [(65536 + 2 * (i % 2), 0, [64 * i**3]) for i in range(before)]
+            trace += [(65600, 0, [8 * i]) for i in range(zeros)]
+            trace += [(65536 + 2 * (i % 2), 0, [64 * i**3]) for i in range(20 - before)]
+            stream, told = segment_stream(trace)
+            assert native(stream, len(told), encoding=SEGMENTS) == [(*access, 0) for access in told]
+            assert [found[:2] for found in decode_segments(stream, len(told))] == [access[:2] for access in told]
+
+
+def test_more_zeros_than_a_record_can_have_are_damage() -> None:
+    """A few bytes may not ask for gigabytes."""
+    front = bytes.fromhex("81801001 00".replace(" ", ""))  # a segment of one word, as expected
+    for zeros, sound in ((2 * 32766, True), (2**21, False), (2**40, False), (2**63, False)):
+        parts = bytes([len(front)]) + front + varint(zeros)
+        stream = varint(2 * len(parts) + 1) + parts
+        assert _core.is_sound_stream(stream, 1 + zeros // 2 if sound else 32768, SEGMENTS) == sound
 
 
 def test_differences_of_more_than_32_bits_have_eight_bytes() -> None:

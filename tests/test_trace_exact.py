@@ -170,6 +170,83 @@ def test_order_is_program_order(level: str, tmp_path: Path) -> None:
     assert np.array_equal(ours, truth)
 
 
+LONG_LOOPS = r"""
+#include <stdio.h>
+#define N 3000
+double first[N], second[N];
+int whole[N];
+unsigned char bytes[4 * N];
+struct pair { long a, b; } pairs[N];
+
+__attribute__((noinline)) long copies(unsigned n) { for (unsigned i = 0; i < n; i++) second[i] = first[i] * 3 + 1; return n; }
+__attribute__((noinline)) long backwards(long n) { long i; for (i = n; i-- > 0;) whole[i] = (int)i; return i; }
+__attribute__((noinline)) long sums(long n) { long sum = 0, i = 0; do sum += whole[i] ^ i; while (++i < n); return sum * 5 + i; }
+__attribute__((noinline)) long thirds(int n) { long sum = 0; for (int i = 0; i < n; i += 3) { bytes[i]++; sum += bytes[i + 1]; } return sum; }
+__attribute__((noinline)) long rows(int n, int m) {
+  long sum = 0;
+  for (int i = 0; i < n; i++)
+    for (int j = 0; j < m; j++) { pairs[j].a += i; sum += pairs[j].b; pairs[j].b = sum; }
+  return sum;
+}
+__attribute__((noinline)) double carried(long n) {
+  double before = first[n % 2], sum = 0;
+  for (long i = 1; i < n; i++) { sum += before * first[i]; before = first[i]; }
+  return sum + before;
+}
+__attribute__((noinline)) long until(const char *p, long n) { long i = 0; while (i < n && p[i]) i++; return i; }
+
+int main(void) {
+  long sum = 0;
+  for (int i = 0; i < N; i++) first[i] = i % 17, bytes[i] = (unsigned char)(i | 1);
+  for (int round = 1; round <= 40; round++) {
+    sum += copies(N / 40 * round) + backwards(N - round) + sums(70 * round) + thirds(3 * N) + rows(round % 7, 2000);
+    sum += (long)carried(N - 3 * round) + until((const char *)bytes, 11 * round);
+    sum += copies(round) + sums(round) + thirds(round * 20) + rows(3, round);
+  }
+  printf("%ld %g\n", sum, carried(N));
+  return 0;
+}
+"""
+
+
+def numbered(capture: Path) -> tuple[dict[int, int], dict[int, tuple[int, int]]]:
+    """Windows of the main thread: number of the first access and constants; accesses as (address, bytes), by their number."""
+    opened = open_capture(capture)
+    first = {row["window"]: row["first_executed"] for row in opened.table("windows").to_pylist() if row["recorded"]}
+    assert not sum(row["implied_constant"] for row in opened.table("windows").to_pylist())
+    found: dict[int, tuple[int, int]] = {}
+    seen: dict[int, int] = {}
+    for batch in opened.accesses():
+        columns = (batch.column(name).to_pylist() for name in ("window", "address", "bytes"))
+        for window, address, width in zip(*columns, strict=True):
+            number = first[window] + seen.get(window, 0)
+            seen[window] = seen.get(window, 0) + 1
+            assert found.setdefault(number, (address, width)) == (address, width)
+    return first, found
+
+
+@levels_and_clangs("-O1", "-O2", "-O3", with_all="-O2")
+def test_windows_in_long_loops_begin_where_they_say(level: str, clang: str, tmp_path: Path) -> None:
+    """Between windows loops run in parts that have none of our code: each access of a window is the one that a full trace has under its number."""
+    source = tmp_path / "long.c"
+    source.write_text(LONG_LOOPS)
+    program = build([source], tmp_path / "long", level, "-no-pie", "--memlens=trace", clang=clang, cxx=False)
+    subprocess.run(["cc", level, "-w", source, "-o", tmp_path / "plain"], check=True)
+    plain = subprocess.run([tmp_path / "plain"], capture_output=True, text=True, check=True).stdout
+    trace = ["--collectors", "trace"]
+    assert record(tmp_path / "full", [str(program)], *trace, "--trace=full,on-full=wait") == plain
+    _, truth = numbered(tmp_path / "full")
+    assert sorted(truth) == list(range(len(truth))) and len(truth) > 300_000
+    for seed, window, period in ((1, 20, 700), (2, 1, 331), (3, 100, 5000), (4, 37, 20_011), (5, 500, 600)):
+        options = f"--trace=window={window},period={period},seed={seed},on-full=wait"
+        assert record(tmp_path / "some", [str(program)], *trace, options) == plain
+        first, found = numbered(tmp_path / "some")
+        assert len(first) == pytest.approx(len(truth) / period, abs=2)
+        assert len(found) == pytest.approx(len(truth) / period * window, rel=0.02, abs=2 * window)
+        wrong = [number for number, access in found.items() if truth[number] != access]
+        assert not wrong, (seed, len(wrong), wrong[:5])
+
+
 NO_BIAS = {
     "graph_pr.c": "--scale 12 --iterations 20 --threads 1",
     "graph_bfs.c": "--scale 12 --iterations 30 --threads 1",

@@ -5,6 +5,7 @@
 #include "llvm_versions.h"
 #include "memlens_count.h"
 #include "memlens_trace.h"
+#include "parts.h"
 
 #include "llvm/ADT/DenseMap.h"
 #include "llvm/Analysis/LoopInfo.h"
@@ -34,6 +35,7 @@ namespace {
 
 constexpr unsigned ExpansionBudget = 6; // in the units of LLVM's cost model
 constexpr unsigned MostCopied = 200;    // instructions of a loop that gets a second copy
+constexpr uint64_t ShortLoop = 4096;    // accesses of a loop that need not run in parts
 constexpr unsigned DeepestAddress = 4;  // steps of an address that are computed again out of line
 
 /// One access as a trace has it: a copy is two.
@@ -293,7 +295,7 @@ void FunctionTracer::Implementation::holdInRegister(Loop *L, const std::vector<C
 }
 
 /// A loop whose accesses are known before it runs: where so many are left, they are taken off at once and a copy without any of our code
-/// runs.
+/// runs; where fewer are, as many times of it as fit.
 void FunctionTracer::Implementation::passAtOnce(Loop *L) {
   BasicBlock *Latch = L->getLoopLatch(), *Exit = L->getUniqueExitBlock();
   if (!L->isInnermost() || !L->isLoopSimplifyForm() || !Latch || !Exit || L->getExitingBlock() != Latch || !isClosed(L) ||
@@ -318,6 +320,7 @@ void FunctionTracer::Implementation::passAtOnce(Loop *L) {
   if (!Each || Each > 4096 || Size > MostCopied || isa<SCEVCouldNotCompute>(Taken) || !Taken->getType()->isIntegerTy() ||
       SE->getTypeSizeInBits(Taken->getType()) > 64)
     return;
+  const uint64_t MostTrips = SE->getSmallConstantMaxTripCount(L); // 0 = not known
   const SCEV *Times = SE->getAddExpr(SE->getNoopOrZeroExtend(Taken, I64), SE->getOne(I64));
   BasicBlock *Check = L->getLoopPreheader();
   SCEVExpander Expander(*SE, F.getParent()->getDataLayout(), "memlens.trips");
@@ -347,22 +350,29 @@ void FunctionTracer::Implementation::passAtOnce(Loop *L) {
   IRBuilder<> B(Check->getTerminator());
   B.SetCurrentDebugLocation(DebugLoc());
   AllocaInst *Register = heldAt(L->getHeader()); // set before the loop, written when it is left
-  Value *Place = Register ? static_cast<Value *>(Register) : Thread;
-  Value *Left = Register ? B.CreateLoad(I64, Register) : load(B, I64, Thread);
+  auto Read = [&](IRBuilder<> &B) -> Value * { return Register ? B.CreateLoad(I64, Register) : load(B, I64, Thread); };
+  auto Write = [&](IRBuilder<> &B, Value *What) {
+    if (Register)
+      B.CreateStore(What, Register);
+    else
+      store(B, What, Thread);
+  };
+  Value *Left = Read(B);
   Value *All = B.CreateMul(Trips, ConstantInt::get(I64, Each));
   Value *Fits = B.CreateICmpULE(All, Left);
   if (SE->getTypeSizeInBits(Taken->getType()) == 64 && Each > 1) // the product may be too large for 64 bits
     Fits = B.CreateAnd(Fits, B.CreateICmpULE(Trips, Left));
   MDNode *Often = MDBuilder(F.getContext()).createBranchWeights(1 << 10, 1);
-  B.CreateCondBr(Fits, CopyBefore, Before, Often);
+  const bool IsLong = !MostTrips || MostTrips * Each > ShortLoop;
+  BasicBlock *Otherwise = IsLong ? runInParts({L, Check, Before, Exit, Trips, Each}, *DT, *LI, Read, Write) : Before;
+  B.SetInsertPoint(Check->getTerminator());
+  B.CreateCondBr(Fits, CopyBefore, Otherwise, Often);
   Check->getTerminator()->eraseFromParent();
   B.SetInsertPoint(CopyBefore->getTerminator());
   B.SetCurrentDebugLocation(DebugLoc());
-  Value *Rest = B.CreateSub(Left, All);
-  if (Register)
-    B.CreateStore(Rest, Place);
-  else
-    store(B, Rest, Place);
+  Write(B, B.CreateSub(Left, All));
+  if (IsLong)
+    DT->recalculate(F);
 }
 
 // ---- segments -------------------------------------------------------------------------------------------------------

@@ -41,8 +41,11 @@ std::vector<unsigned char> segments_of(size_t count, uint32_t& recorded) {
     const unsigned form = site % 3, words = 2 * (1 + static_cast<unsigned>(site * 7 + (source() % 9 == 0)) % 15);
     uint64_t content[ML_SEGMENTS_WORDS];
     for (unsigned k = 0; k < words; ++k) content[k] = source() % 4 ? 0x1000 + 8 * i : 1 + source() % (1u << 30);
-    ml_segments_add(state.get(), &at, 0, site, content, words, form);
-    recorded += form == 1 ? words / 2 : words;
+    for (size_t again = source() % 8 == 0 ? 1 + source() % 40 : 1; again > 0; --again, ++i) {  // loops, whose names are zeros
+      ml_segments_add(state.get(), &at, 0, site, content, words, form);
+      recorded += form == 1 ? words / 2 : words;
+      if (i + 1 >= count) break;
+    }
   }
   if (count == 0) return {};
   const unsigned char* first = ml_segments_join(names.data(), static_cast<size_t>(at.names - names.data()), stream.data() + front);

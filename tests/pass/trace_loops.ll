@@ -59,6 +59,56 @@ done:
   ret void
 }
 
+; Where fewer are left a second copy runs as often as fits, and then the loop with our code until so much is left again.
+; CHECK-LABEL: define i64 @total
+; CHECK: br i1 %{{.*}}, label %{{.*}}, label %memlens.some
+; CHECK: memlens.some:
+; CHECK: %memlens.trips = phi i64
+; CHECK: %[[FIT:.*]] = udiv i64 %{{.*}}, 1
+; CHECK: select i1 %{{.*}}, i64 %[[FIT]], i64 %memlens.trips
+; CHECK: loop.memlens.part:
+; CHECK-NOT: usub
+; CHECK: memlens.after:
+; CHECK: br i1 %{{.*}}, label %done, label %{{.*}}
+; CHECK: usub.with.overflow.i64(
+; CHECK: icmp uge i64 %{{.*}}, 64
+; CHECK: br i1 %{{.*}}, label %memlens.some, label %loop
+; CHECK: ret i64
+define i64 @total(ptr %p, i64 %n) {
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %sum = phi i64 [ 0, %entry ], [ %more, %loop ]
+  %a = getelementptr i64, ptr %p, i64 %i
+  %v = load i64, ptr %a
+  %more = add i64 %sum, %v
+  %next = add nuw i64 %i, 1
+  %end = icmp eq i64 %next, %n
+  br i1 %end, label %done, label %loop
+done:
+  ret i64 %more
+}
+
+; A loop that is known to be short: one copy is enough.
+; CHECK-LABEL: define void @short
+; CHECK: loop.memlens:
+; CHECK-NOT: memlens.some
+; CHECK: ret void
+define void @short(ptr %p) {
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %a = getelementptr i64, ptr %p, i64 %i
+  store i64 %i, ptr %a
+  %next = add nuw i64 %i, 1
+  %end = icmp eq i64 %next, 100
+  br i1 %end, label %done, label %loop
+done:
+  ret void
+}
+
 ; An access that not every iteration makes: nothing is known before.
 ; CHECK-LABEL: define void @sometimes
 ; CHECK-NOT: loop.memlens

@@ -106,12 +106,24 @@ size_t StreamDecoder::decode(const AccessColumns& columns, size_t count) {
   return done;
 }
 
-// Names end where words begin; false: there are more names than bytes.
+// Names end where words begin; false: there are more names than bytes, or parts of them that are not right.
 bool StreamDecoder::find_words() {
-  uint64_t name_bytes;
-  if (!slow_varint(at_, end_, name_bytes) || name_bytes > static_cast<uint64_t>(end_ - at_)) return false;
+  uint64_t told;
+  if (!slow_varint(at_, end_, told) || told >> 1 > static_cast<uint64_t>(end_ - at_)) return false;
   words_end_ = end_;
-  next_word_ = end_ = at_ + name_bytes;
+  next_word_ = end_ = at_ + (told >> 1);
+  if ((told & 1) == 0) return true;
+  std::vector<unsigned char>& names = expected_->names;
+  while (at_ != end_) {
+    uint64_t literal, zeros;
+    if (!slow_varint(at_, end_, literal) || literal > static_cast<uint64_t>(end_ - at_)) return false;
+    names.insert(names.end(), at_, at_ + literal);
+    at_ += literal;
+    if (!slow_varint(at_, end_, zeros) || zeros > ML_SEGMENTS_MOST_NAME_BYTES || names.size() + zeros > ML_SEGMENTS_MOST_NAME_BYTES) return false;
+    names.resize(names.size() + zeros);
+  }
+  at_ = names.data();
+  end_ = at_ + names.size();
   return true;
 }
 
@@ -180,7 +192,10 @@ size_t StreamDecoder::decode_segments(const AccessColumns& columns, size_t count
   if (!expected_) {
     if (count == 0) return 0;
     expected_ = std::make_unique_for_overwrite<Expected>();
-    if (!find_words()) return 0;
+    if (!find_words()) {
+      at_ = end_;  // there is no next segment either
+      return 0;
+    }
   }
   size_t done = 0;
   while (done < count) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "memlens_format.h"
 #include "memlens_segments.h"
@@ -28,7 +29,7 @@ struct AccessColumns {
 constexpr uint64_t most_accesses(size_t bytes, uint8_t encoding) {
   switch (encoding) {
     case ML_ENUM_stream_encoding_PC_DELTA: return bytes / 3;
-    case ML_ENUM_stream_encoding_SITE_SEGMENTS: return uint64_t{bytes} * 4;
+    case ML_ENUM_stream_encoding_SITE_SEGMENTS: return bytes == 0 ? 0 : uint64_t{bytes} * 4 + ML_SEGMENTS_MOST_RECORDED;
     default: return bytes / 2;
   }
 }
@@ -63,6 +64,7 @@ class StreamDecoder {
     uint16_t block[ML_SEGMENTS_ENTRIES];
     uint64_t words[ML_SEGMENTS_WORDS];
     ml_segments_block blocks[ML_SEGMENTS_BLOCKS];
+    std::vector<unsigned char> names;  // where the stream tells them in parts
   };
   std::unique_ptr<Expected> expected_;
   unsigned accesses_ = 0, given_ = 0;  // of that segment
