@@ -363,7 +363,7 @@ void FunctionTracer::Implementation::passAtOnce(Loop *L) {
   if (SE->getTypeSizeInBits(Taken->getType()) == 64 && Each > 1) // the product may be too large for 64 bits
     Fits = B.CreateAnd(Fits, B.CreateICmpULE(Trips, Left));
   MDNode *Often = MDBuilder(F.getContext()).createBranchWeights(1 << 10, 1);
-  const bool IsLong = !MostTrips || MostTrips * Each > ShortLoop;
+  const bool IsLong = isa<BranchInst>(Latch->getTerminator()) && (!MostTrips || MostTrips * Each > ShortLoop);
   BasicBlock *Otherwise = IsLong ? runInParts({L, Check, Before, Exit, Trips, Each}, *DT, *LI, Read, Write) : Before;
   B.SetInsertPoint(Check->getTerminator());
   B.CreateCondBr(Fits, CopyBefore, Otherwise, Often);
