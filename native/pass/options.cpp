@@ -23,6 +23,7 @@ static void turnOff(Options &O, StringRef Steps) {
     else if (Name == "callees") O.Callees = false;
     else if (Name == "tallies") O.Tallies = false;
     else if (Name == "flow") O.Flow = false;
+    else if (Name == "rounds") O.Rounds = false;
     else O.Error = (Twine("unknown placement step '") + Name + "'").str();
   }
 }

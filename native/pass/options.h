@@ -26,6 +26,7 @@ struct Options {
   bool Publish = true;  ///< long loops write their count now and then
   bool Callees = true;  ///< functions of the module that are seen to return do not end sets
   bool Flow = true;     ///< no counter where others tell
+  bool Rounds = true;   ///< of traces: loops ask once a round whether a window begins
   bool Tallies = true;  ///< variables of the program tell how often an edge was passed
   std::optional<llvm::Regex> Functions; ///< functions that are regions
   std::string Error;                    ///< what could not be read, "" = nothing

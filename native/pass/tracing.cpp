@@ -6,8 +6,10 @@
 #include "memlens_count.h"
 #include "memlens_trace.h"
 #include "parts.h"
+#include "rounds.h"
 
 #include "llvm/ADT/DenseMap.h"
+#include "llvm/Analysis/BranchProbabilityInfo.h"
 #include "llvm/Analysis/LoopInfo.h"
 #include "llvm/Analysis/ScalarEvolution.h"
 #include "llvm/Analysis/ScalarEvolutionExpressions.h"
@@ -93,6 +95,7 @@ private:
   std::vector<AllocaInst *> Held;            // `left` in loops
   DenseMap<const Loop *, AllocaInst *> HeldIn; // outermost loop → its variable
   std::vector<std::pair<CallInst *, AllocaInst *>> AtCalls; // in loops that hold it
+  DenseSet<const Segment *> InWindows; // of copies that run in windows, and shortly before them
   GlobalVariable *Thread = nullptr, *Descriptor = nullptr;
   DenseMap<uint64_t, GlobalVariable *> Constants;
 
@@ -115,7 +118,9 @@ private:
   bool isClosed(const Loop *L, std::vector<CallInst *> *Calls = nullptr) const;
   void holdInRegister(Loop *L, const std::vector<CallInst *> &Calls);
   AllocaInst *heldAt(const BasicBlock *BB) const;
-  void passAtOnce(Loop *L);
+  bool mayCopy(const Loop *L) const;
+  bool passAtOnce(Loop *L);
+  void askOnceARound(Loop *L, const BranchProbabilityInfo &Likely);
   void writeSegment(const Segment &S);
   void writeForProcessor(const Segment &S);
   struct Room {
@@ -294,39 +299,43 @@ void FunctionTracer::Implementation::holdInRegister(Loop *L, const std::vector<C
   }
 }
 
+bool FunctionTracer::Implementation::mayCopy(const Loop *L) const {
+  unsigned Size = 0;
+  for (const BasicBlock *BB : L->blocks())
+    for (const Instruction &I : *BB) {
+      if (const auto *Call = dyn_cast<CallBase>(&I); Call && (Call->cannotDuplicate() || Call->isConvergent()))
+        return false;
+      ++Size;
+    }
+  return Size <= MostCopied && L->isInnermost() && L->isLoopSimplifyForm() && isClosed(L);
+}
+
 /// A loop whose accesses are known before it runs: where so many are left, they are taken off at once and a copy without any of our code
 /// runs; where fewer are, as many times of it as fit.
-void FunctionTracer::Implementation::passAtOnce(Loop *L) {
+bool FunctionTracer::Implementation::passAtOnce(Loop *L) {
   BasicBlock *Latch = L->getLoopLatch(), *Exit = L->getUniqueExitBlock();
-  if (!L->isInnermost() || !L->isLoopSimplifyForm() || !Latch || !Exit || L->getExitingBlock() != Latch || !isClosed(L) ||
-      Exit->isEHPad())
-    return;
-  unsigned Each = 0, Size = 0;
+  if (!mayCopy(L) || !Latch || !Exit || L->getExitingBlock() != Latch || Exit->isEHPad())
+    return false;
+  unsigned Each = 0;
   for (const Segment &S : Segments) {
     const BasicBlock *BB = S.block();
     if (!L->contains(BB))
       continue;
     if (S.Form == ML_TRACE_LANES || !DT->dominates(BB, Latch))
-      return;
+      return false;
     Each += S.executed();
   }
-  for (const BasicBlock *BB : L->blocks())
-    for (const Instruction &I : *BB) {
-      if (const auto *Call = dyn_cast<CallBase>(&I); Call && (Call->cannotDuplicate() || Call->isConvergent()))
-        return;
-      ++Size;
-    }
   const SCEV *Taken = SE->getBackedgeTakenCount(L);
-  if (!Each || Each > 4096 || Size > MostCopied || isa<SCEVCouldNotCompute>(Taken) || !Taken->getType()->isIntegerTy() ||
+  if (!Each || Each > 4096 || isa<SCEVCouldNotCompute>(Taken) || !Taken->getType()->isIntegerTy() ||
       SE->getTypeSizeInBits(Taken->getType()) > 64)
-    return;
+    return false;
   const uint64_t MostTrips = SE->getSmallConstantMaxTripCount(L); // 0 = not known
   const SCEV *Times = SE->getAddExpr(SE->getNoopOrZeroExtend(Taken, I64), SE->getOne(I64));
   BasicBlock *Check = L->getLoopPreheader();
   SCEVExpander Expander(*SE, F.getParent()->getDataLayout(), "memlens.trips");
   if (!Expander.isSafeToExpandAt(Times, Check->getTerminator()) ||
       Expander.isHighCostExpansion({Times}, L, ExpansionBudget, &FAM.getResult<TargetIRAnalysis>(F), Check->getTerminator()))
-    return;
+    return false;
   Value *Trips = Expander.expandCodeFor(Times, I64, Check->getTerminator());
 
   formLCSSA(*L, *DT, LI, SE);
@@ -373,7 +382,31 @@ void FunctionTracer::Implementation::passAtOnce(Loop *L) {
   Write(B, B.CreateSub(Left, All));
   if (IsLong)
     DT->recalculate(F);
+  return true;
 }
+
+/// A loop of which only the most accesses of one round are known.
+void FunctionTracer::Implementation::askOnceARound(Loop *L, const BranchProbabilityInfo &Likely) {
+  AllocaInst *Register = heldAt(L->getHeader());
+  if (!Register || !mayCopy(L))
+    return;
+  unsigned Count = 0;
+  AccessesOfBlocks Executed;
+  for (const Segment &S : Segments)
+    if (L->contains(S.block())) {
+      if (S.Form == ML_TRACE_LANES)
+        return; // how many take part only the program knows
+      Executed[S.block()] += S.executed();
+      ++Count;
+    }
+  if (Count < 2 || !runByRounds(L, Executed, Register, Likely, *DT, *LI))
+    return;
+  SE->forgetTopmostLoop(L);
+  for (const Segment &S : Segments)
+    if (L->contains(S.block()))
+      InWindows.insert(&S);
+}
+
 
 // ---- segments -------------------------------------------------------------------------------------------------------
 
@@ -541,7 +574,7 @@ void FunctionTracer::Implementation::writeSegment(const Segment &S) {
   else
     store(B, Rest, Thread);
   Value *IsTime = B.CreateExtractValue(Difference, 1);
-  MDNode *Seldom = MDBuilder(C).createBranchWeights(1, 1 << 20);
+  MDNode *Seldom = InWindows.contains(&S) ? MDBuilder(C).createBranchWeights(1 << 10, 1) : MDBuilder(C).createBranchWeights(1, 1 << 20);
   Instruction *End = SplitBlockAndInsertIfThen(IsTime, Place, false, Seldom);
   BasicBlock *Out = End->getParent(), *Join = cast<BranchInst>(End)->getSuccessor(0);
   if (Loop *L = LI->getLoopFor(Out->getSinglePredecessor())) {
@@ -655,9 +688,12 @@ void FunctionTracer::Implementation::write(GlobalVariable *TheDescriptor, Table 
       if (!heldAt(L->getHeader()) && isClosed(L, &Calls))
         holdInRegister(L, Calls);
     }
-  if (O.Trips && !O.Ptwrite)
+  if (!O.Ptwrite) {
+    const auto &Likely = FAM.getResult<BranchProbabilityAnalysis>(F);
     for (Loop *L : Loops)
-      passAtOnce(L);
+      if (!(O.Trips && passAtOnce(L)) && O.Rounds)
+        askOnceARound(L, Likely);
+  }
   for (const Segment &S : Segments) {
     if (O.Ptwrite)
       writeForProcessor(S);
