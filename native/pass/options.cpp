@@ -24,6 +24,7 @@ static void turnOff(Options &O, StringRef Steps) {
     else if (Name == "tallies") O.Tallies = false;
     else if (Name == "flow") O.Flow = false;
     else if (Name == "rounds") O.Rounds = false;
+    else if (Name == "nests") O.Nests = false;
     else O.Error = (Twine("unknown placement step '") + Name + "'").str();
   }
 }

@@ -27,6 +27,7 @@ struct Options {
   bool Callees = true;  ///< functions of the module that are seen to return do not end sets
   bool Flow = true;     ///< no counter where others tell
   bool Rounds = true;   ///< of traces: loops ask once a round whether a window begins
+  bool Nests = true;    ///< of traces: loops around others have a copy that runs far from windows
   bool Tallies = true;  ///< variables of the program tell how often an edge was passed
   std::optional<llvm::Regex> Functions; ///< functions that are regions
   std::string Error;                    ///< what could not be read, "" = nothing

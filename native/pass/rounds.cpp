@@ -111,6 +111,42 @@ BasicBlock *between(BasicBlock *From, BasicBlock *To, LoopInfo &LI) {
 
 } // namespace
 
+BranchInst *copyRound(Loop *L, const Twine &Suffix, DominatorTree &DT, LoopInfo &LI, ValueToValueMapTy &Map) {
+  BasicBlock *Header = L->getHeader();
+  Function &F = *Header->getParent();
+  formLCSSARecursively(*L, DT, &LI, nullptr);
+  BasicBlock *Body = SplitBlock(Header, &*Header->getFirstInsertionPt(), &DT, &LI);
+  SmallVector<BasicBlock *, 8> Own, Copies, Exits;
+  L->getUniqueExitBlocks(Exits);
+  for (BasicBlock *BB : L->blocks())
+    if (BB != Header)
+      Own.push_back(BB);
+  for (BasicBlock *BB : Own) {
+    BasicBlock *Copy = CloneBasicBlock(BB, Map, Suffix, &F);
+    Map[BB] = Copy;
+    Copies.push_back(Copy);
+  }
+  remapInstructionsInBlocks(Copies, Map);
+  for (BasicBlock *Copy : Copies)
+    L->addBasicBlockToLoop(Copy, LI);
+  // Behind the body there are two ways now: to the header and to the blocks outside.
+  SmallPtrSet<BasicBlock *, 4> Ends(Exits.begin(), Exits.end());
+  Ends.insert(Header);
+  const SmallPtrSet<BasicBlock *, 8> IsOwn(Own.begin(), Own.end());
+  for (BasicBlock *End : Ends)
+    for (PHINode &Phi : End->phis())
+      for (unsigned I = 0, N = Phi.getNumIncomingValues(); I < N; ++I)
+        if (BasicBlock *From = Phi.getIncomingBlock(I); IsOwn.contains(From)) {
+          auto Found = Map.find(Phi.getIncomingValue(I));
+          Phi.addIncoming(Found != Map.end() ? static_cast<Value *>(Found->second) : Phi.getIncomingValue(I), cast<BasicBlock>(Map[From]));
+        }
+  Header->getTerminator()->eraseFromParent();
+  IRBuilder<> B(Header);
+  B.SetCurrentDebugLocation(DebugLoc());
+  MDNode *Often = MDBuilder(F.getContext()).createBranchWeights(1 << 20, 1);
+  return B.CreateCondBr(B.getTrue(), cast<BasicBlock>(Map[Body]), Body, Often);
+}
+
 bool runByRounds(Loop *L, const AccessesOfBlocks &Accesses, AllocaInst *Left, const BranchProbabilityInfo &Likely, DominatorTree &DT,
                  LoopInfo &LI) {
   Rounds Of(L, Accesses, Likely);
@@ -118,7 +154,6 @@ bool runByRounds(Loop *L, const AccessesOfBlocks &Accesses, AllocaInst *Left, co
     return false;
   BasicBlock *Header = L->getHeader();
   Function &F = *Header->getParent();
-  formLCSSA(*L, DT, &LI, nullptr);
 
   // Where ways differ from the likely one, before blocks are split and copied.
   struct Difference {
@@ -133,45 +168,13 @@ bool runByRounds(Loop *L, const AccessesOfBlocks &Accesses, AllocaInst *Left, co
         Differences.push_back({BB, To, More});
   }
 
-  // The header keeps what the loop carries and chooses; the rest of it is the first block of the body.
-  BasicBlock *Body = SplitBlock(Header, &*Header->getFirstInsertionPt(), &DT, &LI);
-  SmallVector<BasicBlock *, 8> Own, Copies;
-  for (BasicBlock *BB : L->blocks())
-    if (BB != Header)
-      Own.push_back(BB);
   ValueToValueMapTy Map;
-  for (BasicBlock *BB : Own) {
-    BasicBlock *Copy = CloneBasicBlock(BB, Map, ".memlens.round", &F);
-    Map[BB] = Copy;
-    Copies.push_back(Copy);
-  }
-  remapInstructionsInBlocks(Copies, Map);
-  for (BasicBlock *Copy : Copies)
-    L->addBasicBlockToLoop(Copy, LI);
-  auto InCopy = [&](Value *V) {
-    auto Found = Map.find(V);
-    return Found != Map.end() ? static_cast<Value *>(Found->second) : V;
-  };
-  // Behind the round there are two ways now: to the header and to the blocks outside.
-  SmallPtrSet<BasicBlock *, 4> Ends{Header};
-  SmallVector<BasicBlock *, 4> Exits;
-  L->getUniqueExitBlocks(Exits);
-  Ends.insert(Exits.begin(), Exits.end());
-  const SmallPtrSet<BasicBlock *, 8> IsOwn(Own.begin(), Own.end());
-  for (BasicBlock *End : Ends)
-    for (PHINode &Phi : End->phis())
-      for (unsigned I = 0, N = Phi.getNumIncomingValues(); I < N; ++I)
-        if (BasicBlock *From = Phi.getIncomingBlock(I); IsOwn.contains(From))
-          Phi.addIncoming(InCopy(Phi.getIncomingValue(I)), cast<BasicBlock>(Map[From]));
-
-  Instruction *Old = Header->getTerminator();
-  IRBuilder<> B(Old);
+  BranchInst *Choice = copyRound(L, ".memlens.round", DT, LI, Map);
+  BasicBlock *Usual = Choice->getSuccessor(0), *Body = Choice->getSuccessor(1);
+  IRBuilder<> B(Choice);
   B.SetCurrentDebugLocation(DebugLoc());
   Type *I64 = B.getInt64Ty();
-  BasicBlock *Usual = cast<BasicBlock>(Map[Body]);
-  Value *Fits = B.CreateICmpUGE(B.CreateLoad(I64, Left), ConstantInt::get(I64, Of.round().Most));
-  B.CreateCondBr(Fits, Usual, Body, MDBuilder(F.getContext()).createBranchWeights(1 << 20, 1));
-  Old->eraseFromParent();
+  Choice->setCondition(B.CreateICmpUGE(B.CreateLoad(I64, Left), ConstantInt::get(I64, Of.round().Most)));
 
   takeOff(startOf(*Usual), Left, Of.round().Likely);
   for (const Difference &D : Differences) {

@@ -7,6 +7,7 @@
 #include "llvm/Analysis/LoopInfo.h"
 #include "llvm/IR/Dominators.h"
 #include "llvm/IR/Instructions.h"
+#include "llvm/Transforms/Utils/ValueMapper.h"
 
 namespace memlens {
 
@@ -16,6 +17,11 @@ using AccessesOfBlocks = llvm::DenseMap<const llvm::BasicBlock *, uint64_t>; ///
 /// stays as it is. What was in the loop before is then the copy that counts and records.
 bool runByRounds(llvm::Loop *L, const AccessesOfBlocks &Accesses, llvm::AllocaInst *Left, const llvm::BranchProbabilityInfo &Likely,
                  llvm::DominatorTree &DT, llvm::LoopInfo &LI);
+
+/// Gives the loop a second copy of its body, inner loops included. The header keeps what the loop carries, and its branch, which is returned,
+/// chooses: the copy if its condition is true, which it is until somebody sets it. Blocks of inner loops count as blocks of `L` until loops are
+/// looked for again, and dominators are not right.
+llvm::BranchInst *copyRound(llvm::Loop *L, const llvm::Twine &Suffix, llvm::DominatorTree &DT, llvm::LoopInfo &LI, llvm::ValueToValueMapTy &Map);
 
 } // namespace memlens
 

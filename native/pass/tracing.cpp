@@ -37,6 +37,8 @@ namespace {
 
 constexpr unsigned ExpansionBudget = 6; // in the units of LLVM's cost model
 constexpr unsigned MostCopied = 200;    // instructions of a loop that gets a second copy
+constexpr unsigned MostOfNest = 400;    // and of one with others inside
+constexpr uint64_t NearWindow = 1024;   // accesses before a window in which the copy for windows runs
 constexpr uint64_t ShortLoop = 4096;    // accesses of a loop that need not run in parts
 constexpr unsigned DeepestAddress = 4;  // steps of an address that are computed again out of line
 
@@ -52,6 +54,7 @@ struct Access {
 struct Segment {
   unsigned Form = ML_TRACE_WORDS;
   std::vector<unsigned> Recorded; ///< numbers of accesses
+  std::vector<Instruction *> By;  ///< what makes them; in a copy of the code not what the site says
   unsigned Implied = 0;
   unsigned First = 0; ///< number of its first site in the function
   Instruction *Before = nullptr; ///< where the code goes; null until the segment has ended
@@ -95,6 +98,9 @@ private:
   std::vector<AllocaInst *> Held;            // `left` in loops
   DenseMap<const Loop *, AllocaInst *> HeldIn; // outermost loop → its variable
   std::vector<std::pair<CallInst *, AllocaInst *>> AtCalls; // in loops that hold it
+  DenseMap<const Instruction *, Instruction *> TwinOf; // in copies that are told too → the one that has sites
+  DenseSet<const BasicBlock *> Near; // blocks of loops of which others have the usual executions
+  std::vector<LoadInst *> Choices;   // of what is left, by such loops
   DenseSet<const Segment *> InWindows; // of copies that run in windows, and shortly before them
   GlobalVariable *Thread = nullptr, *Descriptor = nullptr;
   DenseMap<uint64_t, GlobalVariable *> Constants;
@@ -118,7 +124,10 @@ private:
   bool isClosed(const Loop *L, std::vector<CallInst *> *Calls = nullptr) const;
   void holdInRegister(Loop *L, const std::vector<CallInst *> &Calls);
   AllocaInst *heldAt(const BasicBlock *BB) const;
-  bool mayCopy(const Loop *L) const;
+  bool mayCopy(const Loop *L, unsigned Most) const;
+  const SCEV *timesOf(Loop *L, unsigned &Each);
+  void copyNests();
+  void fillChoices();
   bool passAtOnce(Loop *L);
   void askOnceARound(Loop *L, const BranchProbabilityInfo &Likely);
   void writeSegment(const Segment &S);
@@ -177,7 +186,8 @@ bool FunctionTracer::Implementation::mayTrace(const Instruction &I) const {
     return false;
   if (isOpaque(I))
     return true;
-  if (isa<IntrinsicInst>(I) || Call->isInlineAsm() || Of.count(&I)) // Of: copies and fills of the C library
+  const Instruction *Twin = TwinOf.lookup(&I);
+  if (isa<IntrinsicInst>(I) || Call->isInlineAsm() || Of.count(Twin ? Twin : &I)) // Of: copies and fills of the C library
     return false;
   const Function *Callee = Call->getCalledFunction();
   return !Callee || !Callee->isDeclaration() || !Call->doesNotAccessMemory();
@@ -198,6 +208,7 @@ uint64_t FunctionTracer::Implementation::bytesOfOne(const Access &A) const {
 
 /// Cuts the blocks into segments.
 void FunctionTracer::Implementation::cut() {
+  Segments.clear();
   for (BasicBlock &BB : F) {
     if (V.isUntouched(&BB) || !DT->isReachableFromEntry(&BB))
       continue;
@@ -213,7 +224,8 @@ void FunctionTracer::Implementation::cut() {
     for (Instruction &I : BB) {
       if (I.isTerminator() || mayTrace(I))
         End(&I, nullptr);
-      auto Found = Of.find(&I);
+      const Instruction *Twin = TwinOf.lookup(&I);
+      auto Found = Of.find(Twin ? Twin : &I);
       if (Found == Of.end())
         continue;
       for (unsigned Number : Found->second) {
@@ -232,6 +244,7 @@ void FunctionTracer::Implementation::cut() {
           End(&I, nullptr);
         Now.Form = Form;
         Now.Recorded.push_back(Number);
+        Now.By.push_back(&I);
       }
       if (isOpaque(I) && !I.isTerminator()) // a copy by a function that may not return: told when it has
         End(nullptr, &I);
@@ -299,7 +312,8 @@ void FunctionTracer::Implementation::holdInRegister(Loop *L, const std::vector<C
   }
 }
 
-bool FunctionTracer::Implementation::mayCopy(const Loop *L) const {
+/// It has the form that copies need, and neither calls that may trace nor more than so many instructions.
+bool FunctionTracer::Implementation::mayCopy(const Loop *L, unsigned Most) const {
   unsigned Size = 0;
   for (const BasicBlock *BB : L->blocks())
     for (const Instruction &I : *BB) {
@@ -307,35 +321,47 @@ bool FunctionTracer::Implementation::mayCopy(const Loop *L) const {
         return false;
       ++Size;
     }
-  return Size <= MostCopied && L->isInnermost() && L->isLoopSimplifyForm() && isClosed(L);
+  return Size <= Most && L->isLoopSimplifyForm() && isClosed(L);
 }
 
-/// A loop whose accesses are known before it runs: where so many are left, they are taken off at once and a copy without any of our code
-/// runs; where fewer are, as many times of it as fit.
-bool FunctionTracer::Implementation::passAtOnce(Loop *L) {
+/// How often a loop will run, if that and its accesses each time are known before it does; else null.
+const SCEV *FunctionTracer::Implementation::timesOf(Loop *L, unsigned &Each) {
   BasicBlock *Latch = L->getLoopLatch(), *Exit = L->getUniqueExitBlock();
-  if (!mayCopy(L) || !Latch || !Exit || L->getExitingBlock() != Latch || Exit->isEHPad())
-    return false;
-  unsigned Each = 0;
+  if (!L->isInnermost() || !mayCopy(L, MostCopied) || !Latch || !Exit || L->getExitingBlock() != Latch || Exit->isEHPad())
+    return nullptr;
+  Each = 0;
   for (const Segment &S : Segments) {
     const BasicBlock *BB = S.block();
     if (!L->contains(BB))
       continue;
     if (S.Form == ML_TRACE_LANES || !DT->dominates(BB, Latch))
-      return false;
+      return nullptr;
     Each += S.executed();
   }
   const SCEV *Taken = SE->getBackedgeTakenCount(L);
   if (!Each || Each > 4096 || isa<SCEVCouldNotCompute>(Taken) || !Taken->getType()->isIntegerTy() ||
       SE->getTypeSizeInBits(Taken->getType()) > 64)
-    return false;
-  const uint64_t MostTrips = SE->getSmallConstantMaxTripCount(L); // 0 = not known
+    return nullptr;
   const SCEV *Times = SE->getAddExpr(SE->getNoopOrZeroExtend(Taken, I64), SE->getOne(I64));
-  BasicBlock *Check = L->getLoopPreheader();
+  Instruction *Place = L->getLoopPreheader()->getTerminator();
   SCEVExpander Expander(*SE, F.getParent()->getDataLayout(), "memlens.trips");
-  if (!Expander.isSafeToExpandAt(Times, Check->getTerminator()) ||
-      Expander.isHighCostExpansion({Times}, L, ExpansionBudget, &FAM.getResult<TargetIRAnalysis>(F), Check->getTerminator()))
+  if (!Expander.isSafeToExpandAt(Times, Place) ||
+      Expander.isHighCostExpansion({Times}, L, ExpansionBudget, &FAM.getResult<TargetIRAnalysis>(F), Place))
+    return nullptr;
+  return Times;
+}
+
+/// A loop whose accesses are known before it runs: where so many are left, they are taken off at once and a copy without any of our code
+/// runs; where fewer are, as many times of it as fit.
+bool FunctionTracer::Implementation::passAtOnce(Loop *L) {
+  unsigned Each = 0;
+  const SCEV *Times = timesOf(L, Each);
+  if (!Times)
     return false;
+  BasicBlock *Latch = L->getLoopLatch(), *Exit = L->getUniqueExitBlock(), *Check = L->getLoopPreheader();
+  const unsigned Bits = SE->getTypeSizeInBits(SE->getBackedgeTakenCount(L)->getType());
+  const uint64_t MostTrips = SE->getSmallConstantMaxTripCount(L); // 0 = not known
+  SCEVExpander Expander(*SE, F.getParent()->getDataLayout(), "memlens.trips");
   Value *Trips = Expander.expandCodeFor(Times, I64, Check->getTerminator());
 
   formLCSSA(*L, *DT, LI, SE);
@@ -369,7 +395,7 @@ bool FunctionTracer::Implementation::passAtOnce(Loop *L) {
   Value *Left = Read(B);
   Value *All = B.CreateMul(Trips, ConstantInt::get(I64, Each));
   Value *Fits = B.CreateICmpULE(All, Left);
-  if (SE->getTypeSizeInBits(Taken->getType()) == 64 && Each > 1) // the product may be too large for 64 bits
+  if (Bits == 64 && Each > 1) // the product may be too large for 64 bits
     Fits = B.CreateAnd(Fits, B.CreateICmpULE(Trips, Left));
   MDNode *Often = MDBuilder(F.getContext()).createBranchWeights(1 << 10, 1);
   const bool IsLong = isa<BranchInst>(Latch->getTerminator()) && (!MostTrips || MostTrips * Each > ShortLoop);
@@ -388,7 +414,7 @@ bool FunctionTracer::Implementation::passAtOnce(Loop *L) {
 /// A loop of which only the most accesses of one round are known.
 void FunctionTracer::Implementation::askOnceARound(Loop *L, const BranchProbabilityInfo &Likely) {
   AllocaInst *Register = heldAt(L->getHeader());
-  if (!Register || !mayCopy(L))
+  if (!Register || !L->isInnermost() || !mayCopy(L, MostCopied))
     return;
   unsigned Count = 0;
   AccessesOfBlocks Executed;
@@ -407,6 +433,57 @@ void FunctionTracer::Implementation::askOnceARound(Loop *L, const BranchProbabil
       InWindows.insert(&S);
 }
 
+
+/// Loops around such that ask now and then: far from a window a copy of them runs in which nothing is ever recorded, if it can be helped. It has
+/// all that the other one has; but a branch that was never taken is one that the processor need not know of, and after
+/// the first window that runs into a short loop each of its checks costs more than before.
+void FunctionTracer::Implementation::copyNests() {
+  SmallSetVector<Loop *, 8> Nests;
+  for (Loop *L : LI->getLoopsInPreorder()) {
+    unsigned Each = 0;
+    Loop *Nest = L->getParentLoop();
+    if (!L->isInnermost() || !Nest || V.isUntouched(L->getHeader()) || timesOf(L, Each) ||
+        none_of(Segments, [&](const Segment &S) { return L->contains(S.block()); }))
+      continue;
+    auto May = [&](Loop *Which) {
+      return mayCopy(Which, MostOfNest) && all_of(Segments, [&](const Segment &S) {
+               return !Which->contains(S.block()) || S.Form == ML_TRACE_WORDS;
+             });
+    };
+    if (May(Nest))
+      Nests.insert(Nest);
+  }
+  bool Any = false;
+  for (Loop *Nest : Nests) {
+    if (any_of(Nests, [&](Loop *Other) { return Other != Nest && Other->contains(Nest); }))
+      continue;
+    ValueToValueMapTy Map;
+    BranchInst *Choice = copyRound(Nest, ".memlens.far", *DT, *LI, Map);
+    for (auto Pair : Map)
+      if (const auto *Own = dyn_cast<Instruction>(Pair.first))
+        TwinOf[cast<Instruction>(static_cast<Value *>(Pair.second))] = const_cast<Instruction *>(Own);
+      else if (const auto *BB = dyn_cast<BasicBlock>(Pair.first))
+        Near.insert(BB);
+    IRBuilder<> B(Choice);
+    B.SetCurrentDebugLocation(DebugLoc());
+    Choices.push_back(load(B, I64, Thread));
+    Choice->setCondition(B.CreateICmpUGE(Choices.back(), ConstantInt::get(I64, NearWindow)));
+    DT->recalculate(F);
+    Any = true;
+  }
+  if (Any)
+    takeAnalyses();
+}
+
+/// Loops that choose read what is left from where it is held.
+void FunctionTracer::Implementation::fillChoices() {
+  for (LoadInst *Choice : Choices)
+    if (AllocaInst *Register = heldAt(Choice->getParent())) {
+      IRBuilder<> B(Choice);
+      Choice->replaceAllUsesWith(B.CreateLoad(I64, Register));
+      Choice->eraseFromParent();
+    }
+}
 
 // ---- segments -------------------------------------------------------------------------------------------------------
 
@@ -484,9 +561,9 @@ Value *FunctionTracer::Implementation::lanes(IRBuilder<> &B, const Access &A, Va
 
 void FunctionTracer::Implementation::writeWords(IRBuilder<> &B, const Segment &S, Value *Words) {
   unsigned At = 1;
-  for (unsigned Number : S.Recorded) {
-    const Access &A = Accesses[Number];
-    Value *Address = again(B, Sites[A.Site].At->getOperand(A.Operand), 0);
+  for (unsigned I = 0; I < S.Recorded.size(); ++I) {
+    const Access &A = Accesses[S.Recorded[I]];
+    Value *Address = again(B, S.By[I]->getOperand(A.Operand), 0);
     store(B, B.CreatePtrToInt(Address, I64), B.CreateConstGEP1_64(I64, Words, At++));
     if (S.Form == ML_TRACE_SIZED)
       store(B, bytesOf(B, Sites[A.Site]), B.CreateConstGEP1_64(I64, Words, At++));
@@ -666,8 +743,10 @@ void FunctionTracer::Implementation::write(GlobalVariable *TheDescriptor, Table 
   takeAnalyses();
   cut();
   std::vector<unsigned> Order; // of the recorded sites
-  for (Segment &S : Segments) {
-    S.First = Order.size();
+  DenseMap<unsigned, unsigned> FirstOf; // number of a segment's first access → of its first site
+  for (const Segment &S : Segments) {
+    if (!S.Recorded.empty())
+      FirstOf[S.Recorded.front()] = Order.size();
     Order.insert(Order.end(), S.Recorded.begin(), S.Recorded.end());
   }
   if (Order.size() >= ML_TRACE_FIRST_SITE) { // numbers of functions that are not registered yet
@@ -675,6 +754,16 @@ void FunctionTracer::Implementation::write(GlobalVariable *TheDescriptor, Table 
         F, "memlens: function '" + F.getName() + "' has " + Twine(Order.size()) + " addresses and can have " +
                Twine(ML_TRACE_FIRST_SITE - 1) + ": it is not traced", DiagnosticLocation(), DS_Warning));
     return;
+  }
+  if (O.Nests && O.Keep && !O.Ptwrite) {
+    copyNests();
+    if (!Near.empty())
+      cut();
+  }
+  for (Segment &S : Segments) {
+    S.First = S.Recorded.empty() ? 0 : FirstOf.lookup(S.Recorded.front());
+    if (Near.contains(S.block()))
+      InWindows.insert(&S);
   }
   auto Needs = [&](const Loop *L) { return any_of(Segments, [&](const Segment &S) { return L->contains(S.block()); }); };
   std::vector<Loop *> Loops;
@@ -694,6 +783,7 @@ void FunctionTracer::Implementation::write(GlobalVariable *TheDescriptor, Table 
       if (!(O.Trips && passAtOnce(L)) && O.Rounds)
         askOnceARound(L, Likely);
   }
+  fillChoices();
   for (const Segment &S : Segments) {
     if (O.Ptwrite)
       writeForProcessor(S);

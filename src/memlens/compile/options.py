@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..errors import UsageError
 
-STEPS = ("sets", "constants", "trips", "exits", "keep", "publish", "callees", "tallies", "flow", "rounds")
+STEPS = ("sets", "constants", "trips", "exits", "keep", "publish", "callees", "tallies", "flow", "rounds", "nests")
 """The steps of counter placement, as the pass names them."""
 
 HELP = """\
