@@ -29,7 +29,7 @@ struct Batch {
   uint16_t kind;
   uint32_t process, record_count;
   uint64_t dropped, begin_ns, end_ns;
-  std::unique_ptr<unsigned char, decltype(&free)> data;
+  std::unique_ptr<unsigned char, decltype(&ml_batch_data_free)> data;
   size_t bytes;
 };
 
@@ -44,7 +44,7 @@ PyType_Slot batch_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(buffer_of
 class Channel {
  public:
   Channel(uint64_t sample_bytes, uint64_t large_bytes, bool alloc, bool annotations, uint32_t wait_ms, uint64_t ring_bytes,
-          uint32_t ring_count, uint32_t slot_max) {
+          uint32_t ring_count, uint32_t slot_max, bool windows) {
     const ml_channel_options options{.sample_bytes = sample_bytes,
                                      .large_bytes = large_bytes,
                                      .ring_bytes = ring_bytes,
@@ -52,7 +52,8 @@ class Channel {
                                      .slot_max = slot_max,
                                      .wait_ms = wait_ms,
                                      .alloc = alloc,
-                                     .annotations = annotations};
+                                     .annotations = annotations,
+                                     .windows = windows};
     channel_.reset(ml_channel_new(&options));
     if (!channel_) raise_os_error(errno, "making the memory file for the program's records");
   }
@@ -131,7 +132,7 @@ class Session {
     nb::list batches;
     for (ml_batch* at = first; at != nullptr; at = at->next) {
       auto batch = std::make_unique<Batch>(Batch{at->kind, at->process, at->record_count, at->dropped, at->begin_ns, at->end_ns,
-                                                 {static_cast<unsigned char*>(at->data), &free}, at->bytes});
+                                                 {static_cast<unsigned char*>(at->data), &ml_batch_data_free}, at->bytes});
       at->data = nullptr;
       batches.append(nb::cast(batch.release(), nb::rv_policy::take_ownership));
     }
@@ -316,9 +317,9 @@ NB_MODULE(_sampling, module) {
       .def_prop_ro("payload", [](const Batch& self) { return nb::bytes(reinterpret_cast<const char*>(self.data.get()), self.bytes); },
                    "A copy of its bytes.");
   nb::class_<Channel>(module, "Channel")
-      .def(nb::init<uint64_t, uint64_t, bool, bool, uint32_t, uint64_t, uint32_t, uint32_t>(), nb::kw_only(),
+      .def(nb::init<uint64_t, uint64_t, bool, bool, uint32_t, uint64_t, uint32_t, uint32_t, bool>(), nb::kw_only(),
            "sample_bytes"_a, "large_bytes"_a, "alloc"_a = true, "annotations"_a = true, "wait_ms"_a = 2000,
-           "ring_bytes"_a = 0, "ring_count"_a = 0, "slot_max"_a = 0)
+           "ring_bytes"_a = 0, "ring_count"_a = 0, "slot_max"_a = 0, "windows"_a = false)
       .def_prop_ro("value", &Channel::value, "The environment variable that leads processes here.")
       .def("counts", &Channel::counts);
   nb::class_<Session>(module, "Session")

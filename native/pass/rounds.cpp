@@ -53,15 +53,16 @@ public:
         return false;
       Ahead &Mine = All[BB];
       Ahead Next;
-      BranchProbability Best = BranchProbability::getZero();
+      uint64_t Best = 0;
       for (unsigned I = 0, N = BB->getTerminator()->getNumSuccessors(); I < N; ++I) {
         BasicBlock *To = BB->getTerminator()->getSuccessor(I);
         if (!ends(To) && Place.lookup(To) <= Place.lookup(BB))
           return false; // a way back that is no loop of its own
         const Ahead There = from(To);
-        const BranchProbability Now = Likely.getEdgeProbability(BB, I);
+        const uint64_t Now = Likely.getEdgeProbability(BB, I).getNumerator();
         Next.Most = std::max(Next.Most, There.Most);
-        if (I == 0 || Now > Best) {
+        // Where nobody knows, the one with less: what the other has more is then taken off in blocks that are there already.
+        if (I == 0 || Now > 2 * Best || (There.Likely < Next.Likely && 2 * Now >= Best)) {
           Best = Now;
           Next.Likely = There.Likely;
         }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #define SPLIT_BYTES (4u << 20) /* a batch becomes one chunk: keep chunks small enough to skip */
+#define LEAST_FOR_BLOCK (ML_BLOCK_BYTES / 4) /* of the batch before: blocks are few, and are not cut up */
 
 static const uint16_t slot_kind[ML_SLOT_COUNT] = {
     [ML_SLOT_PROCESS_EVENT] = ML_KIND_PROCESS_EVENT, [ML_SLOT_MAPPING] = ML_KIND_MAPPING,
@@ -47,7 +48,7 @@ static void *reserve(struct ml_session *session, struct ml_buffer *buffer, size_
   if (buffer->bytes + bytes > buffer->capacity) {
     size_t capacity = buffer->capacity != 0 ? 2 * buffer->capacity : buffer->before > 4096 ? buffer->before + buffer->before / 4 : 4096;
     while (capacity < buffer->bytes + bytes) capacity *= 2;
-    unsigned char *grown = realloc(buffer->data, capacity);
+    unsigned char *grown = buffer->is_block ? NULL : realloc(buffer->data, capacity);
     if (grown == NULL) {
       buffer->dropped++;
       session->counts.queue_dropped++;
@@ -76,7 +77,12 @@ void *ml_buffer_reserve(struct ml_session *session, struct ml_buffer *buffer, si
 void ml_buffer_append(struct ml_session *session, struct ml_process *process, enum ml_slot slot, const void *record,
                       size_t bytes, uint64_t time_ns) {
   struct ml_buffer *buffer = &process->buffers[slot];
-  if (buffer->bytes + bytes > SPLIT_BYTES) flush(session, buffer, slot_kind[slot], process->info.process);
+  if (buffer->bytes + bytes > (buffer->is_block ? ML_BLOCK_BYTES : SPLIT_BYTES)) flush(session, buffer, slot_kind[slot], process->info.process);
+  if (slot == ML_SLOT_WINDOW && buffer->data == NULL && buffer->before >= LEAST_FOR_BLOCK && bytes <= ML_BLOCK_BYTES &&
+      (buffer->data = ml_block_take()) != NULL) {
+    buffer->is_block = true;
+    buffer->capacity = ML_BLOCK_BYTES;
+  }
   void *into = reserve(session, buffer, bytes, time_ns);
   if (into != NULL) memcpy(into, record, bytes);
 }
@@ -145,7 +151,7 @@ struct ml_batch *ml_session_take(struct ml_session *session) {
 void ml_batches_free(struct ml_batch *batches) {
   while (batches != NULL) {
     struct ml_batch *next = batches->next;
-    free(batches->data);
+    ml_batch_data_free(batches->data);
     free(batches);
     batches = next;
   }

@@ -133,6 +133,7 @@ struct ml_channel *ml_channel_new(const struct ml_channel_options *options) {
   header->wait_ms = chosen->wait_ms;
   if (getrandom(header->token, sizeof header->token, 0) < 0) header->token[0] = ml_monotonic_ns();
   publish(channel, PUBLISH_STEP);
+  if (chosen->windows) ml_blocks_want();
   snprintf(channel->value, sizeof channel->value, "%llx:%llx:/proc/%d/fd/%d", (unsigned long long)header->token[0],
            (unsigned long long)header->token[1], (int)getpid(), channel->fd);
   return channel;
@@ -151,6 +152,7 @@ void ml_channel_free(struct ml_channel *channel) {
     munmap(channel->header, channel->file_bytes);
   }
   if (channel->fd >= 0) close(channel->fd);
+  if (channel->options.windows && channel->header != NULL) ml_blocks_unwant();
   for (uint32_t i = 0; channel->claims != NULL && i < channel->options.slot_max; i++) {
     forget_ids(&channel->claims[i].strings);
     forget_ids(&channel->claims[i].stacks);

@@ -47,6 +47,7 @@ struct ml_buffer {
   unsigned char *data;
   size_t bytes, capacity;
   size_t before; /* bytes of the last batch: the next one will be about as large */
+  bool is_block; /* data is of blocks.c: it does not grow */
   uint32_t count;
   uint64_t dropped, begin_ns, end_ns;
 };
@@ -196,6 +197,12 @@ uint32_t ml_string_locked(struct ml_session *session, const char *text, size_t b
 void ml_string_write(struct ml_session *session, uint32_t id, const char *text, size_t bytes);
 void ml_loss_add(struct ml_session *session, uint64_t begin_ns, uint64_t end_ns, uint64_t count, unsigned kind,
                  unsigned cause, uint32_t cpu);
+
+/* blocks.c */
+#define ML_BLOCK_BYTES ((size_t)1 << 20)
+void ml_blocks_want(void); /* somebody will record windows; each call has its ml_blocks_unwant */
+void ml_blocks_unwant(void);
+unsigned char *ml_block_take(void); /* NULL: none is ready. Given back by ml_batch_data_free. */
 
 /* channel.c */
 int ml_channel_start(struct ml_channel *channel, struct ml_session *session);

@@ -105,6 +105,7 @@ void ml_session_note_exit(struct ml_session *session, pid_t pid, int status);
 /* Takes everything that is ready, oldest first, strings and stacks before what
  * points to them. NULL = nothing. Free with ml_batches_free. */
 struct ml_batch *ml_session_take(struct ml_session *session);
+void ml_batch_data_free(void *data); /* of one whose `data` was taken out */
 void ml_batches_free(struct ml_batch *batches);
 
 /* Interns a string into the session's table (for records the recorder makes itself). */
@@ -130,6 +131,7 @@ struct ml_channel_options {
   uint32_t slot_max;     /* processes at one time */
   uint32_t wait_ms;      /* how long a thread waits for a recorder that does not come */
   int alloc, annotations;
+  int windows; /* many will come: memory for them is made ready in idle time */
 };
 struct ml_channel_counts {
   uint64_t processes;   /* that attached */

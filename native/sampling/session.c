@@ -50,7 +50,7 @@ void ml_session_free(struct ml_session *session) {
   ml_batches_free(session->ready_first);
   for (size_t i = 0; i < session->process_count; i++) {
     struct ml_process *process = session->processes[i];
-    for (int slot = 0; slot < ML_SLOT_COUNT; slot++) free(process->buffers[slot].data);
+    for (int slot = 0; slot < ML_SLOT_COUNT; slot++) ml_batch_data_free(process->buffers[slot].data);
     if (process->statm_fd >= 0) close(process->statm_fd);
     if (process->stat_fd >= 0) close(process->stat_fd);
     free(process);

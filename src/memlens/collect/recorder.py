@@ -112,6 +112,7 @@ class Recorder:
                 wait_ms=WAIT_MS[waits],
                 ring_bytes=tracing.RING_BYTES if self.trace is not None else 0,
                 slot_max=256 if self.trace is not None else 0,
+                windows=self.trace is not None,
             )
         except OSError as error:
             for name in users:

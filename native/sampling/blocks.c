@@ -1,0 +1,109 @@
+/* Memory for batches of windows: blocks that have pages before they are needed, and keep them when they are given back.
+ *
+ * Windows wait for a CPU that has nothing to do, so while a program keeps all of them busy every batch lies in new memory, and most of what the
+ * recorder took from such a program were the faults of it. A thread that runs in idle time touches the blocks, from before the program
+ * starts; where none is ready, batches lie in ordinary memory. One set of blocks for the whole process, and one bit for each. */
+#include "internal.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
+
+#define BLOCKS 64u
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next two */
+static unsigned users;
+static bool has_thread;
+static unsigned char *_Atomic memory; /* BLOCKS * ML_BLOCK_BYTES; once there it stays */
+static _Atomic uint64_t ready;        /* blocks that have pages and are nobody's */
+static _Atomic uint64_t bare;         /* that have none and are nobody's */
+static atomic_bool wanted;            /* somebody records */
+
+static void populate(unsigned char *block) {
+  if (madvise(block, ML_BLOCK_BYTES, MADV_POPULATE_WRITE) == 0) return;
+  const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  for (size_t at = 0; at < ML_BLOCK_BYTES; at += page) ((volatile unsigned char *)block)[at] = 0;
+}
+
+static void *populating(void *argument) {
+  const struct sched_param none = {0};
+  const bool idle = sched_setscheduler(0, SCHED_IDLE, &none) == 0; /* of this thread */
+  uint64_t left;
+  while (idle && atomic_load(&wanted) && (left = atomic_load(&bare)) != 0) {
+    const uint64_t bit = left & -left;
+    if ((atomic_fetch_and(&bare, ~bit) & bit) == 0) continue;
+    populate(memory + (size_t)__builtin_ctzll(bit) * ML_BLOCK_BYTES);
+    atomic_fetch_or(&ready, bit);
+  }
+  pthread_mutex_lock(&lock);
+  has_thread = false;
+  pthread_mutex_unlock(&lock);
+  return argument;
+}
+
+/* Gives up the pages of blocks that are nobody's. */
+static void empty(void) {
+  for (uint64_t all = atomic_exchange(&ready, 0); all != 0; all &= all - 1) {
+    madvise(memory + (size_t)__builtin_ctzll(all) * ML_BLOCK_BYTES, ML_BLOCK_BYTES, MADV_DONTNEED);
+    atomic_fetch_or(&bare, all & -all);
+  }
+}
+
+void ml_blocks_want(void) {
+  pthread_mutex_lock(&lock);
+  users++;
+  if (memory == NULL) {
+    void *mapped = mmap(NULL, BLOCKS * ML_BLOCK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped != MAP_FAILED) {
+      madvise(mapped, BLOCKS * ML_BLOCK_BYTES, MADV_DONTFORK);
+      memory = mapped;
+      atomic_store(&bare, UINT64_MAX);
+    }
+  }
+  atomic_store(&wanted, true);
+  if (!has_thread && memory != NULL) {
+    sigset_t all, old;
+    pthread_t thread;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    has_thread = pthread_create(&thread, NULL, populating, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (has_thread) pthread_detach(thread);
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+void ml_blocks_unwant(void) {
+  pthread_mutex_lock(&lock);
+  if (--users == 0) {
+    atomic_store(&wanted, false);
+    empty();
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+unsigned char *ml_block_take(void) {
+  uint64_t left;
+  while ((left = atomic_load(&ready)) != 0) {
+    const uint64_t bit = left & -left;
+    if ((atomic_fetch_and(&ready, ~bit) & bit) != 0) return memory + (size_t)__builtin_ctzll(bit) * ML_BLOCK_BYTES;
+  }
+  return NULL;
+}
+
+void ml_batch_data_free(void *data) {
+  unsigned char *begin = memory;
+  const uintptr_t offset = (uintptr_t)data - (uintptr_t)begin;
+  if (begin == NULL || data == NULL || offset >= BLOCKS * ML_BLOCK_BYTES) {
+    free(data);
+    return;
+  }
+  atomic_fetch_or(&ready, UINT64_C(1) << offset / ML_BLOCK_BYTES);
+  if (!atomic_load(&wanted)) empty();
+}
