@@ -223,6 +223,14 @@ struct ml_count_process {
   uint64_t trace_interrupted; /* windows that ended early because a signal handler came between */
   uint64_t trace_unregistered; /* accesses recorded in functions that were not registered: site 0 */
 };
+/* What every window adds to lies in the same page, in a cache line for each thread (those beyond the last share it): to be added to the members of the
+ * same name. Two threads that add to one line wait for each other longer than the rest of a window's bookkeeping takes. */
+struct ml_trace_share {
+  uint64_t executed, windows, recorded, implied; /* atomic */
+  uint64_t unused[4];
+};
+#define ML_TRACE_SHARES 48u
+#define ML_TRACE_SHARES_BYTE 1024 /* behind the start of the process's content */
 enum ml_trace_state {
   ML_TRACE_NOT_ASKED = 0,
   ML_TRACE_ON = 1,
@@ -265,6 +273,8 @@ struct ml_count_place { /* one page, then counters_max words */
 static_assert(sizeof(ml_count_function) == 40 && sizeof(ml_count_region) == 16 && sizeof(ml_count_entry) == 64, "layout");
 #else
 _Static_assert(sizeof(struct ml_count_function) == 40 && sizeof(struct ml_count_region) == 16, "compiled code");
+_Static_assert(sizeof(struct ml_count_process) <= ML_TRACE_SHARES_BYTE && sizeof(struct ml_trace_share) == 64 &&
+                   ML_TRACE_SHARES_BYTE + ML_TRACE_SHARES * 64 <= 4096, "one page");
 _Static_assert(sizeof(struct ml_count_entry) == 64 && sizeof(struct ml_count_place) <= ML_COUNT_PLACE_COUNTERS, "arena");
 #endif
 

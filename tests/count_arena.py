@@ -204,6 +204,9 @@ class Arena:
     def _process(self, entries: list[Entry]) -> Process:
         (first,) = [e for e in entries if e.kind == PROCESS]
         process = Process(first.pid, self._read(ProcessContent, first.offset))  # type: ignore[arg-type]
+        shares = np.frombuffer(os.pread(self.fd, 48 * 64, first.offset + 1024), dtype=np.uint64).reshape(48, 8)
+        for number, name in enumerate(("trace_executed", "trace_windows", "trace_recorded", "trace_implied")):
+            setattr(process.content, name, getattr(process.content, name) + int(shares[:, number].sum()))
         for entry in entries:
             if entry.kind == MODULE:
                 content: ModuleContent = self._read(ModuleContent, entry.offset)  # type: ignore[assignment]

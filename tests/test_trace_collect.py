@@ -303,10 +303,10 @@ def test_pages_of_windows_are_asked_for_their_nodes(program: Path, tmp_path: Pat
         output,
         "--collectors",
         "trace",
-        "--trace=window=100,period=1000",
+        "--trace=window=100,period=20000",
         "--",
         program,
-        600,
+        20_000,  # long enough for the recorder to come by, whatever else runs
     ]
     subprocess.run([sys.executable, "-c", PRETEND_TWO_NODES, *map(str, words)], check=True, timeout=300)
     capture = memlens.open(output)

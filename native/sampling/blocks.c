@@ -16,6 +16,7 @@
 #endif
 
 #define BLOCKS 64u
+#define STEP_BYTES ((size_t)64 << 10)
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next two */
 static unsigned users;
@@ -25,10 +26,13 @@ static _Atomic uint64_t ready;        /* blocks that have pages and are nobody's
 static _Atomic uint64_t bare;         /* that have none and are nobody's */
 static atomic_bool wanted;            /* somebody records */
 
+/* In small steps: not every kernel lets others run in the middle of one. */
 static void populate(unsigned char *block) {
-  if (madvise(block, ML_BLOCK_BYTES, MADV_POPULATE_WRITE) == 0) return;
   const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-  for (size_t at = 0; at < ML_BLOCK_BYTES; at += page) ((volatile unsigned char *)block)[at] = 0;
+  for (size_t step = 0; step < ML_BLOCK_BYTES; step += STEP_BYTES) {
+    if (madvise(block + step, STEP_BYTES, MADV_POPULATE_WRITE) == 0) continue;
+    for (size_t at = 0; at < STEP_BYTES; at += page) ((volatile unsigned char *)block)[step + at] = 0;
+  }
 }
 
 static void *populating(void *argument) {

@@ -15,7 +15,7 @@
 
 #define FEWEST_WORDS 64u /* asked for at once: calls cost more than accesses behind the end of a window */
 #define MOST_WORDS 512u  /* at once, used again and again: they stay in the first cache, and so does more of the program's data */
-#define TELL_AFTER 10000u /* executed accesses: threads share the total, and each has to fetch it from the other's cache */
+#define TELL_AFTER 10000u /* executed accesses */
 #define MOST_OF_RECORD (UINT64_C(1) << 31)
 
 static uint64_t draw(struct ml_trace *trace, uint64_t below) {
@@ -46,6 +46,12 @@ void ml_trace_begin(struct ml_trace *trace) {
   trace->words_each = 512;
   trace->start = start_in(trace, 0);
   trace->active = true;
+}
+
+static struct ml_trace_share *share_of(const struct ml_trace *trace) {
+  struct ml_trace_share *shares = (void *)((unsigned char *)ml_process.shared + ML_TRACE_SHARES_BYTE);
+  const uint32_t order = trace->thread->order;
+  return &shares[order < ML_TRACE_SHARES ? order : ML_TRACE_SHARES - 1];
 }
 
 /* ---- records --------------------------------------------------------------------------------------------------- */
@@ -147,9 +153,10 @@ static void end_record(struct ml_trace *trace, uint64_t number, uint64_t next) {
                              .cpu = trace->facts.cpu,
                              .period = ml_trace_settings.full ? trace->recorded : 0};
   if (tell_lost(trace, ml_trace_settings.wait) && write_window(trace, &window, stream, ml_trace_settings.wait)) {
-    ml_add(&ml_process.shared->trace_windows, 1);
-    ml_add(&ml_process.shared->trace_recorded, window.recorded);
-    ml_add(&ml_process.shared->trace_implied, window.implied_constant);
+    struct ml_trace_share *share = share_of(trace);
+    ml_add(&share->windows, 1);
+    ml_add(&share->recorded, window.recorded);
+    ml_add(&share->implied, window.implied_constant);
   } else {
     note_lost(trace, &window);
   }
@@ -272,7 +279,7 @@ static void take_segment(struct ml_trace *trace, uint64_t header, uint64_t *word
 }
 
 void ml_trace_tell(struct ml_trace *trace) {
-  ml_add(&ml_process.shared->trace_executed, trace->executed - trace->told);
+  ml_add(&share_of(trace)->executed, trace->executed - trace->told);
   trace->told = trace->executed;
 }
 
@@ -285,9 +292,15 @@ static bool has_zero(const uint64_t *words, const uint64_t *until) {
 
 #if defined(__x86_64__)
 ML_SEGMENTS_VECTORS static bool has_zero_vectors(const uint64_t *words, const uint64_t *until) {
-  __m256i zeros = _mm256_setzero_si256();
-  for (; until - words >= 4; words += 4)
-    zeros = _mm256_or_si256(zeros, _mm256_cmpeq_epi64(_mm256_loadu_si256((const __m256i *)words), _mm256_setzero_si256()));
+  __m256i zeros = _mm256_setzero_si256(), others = zeros;
+  for (; until - words >= 16; words += 16) {
+    const __m256i *at = (const __m256i *)words, none = _mm256_setzero_si256();
+    zeros = _mm256_or_si256(zeros, _mm256_cmpeq_epi64(_mm256_loadu_si256(at), none));
+    others = _mm256_or_si256(others, _mm256_cmpeq_epi64(_mm256_loadu_si256(at + 1), none));
+    zeros = _mm256_or_si256(zeros, _mm256_cmpeq_epi64(_mm256_loadu_si256(at + 2), none));
+    others = _mm256_or_si256(others, _mm256_cmpeq_epi64(_mm256_loadu_si256(at + 3), none));
+  }
+  zeros = _mm256_or_si256(zeros, others);
   return !_mm256_testz_si256(zeros, zeros) || has_zero(words, until);
 }
 #endif

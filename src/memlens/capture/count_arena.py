@@ -42,6 +42,9 @@ PROCESS_FIELDS = (
     "trace_state", "trace_executed", "trace_windows", "trace_recorded", "trace_implied", "trace_dropped_windows",
     "trace_dropped", "trace_late", "trace_torn", "trace_interrupted", "trace_unregistered",
 )  # fmt: skip
+TRACE_SHARE_FIELDS = ("trace_executed", "trace_windows", "trace_recorded", "trace_implied")
+TRACE_SHARE, TRACE_SHARES, TRACE_SHARES_BYTE = struct.Struct("<4Q32x"), 48, 1024
+"""A cache line for each thread that traces, in the page of the process: what it adds to these."""
 MODULE_HEAD = struct.Struct("<6QII64s")
 PLACE_FIELDS = (
     "entered", "counted", "untouched", "counted_ticks", "untouched_ticks", "counted_self_ticks", "untouched_self_ticks",
@@ -211,6 +214,10 @@ class CountArena:
         if kind == PROCESS:
             words = struct.unpack(f"<{len(PROCESS_FIELDS)}Q", self._content(offset, n_bytes, 8 * len(PROCESS_FIELDS)))
             image.process = dict(zip(PROCESS_FIELDS, words, strict=True))
+            shares = os.pread(self.fd, TRACE_SHARES * TRACE_SHARE.size, offset + TRACE_SHARES_BYTE) if n_bytes >= 4096 else b""
+            for share in TRACE_SHARE.iter_unpack(shares[: len(shares) // TRACE_SHARE.size * TRACE_SHARE.size]):
+                for name, told in zip(TRACE_SHARE_FIELDS, share, strict=True):
+                    image.process[name] = (image.process[name] + told) % (1 << 64)
         elif kind == MODULE:
             head = MODULE_HEAD.unpack(self._content(offset, n_bytes, MODULE_HEAD.size))
             first, counters, functions, first_site, sites, bias, id_bytes, path_bytes, build_id = head
