@@ -208,6 +208,120 @@ int main(void) {
 }
 """
 
+ROUNDS = r"""
+#include <stdio.h>
+#define N 4096
+#define OWN __attribute__((noinline))
+unsigned keys[N], counts[64], parents[N], bounds[N / 8 + 16], edges[N];
+struct node { struct node *next; long value, marks; } nodes[N], *heads[N / 16];
+long out[N];
+
+/* Rounds that execute 1 to 4 accesses, and ways out in the middle of them. */
+OWN long branchy(unsigned n, unsigned stop) {
+  long sum = 0;
+  for (unsigned i = 0; i < n; i++) {
+    unsigned k = keys[i];
+    if (k % 3 == 0) counts[k % 64]++;
+    else if (k % 3 == 1) sum += counts[k % 64] ^ out[i];
+    if (k == stop) return sum + i;
+    if (k % 5 == 0) { out[i] = sum; if (k % 25 == 0) break; }
+    if (k % 7 == 0) continue;
+    sum += parents[i];
+  }
+  return sum;
+}
+OWN struct node *find(struct node *at, long value) {
+  while (at) {
+    if (at->value == value) return at;
+    if (at->marks < 0) break;
+    at->marks++;
+    at = at->next;
+  }
+  return at;
+}
+/* Short loops inside others; two ways through one, several levels, loops side by side. */
+OWN long hook(const unsigned *offsets, unsigned n) {
+  long hooked = 0;
+  for (unsigned u = 0; u < n; u++)
+    for (unsigned e = offsets[u]; e < offsets[u + 1]; e++) {
+      unsigned p = parents[u], q = parents[edges[e]];
+      if (p == q) continue;
+      unsigned high = p > q ? p : q;
+      if (parents[high] == high) { parents[high] = p > q ? q : p; hooked++; }
+    }
+  return hooked;
+}
+OWN long merge(const unsigned *offsets, unsigned n) {
+  long same = 0;
+  for (unsigned u = 0; u + 1 < n; u++)
+    for (unsigned v = u + 1; v < n && v < u + 4; v++) {
+      unsigned a = offsets[u], b = offsets[v];
+      for (; b < offsets[v + 1]; b++) {
+        while (a < offsets[u + 1] && edges[a] < edges[b]) a++;
+        if (a == offsets[u + 1]) break;
+        same += edges[a] == edges[b];
+      }
+      if (same % 11 == 10) same++;
+    }
+  return same;
+}
+OWN long lists(int n) {
+  long sum = 0;
+  for (int i = 0; i < n; i++) {
+    for (struct node *at = heads[i]; at; at = at->next) sum += at->value;
+    for (struct node *at = heads[i]; at && at->value % 9; at = at->next) at->marks = sum;
+    if (sum % 13 == 0) heads[i]->marks++;
+  }
+  return sum;
+}
+OWN int shorten(unsigned n) {
+  unsigned v = 0, changed = 0;
+  do {
+    unsigned p = parents[v], above;
+    while (p != (above = parents[p])) p = above;
+    if (parents[v] != p) { parents[v] = p; changed++; }
+  } while (++v < n);
+  return changed;
+}
+OWN long chosen(const unsigned char *text, long n) {
+  long state = 0;
+  for (long i = 0; i < n; i++)
+    switch (text[i] % 4) {
+      case 0: state += keys[i % N]; break;
+      case 1: state ^= out[i % N]; out[i % N] = state; break;
+      case 2: if (state > 1000) state = counts[state % 64]; break;
+      default: break;
+    }
+  return state;
+}
+
+int main(void) {
+  unsigned x = 12345;
+  long sum = 0;
+  for (int i = 0; i < N; i++) {
+    keys[i] = (x = x * 1664525 + 1013904223) >> 9;
+    edges[i] = x >> 20 & (N / 8 - 1);
+    nodes[i].value = x >> 7 & 255;
+    nodes[i].next = i % 16 ? &nodes[i - 1] : NULL;
+    if (i % 16 == 15) heads[i / 16] = &nodes[i];
+    parents[i] = i;
+  }
+  for (int i = 0; i < N / 8 + 16; i++) bounds[i] = i * 8 - (i % 5);
+  for (int round = 1; round <= 30; round++) {
+    sum += branchy(N - round, keys[100 * round]) + branchy(40, 1) + hook(bounds, N / 8) + merge(bounds, N / 8 - round) + lists(N / 16);
+    sum += shorten(N) + chosen((const unsigned char *)keys, 300 * round);
+    for (int i = 0; i < 200; i++) {
+      struct node *found = find(heads[(i * round) % (N / 16)], i);
+      sum += found ? found->value : -1;
+    }
+    if (round % 5 == 0)
+      for (int i = 0; i < N; i++) parents[i] = i;
+  }
+  printf("%ld\n", sum);
+  return 0;
+}
+"""
+
 
 def numbered(capture: Path) -> tuple[dict[int, int], dict[int, tuple[int, int]]]:
     """Windows of the main thread: number of the first access and constants; accesses as (address, bytes), by their number."""
@@ -225,12 +339,14 @@ def numbered(capture: Path) -> tuple[dict[int, int], dict[int, tuple[int, int]]]
     return first, found
 
 
+@pytest.mark.parametrize("loops", ["long", "rounds"])
 @levels_and_clangs("-O1", "-O2", "-O3", with_all="-O2")
-def test_windows_in_long_loops_begin_where_they_say(level: str, clang: str, tmp_path: Path) -> None:
-    """Between windows loops run in parts that have none of our code: each access of a window is the one that a full trace has under its number."""
-    source = tmp_path / "long.c"
-    source.write_text(LONG_LOOPS)
-    program = build([source], tmp_path / "long", level, "-no-pie", "--memlens=trace", clang=clang, cxx=False)
+def test_windows_begin_where_they_say(level: str, clang: str, loops: str, tmp_path: Path) -> None:
+    """Between windows loops run in parts that have none of our code, rounds without checks, and copies that run far from windows: each
+    access of a window is the one that a full trace has under its number."""
+    source = tmp_path / "loops.c"
+    source.write_text(LONG_LOOPS if loops == "long" else ROUNDS)
+    program = build([source], tmp_path / "loops", level, "-no-pie", "--memlens=trace", clang=clang, cxx=False)
     subprocess.run(["cc", level, "-w", source, "-o", tmp_path / "plain"], check=True)
     plain = subprocess.run([tmp_path / "plain"], capture_output=True, text=True, check=True).stdout
     trace = ["--collectors", "trace"]
