@@ -35,28 +35,36 @@ static void populate(unsigned char *block) {
   }
 }
 
-static void *populating(void *argument) {
-  const struct sched_param none = {0};
-  const bool idle = sched_setscheduler(0, SCHED_IDLE, &none) == 0; /* of this thread */
-  uint64_t left;
-  while (idle && atomic_load(&wanted) && (left = atomic_load(&bare)) != 0) {
-    const uint64_t bit = left & -left;
-    if ((atomic_fetch_and(&bare, ~bit) & bit) == 0) continue;
-    populate(memory + (size_t)__builtin_ctzll(bit) * ML_BLOCK_BYTES);
-    atomic_fetch_or(&ready, bit);
-  }
-  pthread_mutex_lock(&lock);
-  has_thread = false;
-  pthread_mutex_unlock(&lock);
-  return argument;
-}
-
 /* Gives up the pages of blocks that are nobody's. */
 static void empty(void) {
   for (uint64_t all = atomic_exchange(&ready, 0); all != 0; all &= all - 1) {
     madvise(memory + (size_t)__builtin_ctzll(all) * ML_BLOCK_BYTES, ML_BLOCK_BYTES, MADV_DONTNEED);
     atomic_fetch_or(&bare, all & -all);
   }
+}
+
+static void *populating(void *argument) {
+  const struct sched_param none = {0};
+  const bool idle = sched_setscheduler(0, SCHED_IDLE, &none) == 0; /* of this thread */
+  for (bool goes_on = idle; goes_on;) {
+    uint64_t left;
+    while (atomic_load(&wanted) && (left = atomic_load(&bare)) != 0) {
+      const uint64_t bit = left & -left;
+      if ((atomic_fetch_and(&bare, ~bit) & bit) == 0) continue;
+      populate(memory + (size_t)__builtin_ctzll(bit) * ML_BLOCK_BYTES);
+      atomic_fetch_or(&ready, bit);
+    }
+    pthread_mutex_lock(&lock);
+    if (!atomic_load(&wanted)) empty(); /* nobody was told of the last one */
+    goes_on = has_thread = atomic_load(&wanted) && atomic_load(&bare) != 0;
+    pthread_mutex_unlock(&lock);
+  }
+  if (!idle) {
+    pthread_mutex_lock(&lock);
+    has_thread = false;
+    pthread_mutex_unlock(&lock);
+  }
+  return argument;
 }
 
 void ml_blocks_want(void) {
@@ -71,7 +79,7 @@ void ml_blocks_want(void) {
     }
   }
   atomic_store(&wanted, true);
-  if (!has_thread && memory != NULL) {
+  if (!has_thread && atomic_load(&bare) != 0) {
     sigset_t all, old;
     pthread_t thread;
     sigfillset(&all);

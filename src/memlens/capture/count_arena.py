@@ -214,10 +214,11 @@ class CountArena:
         if kind == PROCESS:
             words = struct.unpack(f"<{len(PROCESS_FIELDS)}Q", self._content(offset, n_bytes, 8 * len(PROCESS_FIELDS)))
             image.process = dict(zip(PROCESS_FIELDS, words, strict=True))
-            shares = os.pread(self.fd, TRACE_SHARES * TRACE_SHARE.size, offset + TRACE_SHARES_BYTE) if n_bytes >= 4096 else b""
-            for share in TRACE_SHARE.iter_unpack(shares[: len(shares) // TRACE_SHARE.size * TRACE_SHARE.size]):
-                for name, told in zip(TRACE_SHARE_FIELDS, share, strict=True):
-                    image.process[name] = (image.process[name] + told) % (1 << 64)
+            if n_bytes >= 4096:
+                shares = os.pread(self.fd, TRACE_SHARES * TRACE_SHARE.size, offset + TRACE_SHARES_BYTE)
+                for share in TRACE_SHARE.iter_unpack(shares[: len(shares) // TRACE_SHARE.size * TRACE_SHARE.size]):
+                    for name, told in zip(TRACE_SHARE_FIELDS, share, strict=True):
+                        image.process[name] = (image.process[name] + told) % (1 << 64)
         elif kind == MODULE:
             head = MODULE_HEAD.unpack(self._content(offset, n_bytes, MODULE_HEAD.size))
             first, counters, functions, first_site, sites, bias, id_bytes, path_bytes, build_id = head
