@@ -17,7 +17,8 @@
  *    thread's `left` is 0, so every segment comes by; between windows `limit` is 0, so the first one of a window calls
  *    the runtime. The cursor moves before the words are written: a signal handler that records too writes behind them.
  *    A loop whose number of accesses is known on entry takes them off at once, if so many are left, and runs without any of this;
- *    if fewer are left, it does so for as many of its iterations as fit, and again when a window has ended.
+ *    if fewer are left, it does so for as many of its iterations as fit, and again when a window has ended. A loop of which only the most accesses of
+ *    one iteration are known compares that with what is left, and if it fits, takes off in one copy of its body what the iteration executes.
  *
  *    Accesses are numbered in the order of execution; the constants of a segment come after its recorded ones. Access number
  *    S = (number of the segment's first access) + left is the one at which a window was drawn to begin.
