@@ -68,36 +68,33 @@ def windows_size(capture: Path) -> int:
     return sum(path.stat().st_size for path in capture.rglob("*") if path.suffix == ".mlc")
 
 
-def speed(bench: TraceBench, programs: list[Program], threads: list[int]) -> tuple[list[str], list[Verdict]]:
-    lines, verdicts = ["## Speed", ""], []
-    for count in threads:
-        variants: dict[str, tuple[list[str], str | None]] = {
-            CONTROL: ([], None), TRACE: ([], WINDOWS), IDLE: ([], None),
-        }  # fmt: skip
-        chosen = [p for p in programs if p.threads or count == 1]
-        results = {p.name: bench.ratios(p, count, variants, bench.layouts, bench.rounds) for p in chosen}
-        text = f"{count} thread{'s' if count > 1 else ''}"
-        lines += [f"{text}, ratio to native:", "", *head(["kernel", "native s", *variants])]
-        for p in chosen:
-            found = results[p.name]
-            lines.append(row([p.name, f"{found[NATIVE]:.3f}", *(f"{found[n]:.3f}" for n in variants)]))
-        for group, label in (("graph", "graph kernels"), ("workload", "other workloads"), ("", "all")):
-            members = [p for p in chosen if not group or p.group == group]
-            if members:
-                means = [geometric_mean(results[p.name][n] for p in members) for n in variants]
-                lines.append(row([f"**geometric mean, {label}**", "", *(f"**{mean:.3f}**" for mean in means)]))
-        lines.append("")
-        mean = geometric_mean(r[TRACE] for r in results.values())
-        worst = max(results, key=lambda name: results[name][TRACE])
-        control = max(abs(r[CONTROL] - 1) for r in results.values())
-        verdicts += [
-            Verdict(f"{text}: geometric mean at most 1.20", f"{mean:.3f}", mean <= 1.20),
-            Verdict(f"{text}: geometric mean at most 1.12 (aim)", f"{mean:.3f}", mean <= 1.12),
-            Verdict(
-                f"{text}: none above 1.40", f"{results[worst][TRACE]:.3f} ({worst})", results[worst][TRACE] <= 1.40
-            ),
-            Verdict(f"{text}: native against native within 1 %", f"{control * 100:.1f} %", control <= 0.01),
-        ]
+def speed(bench: TraceBench, programs: list[Program], count: int) -> tuple[list[str], list[Verdict]]:
+    lines: list[str] = []
+    variants: dict[str, tuple[list[str], str | None]] = {
+        CONTROL: ([], None), TRACE: ([], WINDOWS), IDLE: ([], None),
+    }  # fmt: skip
+    chosen = [p for p in programs if p.threads or count == 1]
+    results = {p.name: bench.ratios(p, count, variants, bench.layouts, bench.rounds) for p in chosen}
+    text = f"{count} thread{'s' if count > 1 else ''}"
+    lines += [f"{text}, ratio to native:", "", *head(["kernel", "native s", *variants])]
+    for p in chosen:
+        found = results[p.name]
+        lines.append(row([p.name, f"{found[NATIVE]:.3f}", *(f"{found[n]:.3f}" for n in variants)]))
+    for group, label in (("graph", "graph kernels"), ("workload", "other workloads"), ("", "all")):
+        members = [p for p in chosen if not group or p.group == group]
+        if members:
+            means = [geometric_mean(results[p.name][n] for p in members) for n in variants]
+            lines.append(row([f"**geometric mean, {label}**", "", *(f"**{mean:.3f}**" for mean in means)]))
+    lines.append("")
+    mean = geometric_mean(r[TRACE] for r in results.values())
+    worst = max(results, key=lambda name: results[name][TRACE])
+    control = max(abs(r[CONTROL] - 1) for r in results.values())
+    verdicts = [
+        Verdict(f"{text}: geometric mean at most 1.20", f"{mean:.3f}", mean <= 1.20),
+        Verdict(f"{text}: geometric mean at most 1.12 (aim)", f"{mean:.3f}", mean <= 1.12),
+        Verdict(f"{text}: none above 1.40", f"{results[worst][TRACE]:.3f} ({worst})", results[worst][TRACE] <= 1.40),
+        Verdict(f"{text}: native against native within 1 %", f"{control * 100:.1f} %", control <= 0.01),
+    ]
     return lines, verdicts
 
 
@@ -278,20 +275,31 @@ def main() -> int:
                 "Kernels are timed by the programs themselves; traced ones run under `memlens record`.",
                 "",
             ]
+
+            def keep() -> None:
+                """After each part: what was measured for half an hour is not lost with the next one."""
+                if options.output:
+                    write_page("\n".join([*lines, *verdict_lines(verdicts)]), options.output)
+
             if "speed" in parts:
-                more, found = speed(bench, programs, [int(n) for n in options.threads.split(",")])
-                lines += more
-                verdicts += found
+                lines += ["## Speed", ""]
+                for count in options.threads.split(","):
+                    more, found = speed(bench, programs, int(count))
+                    lines += more
+                    verdicts += found
+                    keep()
             for part, function in (("full", full), ("sizes", sizes)):
                 if part in parts:
                     say(part)
                     more, found = function(bench, programs)
                     lines += more
                     verdicts += found
+                    keep()
             for part, simple in (("classes", classes), ("compile", compile_cost)):
                 if part in parts:
                     say(part)
                     lines += simple(bench, programs)
+                    keep()
     except BenchmarkError as error:
         say(f"error: {error}")
         return 2

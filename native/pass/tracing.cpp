@@ -38,6 +38,7 @@ namespace {
 constexpr unsigned ExpansionBudget = 6; // in the units of LLVM's cost model
 constexpr unsigned MostCopied = 200;    // instructions of a loop that gets a second copy
 constexpr unsigned MostOfNest = 400;    // and of one with others inside
+constexpr size_t MostBlocks = 8192;     // of a function whose loops are copied: each time its dominators are computed anew
 constexpr uint64_t NearWindow = 1024;   // accesses before a window in which the copy for windows runs
 constexpr uint64_t ShortLoop = 4096;    // accesses of a loop that need not run in parts
 constexpr unsigned DeepestAddress = 4;  // steps of an address that are computed again out of line
@@ -755,7 +756,8 @@ void FunctionTracer::Implementation::write(GlobalVariable *TheDescriptor, Table 
                Twine(ML_TRACE_FIRST_SITE - 1) + ": it is not traced", DiagnosticLocation(), DS_Warning));
     return;
   }
-  if (O.Nests && O.Keep && !O.Ptwrite) {
+  const bool IsHuge = F.size() > MostBlocks;
+  if (O.Nests && O.Keep && !O.Ptwrite && !IsHuge) {
     copyNests();
     if (!Near.empty())
       cut();
@@ -780,7 +782,7 @@ void FunctionTracer::Implementation::write(GlobalVariable *TheDescriptor, Table 
   if (!O.Ptwrite) {
     const auto &Likely = FAM.getResult<BranchProbabilityAnalysis>(F);
     for (Loop *L : Loops)
-      if (!(O.Trips && passAtOnce(L)) && O.Rounds)
+      if (!(O.Trips && passAtOnce(L)) && O.Rounds && !IsHuge)
         askOnceARound(L, Likely);
   }
   fillChoices();
