@@ -51,7 +51,7 @@ EMULATED_CASES = [
 COUNTED_CASES = [
     ("region_imbalance", ["uneven_threads"], ["uneven_threads", "--even"]),
     ("scalar_floats", ["scalar_floats"], ["scalar_floats", "--lanes"]),
-    ("unseen_library", ["unseen_library"], ["unseen_library", "--own"]),
+    ("unseen_library", ["unseen_library", "--iterations", "10000"], ["unseen_library", "--own"]),
 ]
 """Those of programs that count for themselves: memlens cc."""
 CALIBRATED_CASES = [("far_from_peak", ["linked_sum"], ["linked_sum", "--in-order"])]
