@@ -210,6 +210,7 @@ static bool take_slot(struct ml_channel_slot *slot, bool mapped_alone) {
   ml_runtime.ring_count = header->ring_count;
   /* Last: the recorder takes a slot as valid once it has a time. */
   __atomic_store_n(&slot->claimed_ns, ml_now_ns(), __ATOMIC_RELEASE);
+  wake_recorder(); /* it looks at what is mapped, and a short program may have ended when it comes by itself */
   return true;
 }
 
