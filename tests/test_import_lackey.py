@@ -58,7 +58,9 @@ NUMBERS = st.integers(0, 2**64 - 1) | st.integers(0, 2**20)
 LINES = st.builds(
     lambda kind, address, size: f"{kind} {address:x},{size}", st.sampled_from(["I ", " L", " S", " M"]), NUMBERS,
     st.integers(1, 512),
-) | st.sampled_from(["==17== words", "--17-- words", "**17** words", ""])  # fmt: skip
+) | st.sampled_from(
+    ["==17== words", "--17-- words", "**17** words", "", "==00:00:00:01.250 17== words", "--17:1:main words"]
+)  # fmt: skip
 
 
 @settings(max_examples=150, deadline=None)
@@ -400,3 +402,22 @@ def test_the_importer_signs_its_files(tmp_path: Path) -> None:
     imported(tmp_path / "a", tmp_path / "c.memlens")
     reader = _core.ChunkReader(str(tmp_path / "c.memlens" / "records-recorder.mlc"))
     assert reader.file_header["writer"] == 3
+
+
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
+@pytest.mark.parametrize("options", [["-v"], ["--time-stamp=yes"], ["-v", "--time-stamp=yes", "--trace-signals=yes"]])
+def test_logs_with_valgrinds_own_lines_come_through_access_by_access(tmp_path: Path, options: list[str]) -> None:
+    log = tmp_path / "true.log"
+    subprocess.run(
+        ["valgrind", "--tool=lackey", "--trace-mem=yes", *options, f"--log-file={log}", "/bin/true"],
+        check=True,
+        timeout=120,
+    )
+    assert accesses(imported(log, tmp_path / "c.memlens")) == expected_of(log.read_text())
+
+
+def test_a_log_whose_beginning_is_all_valgrinds_own_is_recognised(tmp_path: Path) -> None:
+    log = tmp_path / "long.log"
+    own = "".join(f"--17-- option {number}\n" for number in range(20_000))
+    log.write_text(f"==17== Lackey, an example Valgrind tool\n{own}I  00001000,3\n L 00002000,8\n")
+    assert accesses(imported(log, tmp_path / "c.memlens")) == [(0x1000, 0x2000, 8, "load")]

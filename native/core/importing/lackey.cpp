@@ -23,13 +23,20 @@ void LackeyImport::access(uint64_t address, uint64_t bytes, unsigned operation) 
   counts_.add(now_ns_, pc_, static_cast<uint32_t>(bytes), operation == ML_ENUM_access_operation_STORE);
 }
 
-// `==4711== text`: true when the line is one of valgrind's own.
+// `==4711== text`, with --time-stamp=yes `==00:00:00:01.250 4711== text`, with -d `--4711:1:main text`: true when the line is one of
+// valgrind's own.
 bool LackeyImport::take_own_words(std::string_view line) {
   if (line.size() < 5 || (line[0] != '=' && line[0] != '-' && line[0] != '*') || line[1] != line[0]) return false;
   uint64_t pid = 0;
   const char* const end = line.data() + line.size();
-  const char* at = scan_decimal(line.data() + 2, end, pid);
-  if (!at || end - at < 2 || at[0] != line[0] || at[1] != line[0]) return false;
+  const char* first = line.data() + 2;
+  const auto is_of_time = [](char c) { return (c >= '0' && c <= '9') || c == ':' || c == '.'; };
+  if (const char* const after = std::find_if_not(first, end, is_of_time); after != first && after != end && *after == ' ')
+    first = after + 1;
+  const char* at = scan_decimal(first, end, pid);
+  if (!at) return false;
+  if (line[0] == '-' && at != end && *at == ':') return true;  // valgrind's debug log
+  if (end - at < 2 || at[0] != line[0] || at[1] != line[0]) return false;
   if (pids_.size() < kMostPids && std::find(pids_.begin(), pids_.end(), pid) == pids_.end()) pids_.push_back(pid);
   const std::string_view text(at + 2, static_cast<size_t>(end - at - 2));
   constexpr std::string_view kCommand = " Command: ";

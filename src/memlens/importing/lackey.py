@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from .target import ImportTarget
 
 _LINE = re.compile(rb"^(?:I  | [LSM] )[0-9a-fA-F]{1,16},[0-9]{1,7}\s*$", re.MULTILINE)
+_TITLE = re.compile(rb"^==[0-9:. ]*[0-9]+== Lackey, an example Valgrind tool", re.MULTILINE)
+"""What valgrind prints before long option lists (-v) leave no line of the trace in a file's beginning."""
 THREAD = 1
 
 
 def recognises(beginning: bytes) -> bool:
-    return b"\0" not in beginning and _LINE.search(beginning) is not None
+    return b"\0" not in beginning and (_LINE.search(beginning) is not None or _TITLE.search(beginning) is not None)
 
 
 def read(target: ImportTarget, sources: list[Source], settings: Settings) -> dict[str, Any]:
