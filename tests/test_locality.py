@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -365,3 +368,78 @@ def test_the_function_of_the_package_is_the_analysis(tmp_path: Path) -> None:
     capture = CaptureBuilder().window(10, sweep(10)).open(tmp_path / "a.memlens")
     result = memlens.analyses.locality(capture, by="function", line_bytes=64)
     assert result.tables["by_function"].num_rows == 1 and result.name == "locality"
+
+
+# ---- what the terminal prints of curves and misses --------------------------------------------------------------
+
+
+def _printed(show: Any, *results: Any, **options: Any) -> str:
+    from rich.console import Console
+
+    console = Console(width=200, record=True, file=io.StringIO())
+    show(console, *results, **options)
+    return console.export_text()
+
+
+def _mixed_capture(tmp_path: Path) -> Any:
+    """Loops over 4, 40, 400 and 4,000 lines: a curve that falls in four steps, of which the later ones are small."""
+    accesses = [access for lines, rounds in ((4, 2000), (40, 100), (400, 4), (4000, 2))
+                for _ in range(rounds) for access in sweep(lines, step=64)]  # fmt: skip
+    return CaptureBuilder().window(10, accesses).open(tmp_path / "a.memlens")
+
+
+def test_the_printed_miss_curve_names_no_size_with_the_ratio_of_another(tmp_path: Path) -> None:
+    """Every printed pair of size and ratio is a row of the curve, and "from … on" holds for all larger sizes and for no smaller one."""
+    from memlens.present._terminal_locality import _curve
+    from memlens.present._units import human_bytes
+
+    result = locality(_mixed_capture(tmp_path))
+    text = " ".join(_printed(lambda console: _curve(console, result, whole=True)).split())
+    points = result.tables["miss_curve"].to_pylist()
+    pairs = re.findall(r"([\d.]+ [KMG]?i?B)(?: on)? ([\d.]+)%", text)
+    assert len(pairs) >= 4
+    rows = {human_bytes(p["cache_bytes"]): f"{100 * p['miss_ratio']:.1f}" for p in points}
+    assert all(rows[size] == ratio for size, ratio in pairs)
+    least = points[-1]["miss_ratio"]
+    first = next(p for p in points if p["miss_ratio"] == least)
+    assert f"from {human_bytes(first['cache_bytes'])} on {100 * least:.1f}%" in text
+    # Between two printed sizes the ratio falls by a sixth of its range at most, or at the second of them.
+    shown = [at for at, p in enumerate(points) if human_bytes(p["cache_bytes"]) in dict(pairs)]
+    step = (points[0]["miss_ratio"] - least) / 6
+    for one, other in itertools.pairwise(shown):
+        assert points[one]["miss_ratio"] - points[other - 1]["miss_ratio"] <= step + 1e-9
+
+
+def test_the_model_is_printed_beside_the_curve_at_its_sizes(tmp_path: Path) -> None:
+    """300 lines, 4 KiB apart: they fit a fully associative cache of 512 lines, and one set of 8 ways of the model."""
+    from memlens.present._terminal_locality import show_caches
+
+    capture = CaptureBuilder().window(10, [*sweep(300, step=4096)] * 20).open(tmp_path / "a.memlens")
+    curve = locality(capture)
+    model = cache_model(capture, levels=[Level(32 << 10, 8, name="L1")], tlbs=[])
+    text = " ".join(_printed(lambda console: show_caches(console, model, 5, brief=True, curve=curve)).split())
+    assert "L1 32.0 KiB 100.0% (curve 5.0%)" in text and "fully associative" in text
+
+
+def test_misses_in_windows_are_printed_as_a_range_and_sorted_by_what_they_can_be(tmp_path: Path) -> None:
+    """New lines in each window: 0 misses for certain, all of them possible."""
+    from memlens.present._terminal_locality import show_caches
+
+    builder = CaptureBuilder()
+    for at in range(20):
+        builder.window(
+            10 + 1000 * at, sweep(100, base=A + 64 * 100 * at, step=64), first_executed=10_000 * at, executed=10_000
+        )
+    model = cache_model(builder.open(tmp_path / "a.memlens"), by=("function", "object"))
+    text = _printed(lambda console: show_caches(console, model, 5, brief=False))
+    assert "0 to 100%" in text and "0 (0%)" not in text
+
+
+def test_a_full_trace_with_constants_is_every_access_and_no_estimate(tmp_path: Path) -> None:
+    from memlens.present._terminal_traffic import show_accesses
+
+    builder = CaptureBuilder().window(10, sweep(100), implied_constant=20, executed=120)
+    result = memlens.analyses.run("accesses", builder.open(tmp_path / "a.memlens"))
+    assert result.figures["everything_recorded"] and result.figures["recorded_share"] == 1.0
+    text = _printed(lambda console: show_accesses(console, result, 5))
+    assert "every access but constants" in text and "estimated" not in text

@@ -217,7 +217,8 @@ def _tables(
             }
             rows.append({**dict(zip(names, key, strict=True)), **row, **ratio})
         # A miss of every level counts once more: the worst first, and nobody left out who stays within the last one.
-        rows.sort(key=lambda r: (-sum(r[f"misses_{i + 1}"] for i in range(n_levels)), -r["unknown"]))
+        # Of windows by what they can be at most: the lower bounds of most rows are 0.
+        rows.sort(key=lambda r: -sum(r[f"misses_{i + 1}"] + r["unknown"] for i in range(n_levels)))
         schema = [(n, pa.uint32() if n in numbered else pa.string()) for n in names]
         schema += [(n, pa.uint64()) for n in counts] + [(n, pa.float64()) for n in ratios]
         return pa.Table.from_pylist(rows, schema=pa.schema(schema))

@@ -205,7 +205,7 @@ def _result(
     total = program[0] if program else {}
     tables["reuse_distances"] = _distances(merged)
     tables["reuse_intervals"] = reuse_intervals(merged, accesses.unit_recorded, whole=whole)
-    tables["miss_curve"] = _miss_curve(merged, line_bytes, whole=whole)
+    tables["miss_curve"] = _miss_curve(merged, line_bytes, capture, whole=whole)
     tables["heat_map"] = _heat(merged, capture)
     figures = {
         "windows": 0 if merged is None else int(merged.windows),
@@ -418,8 +418,8 @@ def _distances(merged: Any) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=schema)
 
 
-def curve_sizes(greatest: int, *, steps: int = 4) -> list[int]:
-    """Numbers of blocks from 1 to beyond `greatest`, `steps` for each factor of two."""
+def curve_sizes(greatest: int, *, steps: int = 4, extra: Sequence[int] = ()) -> list[int]:
+    """Numbers of blocks from 1 to beyond `greatest`, `steps` for each factor of two, and those of `extra` in between."""
     sizes: list[int] = []
     step = 0
     while not sizes or sizes[-1] <= greatest:
@@ -427,19 +427,22 @@ def curve_sizes(greatest: int, *, steps: int = 4) -> list[int]:
         if not sizes or size > sizes[-1]:
             sizes.append(size)
         step += 1
-    return sizes
+    return sorted({*sizes, *(size for size in extra if 1 <= size < sizes[-1])})
 
 
-def _miss_curve(merged: Any, line_bytes: int, *, whole: bool) -> pa.Table:
-    """Misses of a fully associative LRU cache that each thread has for itself."""
+def _miss_curve(merged: Any, line_bytes: int, capture: Capture, *, whole: bool) -> pa.Table:
+    """Misses of a fully associative LRU cache that each thread has for itself, also of the sizes of the machine's caches."""
     import numpy as np
     import pyarrow as pa
+
+    from .caches import machine_levels
 
     schema = pa.schema([("cache_bytes", pa.uint64()), ("miss_ratio", pa.float64()), ("miss_ratio_low", pa.float64())])
     if merged is None or not merged.accesses:
         return schema.empty_table()
     greatest = int(merged.curve(np.zeros(0, dtype=np.uint64))["greatest"])
-    sizes = np.array(curve_sizes(greatest), dtype=np.uint64)
+    levels = [level.bytes // line_bytes for level in machine_levels(capture)]
+    sizes = np.array(curve_sizes(greatest, extra=levels), dtype=np.uint64)
     found = merged.curve(sizes)
     total = found["accesses"]
     # What was last used in another window, or before the first one, may be in the cache or not.

@@ -38,6 +38,14 @@ FEW_HAND_OVERS = 0.001
 """Of all accesses: start-up and end of threads share lines in every program."""
 
 
+def _bounds(row: Mapping[str, Any], level: int) -> str:
+    """Misses of a level in windows: the least and the greatest share of the row's accesses that they can be."""
+    low, high = row[f"miss_ratio_{level}"], row[f"miss_ratio_high_{level}"]
+    least, most = percent(low), percent(high)
+    shown = most if least == most else f"{least} to {most}"
+    return f'<td class="number" data-v="{high}">{esc(shown)}</td>'
+
+
 def _count(value: float | None, ratio: float | None = None) -> str:
     below = "" if ratio is None else f"<small>{esc(percent(ratio))}</small>"
     shown = "–" if value is None else whole_number(value)
@@ -189,8 +197,9 @@ def _misses(result: Result, name: str, caption: str) -> str:
                 *_row_names(row, name),
                 _count(row["accesses"]),
                 *([_count(row["unknown"], _ratio(row["unknown"], row["accesses"]))] if figures["unknown"] else []),
-                *(_count(row[f"misses_{at}"], _ratio(row[f"misses_{at}"], row["accesses"])) for at in range(1, last + 1)),
-                share_cell(row[f"misses_{last}"], last_misses),
+                *(_bounds(row, at) if figures["unknown"] else _count(row[f"misses_{at}"], _ratio(row[f"misses_{at}"], row["accesses"]))
+                  for at in range(1, last + 1)),
+                *(() if figures["unknown"] else (share_cell(row[f"misses_{last}"], last_misses),)),
                 *(() if crossed else (_count(row[f"tlb_misses_{at}"], _ratio(row[f"tlb_misses_{at}"], row["accesses"]))
                                       for at in range(1, len(tlbs) + 1))),
             ]
@@ -200,7 +209,7 @@ def _misses(result: Result, name: str, caption: str) -> str:
         *((label, "") for label in first.get(name, ["Function"])), ("Accesses", "number"),
         *([("Unknown", "number")] if figures["unknown"] else []),
         *((f"{level['name']} misses", "number") for level in levels),
-        (f"Of all {levels[-1]['name']} misses", "share"),
+        *(() if figures["unknown"] else ((f"Of all {levels[-1]['name']} misses", "share"),)),
         *(() if crossed else ((f"{tlb['name']} misses", "number") for tlb in tlbs)),
     ]  # fmt: skip
     return table(

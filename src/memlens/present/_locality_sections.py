@@ -300,7 +300,10 @@ def _curve(result: Result, marks: Sequence[Mark]) -> str:
     if not result.figures["everything_recorded"]:
         caption += " Solid: all unobservable accesses miss; dotted: none does; the truth lies between."
     elif marks:
-        caption += " Dashed: the modelled machine's caches."
+        caption += (
+            " Dashed: sizes of the modelled machine's caches; the cache model has sets, inclusive levels and a last one that threads share, "
+            "so its figures at these sizes differ."
+        )
     return _figure("What cache would this need?", caption, chart)
 
 

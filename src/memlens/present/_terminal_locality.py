@@ -102,20 +102,32 @@ def _legend(console: Console, result: Result, *, whole: bool) -> None:
     _say(console, f"[dim]{text}[/]")
 
 
+def curve_points(points: list[dict[str, Any]], most: int = CURVE_POINTS) -> list[int]:
+    """Rows of a miss curve that describe it: the ratio falls by at most 1/`most` of its range between two of them, but for jumps, which lie at
+    a chosen row. The last is the smallest cache that misses no more than the largest one.
+
+    >>> curve_points([{"miss_ratio": ratio} for ratio in (0.5, 0.5, 0.3, 0.29, 0.1, 0.1)], 2)
+    [0, 2, 4]
+    """
+    ratios = [point["miss_ratio"] for point in points]
+    fall = ratios[0] - ratios[-1]
+    wanted = [ratios[-1] + fall * part / most for part in range(most, -1, -1)]
+    chosen = (next(at for at, ratio in enumerate(ratios) if ratio <= limit + 1e-12) for limit in wanted)
+    return sorted(set(chosen))
+
+
 def _curve(console: Console, result: Result, *, whole: bool) -> None:
-    """Sizes at which the miss ratio falls the most: the working sets."""
     points = result.tables["miss_curve"].to_pylist()
     if len(points) < 2:
         return
-    drops = sorted(range(1, len(points)), key=lambda at: points[at]["miss_ratio"] - points[at - 1]["miss_ratio"])
-    chosen = sorted(
-        at for at in drops[:CURVE_POINTS] if points[at - 1]["miss_ratio"] - points[at]["miss_ratio"] >= 0.01
-    )
-    parts = [f"{human_bytes(points[at]['cache_bytes'])} {points[at]['miss_ratio']:.1%}" for at in chosen]
-    least = points[-1]["miss_ratio"]
-    size = "any larger" if parts else "any size"
-    limit = f"{size} {least:.1%}" + ("" if whole else " at most: the rest was last used outside its window")
-    _say(console, f"Misses of a cache of {', '.join([*parts, limit])}")
+    chosen = [points[at] for at in curve_points(points)]
+    parts = [
+        f"{'from ' if point is chosen[-1] else ''}{human_bytes(point['cache_bytes'])}{' on' if point is chosen[-1] else ''} "
+        f"{_between(point['miss_ratio_low'], point['miss_ratio'])}"
+        for point in chosen
+    ]
+    ends = "" if whole else "; the range is accesses whose line was last used outside their window"
+    _say(console, f"Misses of a fully associative LRU cache, one for each thread: {', '.join(parts)}{ends}")
 
 
 def _between(low: float | None, high: float | None) -> str:
@@ -125,17 +137,40 @@ def _between(low: float | None, high: float | None) -> str:
     return most if least == most else f"{least.removesuffix('%')} to {most}"
 
 
-def show_caches(console: Console, result: Result, rows: int, *, brief: bool) -> None:
+def _associative(curve: Result | None, cache_bytes: int) -> str:
+    """The same cache in the miss curve: without sets, and without other levels around it."""
+    if curve is None or "miss_curve" not in curve.tables:
+        return ""
+    points = curve.tables["miss_curve"].to_pylist()
+    # Beyond the last row the curve is flat.
+    found = [row for row in points if row["cache_bytes"] == cache_bytes] or [
+        row for row in points[-1:] if row["cache_bytes"] < cache_bytes
+    ]
+    return f" (curve {_between(found[0]['miss_ratio_low'], found[0]['miss_ratio'])})" if found else ""
+
+
+def show_caches(console: Console, result: Result, rows: int, *, brief: bool, curve: Result | None = None) -> None:
+    """`curve`: the result ``locality``, whose miss curve models the same sizes otherwise."""
     levels = result.figures["levels"]
     if not result.figures["accesses"]:
         return
     accesses, unknown = result.figures["accesses"], result.figures["unknown"]
-    parts = [f"{v['name']} {human_bytes(v['bytes'])} {_between(v['miss_ratio'], v['miss_ratio_high'])}" for v in levels]
+    same_lines = curve is not None and curve.figures.get("line_bytes") == result.figures["line_bytes"]
+    beside = [_associative(curve if same_lines else None, v["bytes"]) for v in levels]
+    parts = [
+        f"{v['name']} {human_bytes(v['bytes'])} {_between(v['miss_ratio'], v['miss_ratio_high'])}{other}"
+        for v, other in zip(levels, beside, strict=True)
+    ]
     tlbs = [
         f"{v['name']} {_between(v['misses'] / accesses, (v['misses'] + result.figures['tlb_unknown']) / accesses)}"
         for v in result.figures["tlbs"]
     ]
     _say(console, f"\n[bold]Modelled misses[/]  of all accesses: {', '.join([*parts, *tlbs])}")
+    if any(beside):
+        _say(
+            console,
+            "[dim]model: sets and ways, all levels together; curve: each size alone, fully associative, one for each thread[/]",
+        )
     if unknown:
         _say(
             console,
@@ -147,6 +182,19 @@ def show_caches(console: Console, result: Result, rows: int, *, brief: bool) -> 
         if name not in result.tables or (title == "line" and not any(result.tables[name].column("file").to_pylist())):
             continue
         _show_misses(console, result, name, title, rows)
+
+
+def _misses_cell(row: dict[str, Any], level: int, *, is_range: bool) -> str:
+    """Misses of a level and their share of the row's accesses; of windows the least and the greatest share that they can be.
+
+    >>> row = {"accesses": 1000, "misses_1": 0, "unknown": 530, "miss_ratio_1": 0.0, "miss_ratio_high_1": 0.53}
+    >>> _misses_cell(row, 1, is_range=False), _misses_cell(row, 1, is_range=True)
+    ('0 (0%)', '0 to 53%')
+    """
+    if not is_range:
+        return f"{human_count(row[f'misses_{level}'])} ({_percent(row[f'misses_{level}'], row['accesses'])})"
+    low, high = (f"{100 * row[f'miss_ratio{end}_{level}']:.0f}" for end in ("", "_high"))
+    return f"{low}%" if low == high else f"{low} to {high}%"
 
 
 def _show_misses(console: Console, result: Result, name: str, title: str, rows: int) -> None:
@@ -163,10 +211,7 @@ def _show_misses(console: Console, result: Result, name: str, title: str, rows: 
     for row in result.tables[name].slice(0, rows).to_pylist():
         if all(row[f"misses_{at}"] + row["unknown"] < LEAST_SHARE * most[at] for at in range(1, last + 1)):
             continue
-        cells = [
-            f"{human_count(row[f'misses_{at}'])} ({_percent(row[f'misses_{at}'], row['accesses'])})"
-            for at in range(1, last + 1)
-        ]
+        cells = [_misses_cell(row, at, is_range=bool(unknown)) for at in range(1, last + 1)]
         table.add_row(
             escape(_code(row, line=True) if title == "line" else _function(row)),
             *cells,

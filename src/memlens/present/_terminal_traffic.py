@@ -92,11 +92,11 @@ def show_accesses(console: Console, result: Result, rows: int) -> None:
     from rich.markup import escape
 
     figures = result.figures
-    share = figures["recorded_share"]
-    exact = share is not None and share >= 1
-    how = (
-        "every access" if exact else f"estimated from {figures['windows']:,} windows, {100 * (share or 0):.2g} % of all"
-    )
+    exact = figures["everything_recorded"]
+    left_out = figures["executed_accesses"] > figures["recorded_accesses"]
+    how = f"every access{' but constants' if left_out else ''}"
+    if not exact:
+        how = f"estimated from {figures['windows']:,} windows, {100 * (figures['recorded_share'] or 0):.2g} % of all"
     console.print(f"\n[bold]Accesses by object[/]  {how}")
     crossed = result.tables["by_object_and_function"].to_pylist()
     most = {}

@@ -133,7 +133,7 @@ def show(report: Report, *, file: IO[str], rows: int = 10, brief: bool = False) 
     if "locality" in report.results:
         show_locality(console, report.results["locality"], rows, brief=brief)
     if "caches" in report.results:
-        show_caches(console, report.results["caches"], rows, brief=brief)
+        show_caches(console, report.results["caches"], rows, brief=brief, curve=report.results.get("locality"))
     if "sharing" in report.results:
         show_sharing(console, report.results["sharing"], rows)
     if "page_use" in report.results:
