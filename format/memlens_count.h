@@ -266,6 +266,8 @@ struct ml_count_place { /* one page, then counters_max words */
   uint64_t first_ticks, last_ticks; /* first begin, last end */
   uint64_t joined, joined_ticks;    /* work that a region of another thread handed to this one: how often, how long */
   uint64_t joined_open_ticks;       /* cycle counter when such work began, 0 = none is under way */
+  uint64_t events_read;             /* a bit for each event that was read at least once while the kernel counted it */
+  uint64_t event_unseen_ns;         /* of event_enabled_ns: executions during which the kernel never scheduled the events */
 };
 #define ML_COUNT_PLACE_COUNTERS 4096 /* bytes before the first counter */
 

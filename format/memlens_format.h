@@ -215,6 +215,11 @@ enum ml_record_version {
   ML_ENUM(unseen_cause, SYSTEM_CALL, 3, "system_call")           \
   ML_ENUM(place_flags, ENDED, 1, "ended")                        \
   ML_ENUM(place_flags, UNATTRIBUTED, 2, "unattributed")          \
+  ML_ENUM(place_flags, EVENTS_TOLD, 8, "events_told")            \
+  ML_ENUM(place_flags, EVENT_0_READ, 16, "event_0_read")         \
+  ML_ENUM(place_flags, EVENT_1_READ, 32, "event_1_read")         \
+  ML_ENUM(place_flags, EVENT_2_READ, 64, "event_2_read")         \
+  ML_ENUM(place_flags, EVENT_3_READ, 128, "event_3_read")        \
   ML_ENUM(count_flags, ENDED_IN_ORDER, 1, "ended_in_order")      \
   ML_ENUM(count_clock, TSC, 1, "tsc")                            \
   ML_ENUM(count_clock, CNTVCT, 2, "cntvct")                      \

@@ -76,7 +76,7 @@ class PlaceContent(ctypes.Structure):
         ("counted_events", U64 * 4),
         ("untouched_events", U64 * 4),
         *u64("event_enabled_ns", "event_running_ns", "first_ticks", "last_ticks"),
-        *u64("joined", "joined_ticks", "joined_open_ticks"),
+        *u64("joined", "joined_ticks", "joined_open_ticks", "events_read", "event_unseen_ns"),
     ]
 
 

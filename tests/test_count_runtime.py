@@ -607,10 +607,13 @@ def test_software_events_at_region_ends(plain: Path) -> None:
 def test_events_that_cannot_be_opened_are_told(plain: Path) -> None:
     arena = Arena(event_list=((4294967, 0), (1, 2)))  # type: ignore[arg-type]
     arena.run(plain, "faults")
-    content = arena.process().content
+    process = arena.process()
+    content = process.content
     arena.close()
     assert content.event_error != 0
     assert content.events_mask in (0, 2)
+    assert all(p.content.events_read in (0, content.events_mask) for p in process.places)
+    assert any(p.content.events_read for p in process.places) == (content.events_mask != 0)
 
 
 def test_a_program_can_replace_the_events(builder: Builder) -> None:
@@ -626,6 +629,24 @@ def test_a_program_can_replace_the_events(builder: Builder) -> None:
     (region,) = [p.content for p in process.places if p.path == "/b"]
     assert region.counted_events[0] == 5
     assert process.content.events_mask == 1
+
+
+def test_an_execution_in_which_events_were_never_scheduled_adds_no_values(builder: Builder) -> None:
+    """Every second execution: enabled, and not running. The recorder scales by the others."""
+    own = builder.folder / "unscheduled_events.c"
+    own.write_text(
+        '#include "region_events.h"\nstruct ml_count_header;\nstatic int calls;\n'
+        "unsigned memlens_region_events_open(uint64_t *s, const struct ml_count_header *h, int *e) { return 1; }\n"
+        "void memlens_region_events_begin(uint64_t *s, uint64_t *b) {}\n"
+        "void memlens_region_events_end(uint64_t *s, const uint64_t *b, uint64_t *t) {\n"
+        "  t[0] = 7; t[4] = 10; t[5] = calls++ % 2 ? 0 : 10;\n}\n"
+        "void memlens_region_events_close(uint64_t *s) {}\n"
+    )
+    process = count(builder.build("unscheduled_events", NATIVE / "count_program.c", own), "cost")
+    (region,) = [p.content for p in process.places if p.content.counted > 1000]
+    assert region.events_read == 1 and region.event_enabled_ns == 10 * region.counted
+    assert region.event_unseen_ns == pytest.approx(region.event_enabled_ns / 2, rel=0.01)
+    assert region.counted_events[0] == pytest.approx(7 * region.counted / 2, rel=0.01)
 
 
 def test_the_clock_is_calibrated(plain: Path) -> None:

@@ -122,3 +122,19 @@ def test_events_at_the_ends_of_regions(record: Record, counted: Callable[..., Pa
     assert result.figures["events"] == ["page-faults", "task-clock"]
     row = regions(capture)["copy"]
     assert row["event_0"] > 1000 and row["event_1"] > 0  # eight million bytes that were not touched before
+
+
+def test_an_event_that_the_machine_cannot_count_is_null_in_a_recording(
+    record: Record, counted: Callable[..., Path]
+) -> None:
+    capture = record(
+        counted("region_counts"), "--n", "100000", options=("--count=events=L1-dcache-load-misses+page-faults",)
+    )
+    opened = capture.table("count_status").to_pylist()[0]["events_open"]
+    result = memlens.analyses.run("bandwidth", capture)
+    row = regions(capture)["copy"]
+    for number, name in enumerate(result.figures["events"]):
+        assert (row[f"event_{number}"] is None) == (not opened >> number & 1)
+        assert (name in result.figures["events_missing"]) == (not opened >> number & 1)
+    shown = json.loads(run_memlens("report", capture.path, "--json").stdout)
+    assert f'"event_0": {"null" if not opened & 1 else row["event_0"]}' in json.dumps(shown)

@@ -37,9 +37,9 @@ def calibration() -> dict[str, Any]:
     return {"version": 1, "cores": [0, 1, 2, 3], "levels": levels, "float": arithmetic}
 
 
-def a_builder(function: Function = READS, *, known: bool = True, **fields: int) -> CountBuilder:
+def a_builder(function: Function = READS, *, known: bool = True, opened: int = 7, **fields: int) -> CountBuilder:
     """One region, `solve`: 1000 executions of a function in 8 µs, 64000 bytes, 8 GB/s."""
-    builder = CountBuilder().module([function]).node(1, "solve").status()
+    builder = CountBuilder().module([function]).node(1, "solve").status(events_open=opened, event_error=2)
     builder.counted({0: 1000}, node=1).timed(1, counted_ns=8_000, **fields)
     builder.meta["collectors"]["count"] |= {"events": EVENTS, "add_ps": 0}  # type: ignore[index]
     if known:
@@ -84,6 +84,53 @@ def test_misses_at_the_ends_of_a_region_tell_its_level(
     assert (row["peak_share"] is None) == (level is None)
     if level:
         assert ("LLC" if level == "DRAM" else "L1") in row["level_evidence"]
+
+
+TOLD, READ_0, READ_1 = 8, 16, 32
+"""Flags of a region's times: which events have a value is known; the first has one, the second has one."""
+
+
+@pytest.mark.parametrize(
+    ("fields", "opened", "values", "level"),
+    [
+        # The first could not be opened: its 0 is no count, and no evidence of the first cache.
+        (events(l1=0, llc=0) | {"flags": TOLD | READ_1}, 2, (None, 0), None),
+        (events(l1=0, llc=900) | {"flags": TOLD | READ_1}, 2, (None, 900), "DRAM"),
+        (events(l1=3, llc=0) | {"flags": TOLD | READ_0}, 1, (3, None), "L1"),
+        # Opened, and never scheduled: the share of the time is 0.
+        (events(l1=0, llc=0, share_ppm=0) | {"flags": TOLD}, 3, (None, None), None),
+        # A recording from before the flags: what could be opened in the first thread.
+        (events(l1=0, llc=900), 2, (None, 900), "DRAM"),
+        (events(l1=0, llc=900), 0, (None, None), None),
+    ],
+)
+def test_an_event_that_was_not_read_is_null_and_no_evidence(
+    tmp_path: Path, fields: dict[str, int], opened: int, values: tuple[int | None, ...], level: str | None
+) -> None:
+    capture = a_builder(opened=opened, **fields).open(tmp_path / "c.memlens")
+    result = memlens.analyses.run("bandwidth", capture)
+    row = solve(result)
+    assert (row["event_0"], row["event_1"]) == values and row["level"] == level
+    assert set(result.figures["events_missing"]) >= {EVENTS[n] for n in (0, 1) if values[n] is None}
+    for table in ("region_times", "region_time_records"):
+        (record,) = [row for row in capture.table(table).to_pylist() if row["node"] == 1]
+        assert (record["counted_event_0"], record["counted_event_1"]) == values
+    report = memlens.analyses.report(capture)
+    out = io.StringIO()
+    terminal.show(report, file=out)
+    text, page = " ".join(out.getvalue().split()), html.render(report)
+    for name, why in result.figures["events_missing"].items():
+        assert name in text and name in page and why.split(" (")[0] in text and why.split(" (")[0] in page
+    assert ("evidence of L1" in text) == (level == "L1")
+
+
+def test_an_event_that_one_thread_could_not_read_has_no_sum(tmp_path: Path) -> None:
+    builder = a_builder(opened=3, **events(l1=990, llc=900), flags=TOLD | READ_0 | READ_1)
+    builder.counted({0: 1000}, node=1, thread=101)
+    builder.timed(1, counted_ns=8_000, thread=101, **events(l1=990, llc=0), flags=TOLD | READ_0)
+    result = result_of(builder, tmp_path)
+    assert (solve(result)["event_0"], solve(result)["event_1"]) == (1980, None)
+    assert "was not counted in every execution or thread of solve" in result.figures["events_missing"][EVENTS[1]]
 
 
 @pytest.mark.parametrize(("function", "kind", "peak"), [(READS, "read", 20), (COPIES, "copy", 15)])
@@ -137,19 +184,19 @@ def with_memory(pages: int, *, file_faults: int = 0, unseen: int = 0, **session:
         (16, 12, "L3"),
     ],
 )
-def test_a_program_that_fits_into_a_cache_uses_that_cache_or_a_closer_one(
+def test_a_program_that_fits_into_a_cache_has_no_data_further_away(
     tmp_path: Path, pages: int, file_faults: int, level: str | None
 ) -> None:
     """Pages of 4 KiB, three quarters of a cache at most; a fault on a file maps 64 KiB."""
     row = solve(result_of(with_memory(pages, file_faults=file_faults), tmp_path))
-    assert row["level"] == level
+    assert row["farthest_level"] == level
     if level:
         bound = (pages * 4 + file_faults * 64) / 1024
-        assert row["level_evidence"] == f"all memory of the program: at most {bound:.1f} MiB"
+        assert row["farthest_evidence"] == f"all memory of the program: at most {bound:.1f} MiB"
 
 
 def test_faults_that_are_not_all_there_are_no_evidence(tmp_path: Path) -> None:
-    assert solve(result_of(with_memory(6), tmp_path))["level"] == "L1"
+    assert solve(result_of(with_memory(6), tmp_path))["farthest_level"] == "L1"
     for change in (
         {"ring_lost": 1},
         {"event_lost": 1},
@@ -157,23 +204,28 @@ def test_faults_that_are_not_all_there_are_no_evidence(tmp_path: Path) -> None:
         {"throttled": 1},
         {"include_kernel": False},
     ):
-        assert solve(result_of(with_memory(6, **change), tmp_path))["level"] is None
-    assert solve(result_of(with_memory(6, unseen=64), tmp_path))["level"] == "L1"
-    assert solve(result_of(with_memory(6, unseen=65), tmp_path))["level"] is None  # populated, and nobody saw what
+        assert solve(result_of(with_memory(6, **change), tmp_path))["farthest_level"] is None
+    assert solve(result_of(with_memory(6, unseen=64), tmp_path))["farthest_level"] == "L1"
+    assert (
+        solve(result_of(with_memory(6, unseen=65), tmp_path))["farthest_level"] is None
+    )  # populated, and nobody saw what
     data = with_memory(6).mapping(3, 800_000, 200, path="/data", inode=9, protection=1)  # 800 KiB, perhaps populated
-    assert solve(result_of(data, tmp_path))["level"] == "L3"
+    assert solve(result_of(data, tmp_path))["farthest_level"] == "L3"
     for reading, level in ((6 * 4096, "L1"), (6 * 4096 + 1, None)):
-        assert solve(result_of(with_memory(6).reading(100, "rss_bytes", reading), tmp_path))["level"] == level
+        assert solve(result_of(with_memory(6).reading(100, "rss_bytes", reading), tmp_path))["farthest_level"] == level
     for meta in ({"pid": 77}, {"state": "recording"}, {"rusage": {}}):
         builder = with_memory(6)
         builder.meta |= meta
-        assert solve(result_of(builder, tmp_path))["level"] is None
+        assert solve(result_of(builder, tmp_path))["farthest_level"] is None
 
 
-def test_events_come_before_memory(tmp_path: Path) -> None:
-    builder = with_memory(200)
-    builder.timed(1, counted=0, thread=100, **events(l1=10, llc=0))
-    assert solve(result_of(builder, tmp_path))["level"] == "L1"
+def test_the_memory_of_the_program_is_no_evidence_of_a_regions_level(tmp_path: Path) -> None:
+    """A kernel of 16 KiB in a program of 0.8 MiB: no level and no share of a peak, whatever the program fits into."""
+    result = result_of(with_memory(200), tmp_path)
+    row = solve(result)
+    assert row["farthest_level"] == "L3" and "all memory of the program" in row["farthest_evidence"]
+    assert row["level"] is None and row["peak_share"] is None and row["level_evidence"] is None
+    assert "nothing shows which level" in result.figures["peaks_missing"]
 
 
 # ---- what is said without ------------------------------------------------------------------------------------------------
@@ -190,8 +242,7 @@ def test_one_sentence_says_what_is_missing(tmp_path: Path) -> None:
     assert "memlens calibrate measures them" in result_of(unknown, tmp_path).figures["peaks_missing"]
     result = result_of(a_builder(), tmp_path)
     assert "LLC-load-misses+L1-dcache-load-misses" in result.figures["peaks_missing"]
-    assert "how much memory it touched is not known" in result.figures["peaks_missing"]
-    assert "larger than every cache" in result_of(with_memory(6145), tmp_path).figures["peaks_missing"]
+    assert "nothing shows which level it used" in result.figures["peaks_missing"]
     for builder in (unknown, a_builder()):
         words, page = text_of(builder, tmp_path)
         said = "compared with"
@@ -217,15 +268,30 @@ def test_roofline_in_closed_form(tmp_path: Path) -> None:
     assert row["float_results_per_byte"] == pytest.approx(0.25) and row["limit"] == "memory" and row["level"] == "DRAM"
     assert row["attainable_results_per_second"] == pytest.approx(5 * GB)
     assert row["float_results_per_second"] == pytest.approx(2 * GB) and row["attainable_share"] == pytest.approx(0.4)
+    assert row["arithmetic_share"] == pytest.approx(0.2)
+    by_level = {row["level"]: row["reached_share"] for row in result.tables["roofline_ceilings"].to_pylist()}
+    # From a cache the peak of arithmetic is attainable: 0.25 × 100 GB/s and more.
+    assert by_level == pytest.approx({"L1": 0.2, "L2": 0.2, "L3": 0.2, "DRAM": 0.4})
     words, page = text_of(builder, tmp_path)
-    assert (
-        "40 % of" in words
-        and "40.0% memory" in words
-        and "roofline: region" in words
-        and "evidence of DRAM: LLC-load-misses" in words
-    )
+    assert "40 % of" in words and "40.0%" in words and "roofline: region" in words
+    assert "evidence of DRAM: LLC-load-misses" in words
     assert "Roofline" in page and "40 % of DRAM" in page
 
 
-def test_without_evidence_or_arithmetic_there_is_no_roofline(tmp_path: Path) -> None:
+def test_without_evidence_all_ceilings_are_drawn_and_no_level_is_named(tmp_path: Path) -> None:
+    mixed = Function(
+        "mixed", sites=[Site(LOAD, 1, bytes=64)], counters=[BLOCK], flags=MIX_FLAG,
+        blocks=[Block(1, mix=(0, 16, 0, 0, 0, 0, 16))],
+    )  # fmt: skip
+    result = result_of(a_builder(mixed), tmp_path)
+    (row,) = result.tables["roofline"].to_pylist()
+    assert row["level"] is None and row["attainable_results_per_second"] is None and row["limit"] is None
+    assert row["float_results_per_second"] == pytest.approx(2 * GB)
+    assert [row["level"] for row in result.tables["roofline_ceilings"].to_pylist()] == ["L1", "L2", "L3", "DRAM"]
+    words, page = text_of(a_builder(mixed), tmp_path)
+    assert "of L1 of L2 of L3 of DRAM of arithmetic" in words and "limited by" not in words
+    assert all(f">{level} " in page for level in PEAKS) and "of the peak" not in words
+
+
+def test_without_arithmetic_there_is_no_roofline(tmp_path: Path) -> None:
     assert result_of(a_builder(**events(1000, 1000)), tmp_path).tables["roofline"].num_rows == 0

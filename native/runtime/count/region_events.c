@@ -7,7 +7,7 @@
  *   begin   at a region's begin, before its time starts: six words to keep.
  *   end     at its end, after its time stopped: those six words again, and six to fill: what happened to each of the four
  *           events in between, scaled to the whole time when the event was not counted all the time, then nanoseconds enabled
- *           and nanoseconds counting.
+ *           and nanoseconds counting. Enabled for some time and counting for none: this execution has no values.
  *   close   once a thread, at its end, or in a child after fork.
  *
  * `state` is the thread's own, 16 words, zero at first. No function may print, exit, allocate or take a lock that the program
@@ -160,7 +160,10 @@ REPLACEABLE void memlens_region_events_begin(uint64_t *words, uint64_t *begun) {
 
 REPLACEABLE void memlens_region_events_end(uint64_t *words, const uint64_t *begun, uint64_t *spent) {
   uint64_t now[ML_COUNT_EVENTS + 2];
-  if (!read_all((struct state *)words, now) || begun[ML_COUNT_EVENTS] == 0) return;
+  if (!read_all((struct state *)words, now) || begun[ML_COUNT_EVENTS] == 0) {
+    spent[ML_COUNT_EVENTS] = 1; /* enabled and never running: not read */
+    return;
+  }
   const uint64_t enabled = now[ML_COUNT_EVENTS] - begun[ML_COUNT_EVENTS];
   const uint64_t running = now[ML_COUNT_EVENTS + 1] - begun[ML_COUNT_EVENTS + 1];
   for (int i = 0; i < ML_COUNT_EVENTS; i++) {

@@ -38,8 +38,13 @@ NEVER_INLINE void close_events(struct ml_thread *self, struct ml_open *open) {
   memlens_region_events_end(self->event_state, open->events, spent);
   struct ml_count_place *place = open->place;
   uint64_t *sums = open->flags & ML_OPEN_UNTOUCHED ? place->untouched_events : place->counted_events;
-  for (int i = 0; i < ML_COUNT_EVENTS; i++) sums[i] += spent[i];
   place->event_enabled_ns += spent[ML_COUNT_EVENTS];
+  if (spent[ML_COUNT_EVENTS] != 0 && spent[ML_COUNT_EVENTS + 1] == 0) { /* not read, or never scheduled: no value, not 0 */
+    place->event_unseen_ns += spent[ML_COUNT_EVENTS];
+    return;
+  }
+  place->events_read |= self->events_open;
+  for (int i = 0; i < ML_COUNT_EVENTS; i++) sums[i] += spent[i];
   place->event_running_ns += spent[ML_COUNT_EVENTS + 1];
 }
 

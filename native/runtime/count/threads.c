@@ -196,6 +196,9 @@ static void add_place(struct ml_count_place *sum, const struct ml_count_place *p
   }
   sum->event_enabled_ns += place->event_enabled_ns;
   sum->event_running_ns += place->event_running_ns;
+  /* An event that one of them could not read has no sum. */
+  if (more != 0) sum->events_read = ended != 0 ? sum->events_read & place->events_read : place->events_read;
+  sum->event_unseen_ns += place->event_unseen_ns;
 }
 
 /* Adds an array of counters to another and empties it. Pages that nobody touched are not looked at: that would make them. */

@@ -1,13 +1,12 @@
 """Which level of memory a region used, and how its bandwidth stands beside that level's peak (`memlens calibrate`).
 
 Owns what counts as evidence. Access bandwidth is bytes at the core: without evidence of where they came from it is compared with
-nothing. Two things are evidence here, and `level_evidence` names the one:
+nothing. Evidence is of the region, not of the program: events read at the region's ends, and `level_evidence` names them. Lines that missed
+the last cache are a lower bound of what memory delivered: where they are half of the bytes read, the level is memory. Where lines that missed the first
+cache are next to none of the bytes read, it is the first. In between, the events do not say which cache it was.
 
-- events read at the region's ends. Lines that missed the last cache are a lower bound of what memory delivered: where they are half
-  of the bytes read, the level is memory. Where lines that missed the first cache are next to none of the bytes read, it is the first.
-  In between, the events do not say which cache it was.
-- all memory of the program. Every page that it ever touched raised a fault: where all of them together fit into a cache, whatever
-  the region touched came from there, or from closer. That makes the cache's peak one that could have been reached.
+What the whole program touched bounds the level from one side only: where all of it fits into a cache, no region's data came from further away
+(`farthest_level`). Which closer level a region used is not known from that: a kernel of 16 KiB in a program of 2 MiB runs from the first cache.
 """
 
 from __future__ import annotations
@@ -38,7 +37,8 @@ EXECUTABLE = 4
 ANONYMOUS = ("anonymous", "heap", "stack")
 LLC_MISSES, L1_MISSES = "LLC-load-misses", "L1-dcache-load-misses"
 LOSSES = ("ring_lost", "event_lost", "queue_dropped", "throttled")
-COLUMNS = ("level", "level_evidence", "peak_kind", "peak_bytes_per_second", "peak_share")
+COLUMNS = ("level", "level_evidence", "peak_kind", "peak_bytes_per_second", "peak_share", "farthest_level",
+           "farthest_evidence", "farthest_peak_bytes_per_second")  # fmt: skip
 
 
 def memory_bound_bytes(capture: Capture) -> int | None:
@@ -100,16 +100,20 @@ class Levels:
         rate = row["corrected_bytes_per_second"] or row["bytes_per_second"]
         if self.peaks is None or row["exclusive"] or not rate or not row["thread_ns"]:
             return
-        found = self._by_events(row, times) or self._by_memory()
-        if found is None:
-            return
         from ..capture.calibration import kind_of
 
-        level, evidence = found
         kind = kind_of(row["read_bytes"], row["written_bytes"])
+        row["peak_kind"] = kind
+        bound = self._by_memory()
+        if bound is not None:
+            row["farthest_level"], row["farthest_evidence"] = bound
+            row["farthest_peak_bytes_per_second"] = self.peaks.bandwidth(bound[0], kind, threads=self.threads(row))
+        found = self._by_events(row, times)
+        if found is None:
+            return
+        level, evidence = found
         peak = self.peaks.bandwidth(level, kind, threads=self.threads(row))
-        row |= {"level": level, "level_evidence": evidence, "peak_kind": kind, "peak_bytes_per_second": peak,
-                "peak_share": rate / peak}  # fmt: skip
+        row |= {"level": level, "level_evidence": evidence, "peak_bytes_per_second": peak, "peak_share": rate / peak}
 
     def threads(self, row: dict[str, Any]) -> int:
         """How many worked at a time, on average; not those that waited for the others."""
@@ -160,40 +164,62 @@ class Levels:
             if self.events
             else "no events of the processor were read"
         )
-        memory = (
-            "and its memory may be larger than every cache"
-            if self.memory_bytes is not None
-            else "and how much memory it touched is not known"
-        )
         return (
-            f"No region is compared with a peak: nothing says which level of memory it used ({why}, {memory}). "
-            f"Where there is a PMU, memlens record --count=events={wanted} tells."
+            f"No region is compared with one level's peak: nothing shows which level it used ({why}). "
+            f"With a PMU: memlens record --count=events={wanted}."
         )
 
 
 def roofline(rows: list[dict[str, Any]], levels: Levels) -> list[dict[str, Any]]:
-    """Regions whose level and arithmetic are known, beside what the machine could do at their intensity.
+    """Regions whose arithmetic is known, beside what the machine could do at their intensity; `attainable` only where the level is known.
 
     attainable = min(peak of arithmetic, results a byte × peak of the level)
     """
     found = []
     for row in rows:
-        intensity = row["float_results_per_byte"]
-        if not row["level"] or not intensity or levels.peaks is None:
+        intensity, rate = row["float_results_per_byte"], row["corrected_bytes_per_second"] or row["bytes_per_second"]
+        if row["exclusive"] or not intensity or not rate or not row["thread_ns"] or levels.peaks is None:
             continue
         ceiling = levels.peaks.results_per_second(threads=levels.threads(row))
         if ceiling is None:
             continue
-        by_memory = intensity * row["peak_bytes_per_second"]
-        reached = intensity * (row["corrected_bytes_per_second"] or row["bytes_per_second"])
-        attainable = min(ceiling, by_memory)
-        found.append(
-            {
-                "region": row["region"], "level": row["level"], "level_evidence": row["level_evidence"],
-                "threads": levels.threads(row), "float_results_per_byte": intensity,
-                "float_results_per_second": reached, "peak_bytes_per_second": row["peak_bytes_per_second"],
-                "peak_results_per_second": ceiling, "attainable_results_per_second": attainable,
+        reached = intensity * rate
+        entry = {
+            "region": row["region"], "level": row["level"], "level_evidence": row["level_evidence"],
+            "threads": levels.threads(row), "float_results_per_byte": intensity, "float_results_per_second": reached,
+            "peak_results_per_second": ceiling, "arithmetic_share": reached / ceiling,
+            **dict.fromkeys(("peak_bytes_per_second", "attainable_results_per_second", "attainable_share", "limit")),
+        }  # fmt: skip
+        if row["level"]:
+            by_memory = intensity * row["peak_bytes_per_second"]
+            attainable = min(ceiling, by_memory)
+            entry |= {
+                "peak_bytes_per_second": row["peak_bytes_per_second"], "attainable_results_per_second": attainable,
                 "attainable_share": reached / attainable, "limit": "memory" if by_memory < ceiling else "arithmetic",
-            }
-        )  # fmt: skip
-    return sorted(found, key=lambda row: row["attainable_share"])
+            }  # fmt: skip
+        elif (
+            intensity * levels.peaks.bandwidth(levels.peaks.levels[-1], row["peak_kind"], threads=entry["threads"])
+            >= ceiling
+        ):
+            entry["limit"] = "arithmetic"  # even memory could feed it
+        found.append(entry)
+    return sorted(
+        found, key=lambda row: (row["attainable_share"] is None, row["attainable_share"] or row["arithmetic_share"])
+    )
+
+
+def ceilings(points: list[dict[str, Any]], rows: list[dict[str, Any]], levels: Levels) -> list[dict[str, Any]]:
+    """For each region of the roofline and each level of memory: what is attainable from there, and how much of it was reached."""
+    by_region = {row["region"]: row for row in rows if not row["exclusive"]}
+    found = []
+    for point in points:
+        assert levels.peaks is not None
+        kind = by_region[point["region"]]["peak_kind"]
+        for level in levels.peaks.levels:
+            rate = levels.peaks.bandwidth(level, kind, threads=point["threads"])
+            attainable = min(point["peak_results_per_second"], rate * point["float_results_per_byte"])
+            found.append(
+                {"region": point["region"], "level": level, "peak_kind": kind, "peak_bytes_per_second": rate,
+                 "attainable_results_per_second": attainable, "reached_share": point["float_results_per_second"] / attainable}
+            )  # fmt: skip
+    return found

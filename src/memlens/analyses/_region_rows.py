@@ -136,11 +136,20 @@ def _region_row(
     else:
         row["bytes_error"] = 0.0
     _add_times(row, regions, paths, path, add_ns, exclusive=exclusive)
-    events = [sum(time.events[number] for time in own) for number in range(4)]
-    event_shares = [time.event_share_ppm for time in own if time.event_share_ppm]
-    row |= {f"event_{number}": events[number] if event_shares else None for number in range(4)}
-    row["event_share"] = min(event_shares) / 1e6 if event_shares else None
+    row |= _event_columns([time for time in own if time.counted + time.untouched])
     return row
+
+
+def _event_columns(times: list[Time]) -> dict[str, Any]:
+    """Events of a region: a sum needs a value of every thread that ran it."""
+    found: dict[str, Any] = {}
+    for number in range(4):
+        values = [time.events[number] for time in times]
+        found[f"event_{number}"] = None if not values or None in values else sum(value or 0 for value in values)
+    known = any(value is not None for value in found.values())
+    shares = [time.event_share_ppm for time in times if time.event_share_ppm is not None]
+    found["event_share"] = min(shares) / 1e6 if known and shares else None
+    return found
 
 
 def _add_times(

@@ -41,8 +41,9 @@ class Time:
     joined_ns: int = 0
     first_ns: int = 0
     last_ns: int = 0
-    events: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
-    event_share_ppm: int = 0
+    events: list[int | None] = field(default_factory=lambda: [0, 0, 0, 0])
+    """None: not read in all of its executions."""
+    event_share_ppm: int | None = None
 
     def add(self, row: dict[str, Any]) -> None:
         for name in (
@@ -63,10 +64,13 @@ class Time:
         self.most_ns = max(self.most_ns, row["most_ns"])
         self.first_ns = min(filter(None, (self.first_ns, row["first_ns"])), default=0)
         self.last_ns = max(self.last_ns, row["last_ns"], row["time_ns"] if row["open_ns"] > 0 else 0)
+        if not row["counted"] + row["untouched"]:
+            return
         for number in range(4):
-            self.events[number] += row[f"counted_event_{number}"] + row[f"untouched_event_{number}"]
-        share = row["event_share_ppm"]
-        self.event_share_ppm = min(filter(None, (self.event_share_ppm, share)), default=0)
+            parts = (self.events[number], row[f"counted_event_{number}"], row[f"untouched_event_{number}"])
+            self.events[number] = None if None in parts else sum(part or 0 for part in parts)
+        shares = [share for share in (self.event_share_ppm, row["event_share_ppm"]) if share is not None]
+        self.event_share_ppm = min(shares, default=None)
 
 
 Thread = tuple[int, int]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..capture.count_tables import MIX
 from ..registry import AnalysisDescriptor
 from ._code_rows import rows_by_code, rows_refused, rows_unseen
-from ._levels import Levels, roofline
+from ._levels import Levels, ceilings, roofline
 from ._region_rows import OUTSIDE, per_second, rows_by_region, rows_by_thread, sampled_cells
 from ._region_sums import QUANTITIES, Path, Regions
 
@@ -32,7 +32,8 @@ def bandwidth(capture: Capture) -> Result:
     ``corrected_bytes_per_second`` takes our own cost off: bytes of a counted execution by the time of an untouched one where
     there are any (``correction`` is untouched), else the counters' adds times the calibrated cost of one (calibrated).
     ``level`` is the level of memory that a region used, only with evidence (``level_evidence``); then ``peak_share`` is its bandwidth by
-    that level's peak, which `memlens calibrate` has measured. ``roofline`` has regions whose arithmetic is known besides.
+    that level's peak, which `memlens calibrate` has measured. ``roofline`` has regions whose arithmetic is known, ``roofline_ceilings`` what
+    each level of memory could feed them with.
     With sampling, bytes are what counted executions moved times executions by counted ones, with a standard error where
     threads or epochs differ enough to tell. ``stack_*`` is what the compiler could follow to the function's own frame.
     """
@@ -70,13 +71,15 @@ def bandwidth(capture: Capture) -> Result:
         "sampling": settings.get("sampling", "all"),
         "has_mix": regions.has_mix,
         "events": list(settings.get("events") or ()),
+        "events_missing": _events_missing(list(settings.get("events") or ()), statuses, by_region),
         "clock": next((row["clock"] for row in statuses), None),
-        "read_cost_ns": max((row["read_cost_ps"] for row in statuses), default=0) / 1000,
-        "switch_cost_ns": max((row["switch_cost_ps"] for row in statuses), default=0) / 1000,
-        "add_cost_ns": add_ns,
+        "read_cost_ns": _most_ns(statuses, "read_cost_ps"),
+        "switch_cost_ns": _most_ns(statuses, "switch_cost_ps"),
+        "add_cost_ns": add_ns or None,
         "peaks_known": levels.peaks is not None,
         "peaks_missing": levels.missing(by_region),
     }
+    points = roofline(by_region, levels)
     counts_schema = [*((name, wide) for name in QUANTITIES), ("bytes", wide), ("share", real), ("stack_share", real)]
     mix_schema = [*((name, wide) for name in MIX), ("float_results_per_byte", real)]
     result_tables = {
@@ -89,11 +92,15 @@ def bandwidth(capture: Capture) -> Result:
             ("byte_imbalance", real), ("time_imbalance", real), *mix_schema,
             *((f"event_{n}", wide) for n in range(4)), ("event_share", real), ("working_threads", number), ("level", text),
             ("level_evidence", text), ("peak_kind", text), ("peak_bytes_per_second", real), ("peak_share", real),
+            ("farthest_level", text), ("farthest_evidence", text), ("farthest_peak_bytes_per_second", real),
         ]),
-        "roofline": _table(roofline(by_region, levels), [
+        "roofline": _table(points, [
             ("region", text), ("level", text), ("level_evidence", text), ("threads", number), ("float_results_per_byte", real),
             ("float_results_per_second", real), ("peak_bytes_per_second", real), ("peak_results_per_second", real),
-            ("attainable_results_per_second", real), ("attainable_share", real), ("limit", text)]),
+            ("arithmetic_share", real), ("attainable_results_per_second", real), ("attainable_share", real), ("limit", text)]),
+        "roofline_ceilings": _table(ceilings(points, by_region, levels), [
+            ("region", text), ("level", text), ("peak_kind", text), ("peak_bytes_per_second", real),
+            ("attainable_results_per_second", real), ("reached_share", real)]),
         "by_thread": _table(by_thread, [("process", number), ("thread", number), ("name", text), *counts_schema,
                                         ("thread_ns", wide), ("bytes_per_thread_second", real)]),
         "by_region_and_thread": _table(by_region_and_thread, [
@@ -124,6 +131,11 @@ def bandwidth(capture: Capture) -> Result:
         result_tables,
         capture.quality.joined(Quality(exact=not sampled and not _losses(statuses), notes=tuple(notes))),
     )
+
+
+def _most_ns(statuses: list[dict[str, Any]], name: str) -> float | None:
+    """The largest of all images in nanoseconds; None where none measured it."""
+    return max((row[name] for row in statuses), default=0) / 1000 or None
 
 
 def _table(rows: list[dict[str, Any]], columns: list[tuple[str, Any]]) -> pa.Table:
@@ -211,20 +223,35 @@ def _notes(capture: Capture, regions: Regions, *, sampled: bool, figures: dict[s
             f"{share:.0%} of the loads and stores are copies, fills and comparisons, taken as one for 8 bytes; their bytes are exact."
         )
     statuses = capture.table("count_status").to_pylist()
-    wanted = len(figures["events"])
-    failed = [row for row in statuses if row["events_open"].bit_count() < wanted]
-    if wanted and failed:
-        import os
-
-        notes.append(
-            f"{wanted - failed[0]['events_open'].bit_count()} of {wanted} events could not be opened: {os.strerror(failed[0]['event_error']).lower()}."
-        )
+    notes += [f"{name}: {why}." for name, why in figures["events_missing"].items()]
     merged = sum(row["threads_merged"] for row in statuses)
     if merged:
         notes.append(
             f"{merged} threads were added up when they ended: they are one row (thread 0), and in no imbalance."
         )
     return notes
+
+
+def _events_missing(events: list[str], statuses: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str, str]:
+    """Events without a value in some region → why."""
+    import os
+
+    found: dict[str, str] = {}
+    for number, name in enumerate(events):
+        refused = [row for row in statuses if not row["events_open"] >> number & 1]
+        without = [
+            row["region"]
+            for row in rows
+            if not row["exclusive"] and row["counted"] + row["untouched"] and row[f"event_{number}"] is None
+        ]
+        if refused:
+            why = os.strerror(refused[0]["event_error"]).lower() if refused[0]["event_error"] else "reason not known"
+            found[name] = f"could not be opened ({why}): its values are not known"
+        elif without:
+            found[name] = (
+                f"was not counted in every execution or thread of {', '.join(sorted(set(without))[:3])}: no value there"
+            )
+    return found
 
 
 def counts_damaged(capture: Capture) -> int:

@@ -31,6 +31,8 @@ PAGE_MOST = 1 << 16
 """The largest page size of a machine: what processes map begins at a multiple."""
 PROCESS, MODULE, NODE, PLACE = 1, 2, 3, 4
 ENDED, UNATTRIBUTED = 1, 2
+EVENTS_TOLD, EVENT_0_READ = 8, 16
+"""Of records: which events have a value is known; the first event has one, the others' bits follow."""
 SAMPLE_ALL, SAMPLE_EVERY, SAMPLE_RANDOM, SAMPLE_BUDGET = 0, 1, 2, 3
 
 HEADER = struct.Struct(f"<15Q{EVENTS}I{EVENTS}QQ2Q")
@@ -51,7 +53,7 @@ PLACE_FIELDS = (
     "least_ticks", "most_ticks", "open_ticks", "abandoned", "recursions",
     *(f"counted_event_{n}" for n in range(EVENTS)), *(f"untouched_event_{n}" for n in range(EVENTS)),
     "event_enabled_ns", "event_running_ns", "first_ticks", "last_ticks",
-    "joined", "joined_ticks", "joined_open_ticks",
+    "joined", "joined_ticks", "joined_open_ticks", "events_read", "event_unseen_ns",
 )  # fmt: skip
 assert ENTRY.size == ENTRY_BYTES and HEADER.size == 192 and MODULE_HEAD.size == 120
 

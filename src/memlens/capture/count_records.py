@@ -387,15 +387,19 @@ def _region_time(
     fields = {name: added(name) for name in ("entered", "counted", "untouched", "abandoned", "recursions", "joined")}
     for name in ("counted", "untouched", "counted_self", "untouched_self"):
         fields[f"{name}_ns"] = clock.ns(added(f"{name}_ticks"))
+    enabled, ran, unseen = head["event_enabled_ns"], head["event_running_ns"], head["event_unseen_ns"]
+    # Executions during which the kernel never scheduled the events have no values: the others stand for them.
+    scale = enabled / (enabled - unseen) if 0 < unseen < enabled else 1.0
     for number in range(count_arena.EVENTS):
         for kind in ("counted", "untouched"):
-            fields[f"{kind}_event_{number}"] = added(f"{kind}_event_{number}")
+            value = added(f"{kind}_event_{number}")
+            fields[f"{kind}_event_{number}"] = value if scale == 1.0 else _word(round(value * scale))
     open_ns, joined_ns = running
     fields["open_ns"] = min(max(open_ns - before.open_ns, -(2**63)), 2**63 - 1)
     fields["joined_ns"] = _word(joined_ns - before.joined_ns)
     if epoch and not any(fields.values()) and before.head:
         return None
-    enabled, ran = head["event_enabled_ns"], head["event_running_ns"]
+    read = (head["events_read"] & 15) * count_arena.EVENT_0_READ | count_arena.EVENTS_TOLD
     return packer.pack(
         None,
         time_ns=now,
@@ -408,7 +412,7 @@ def _region_time(
         image=image,
         node=place.node,
         thread=place.thread,
-        flags=place.flags & 0xFFFFFFFF,
+        flags=(place.flags & 7) | read,
         event_share_ppm=min(round(ran * 1e6 / enabled), 1_000_000) if enabled else 0,
     )
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .count_arena import EVENT_0_READ, EVENTS, EVENTS_TOLD
 from .count_tables import MIX
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from .counting import Counts, Places
+    from .reader import Capture
 
 
 def site_counts(counts: Counts) -> pa.Table:
@@ -95,6 +97,29 @@ def _place_columns(counts: Counts, places: Places, rows: Any) -> dict[str, Any]:
         "node": pa.array(places.node[rows]),
         "region": region,
     }
+
+
+def with_known_events(table: pa.Table, capture: Capture) -> pa.Table:
+    """Records of region times; events that could not be opened, read or scheduled are null, and their share of the time too."""
+    import numpy as np
+    import pyarrow as pa
+
+    flags = table.column("flags").to_numpy().astype(np.int64)
+    share = table.column("event_share_ppm").to_numpy()
+    opened = dict.fromkeys(table.column("image").to_pylist(), 0)
+    opened |= {row["image"]: row["events_open"] for row in capture.table("count_status").to_pylist()}
+    # Recordings before the flags existed: what the first thread could open.
+    by_image = np.array([opened[image] for image in table.column("image").to_pylist()], dtype=np.int64)
+    told = (flags & EVENTS_TOLD) != 0
+    read = np.where(told, flags // EVENT_0_READ & 15, np.where(share > 0, by_image, 0))
+    for number in range(EVENTS):
+        unknown = (read >> number & 1) == 0
+        for kind in ("counted", "untouched"):
+            name = f"{kind}_event_{number}"
+            at = table.column_names.index(name)
+            table = table.set_column(at, name, pa.array(table.column(name).to_numpy(), mask=unknown))
+    at = table.column_names.index("event_share_ppm")
+    return table.set_column(at, "event_share_ppm", pa.array(share, mask=read == 0))
 
 
 def region_times(counts: Counts) -> pa.Table:

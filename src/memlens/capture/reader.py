@@ -630,6 +630,10 @@ class Capture:
             table = pa.concat_tables(
                 [pa.Table.from_batches([b]) for b in batches], promote_options="permissive"
             ).unify_dictionaries()
+        if kind == "region_time":
+            from .count_views import with_known_events
+
+            return with_known_events(table, self)
         return self.windows.with_code(table) if name in WITH_CODE else table
 
     def _to_batch_schema(self, layout: Layout) -> pa.Table:

@@ -54,9 +54,13 @@ def bandwidth_section(result: Result) -> str:
     said = (
         "What the program's own code asked for, counted by compiled-in counters: bytes that instructions moved, wherever they "
         "came from, not DRAM traffic. GB/s is bytes by wall-clock time; by thread time is all bytes by the sum of the threads' "
-        f"times in the region. Reading the clock costs {figures['read_cost_ns']:.1f} ns and is taken off; an empty region costs the "
-        f"one around it {figures['switch_cost_ns']:.0f} ns."
+        "times in the region."
     )
+    if figures["read_cost_ns"] is not None and figures["switch_cost_ns"] is not None:
+        said += (
+            f" Reading the clock costs {figures['read_cost_ns']:.1f} ns and is taken off; an empty region costs the "
+            f"one around it {figures['switch_cost_ns']:.0f} ns."
+        )
     body = [definitions("tiles", tiles), f'<p class="muted">{esc(said)}</p>', _regions(result)]
     if figures["peaks_missing"]:
         body.append(f'<p class="muted">{esc(figures["peaks_missing"])}</p>')

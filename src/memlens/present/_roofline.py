@@ -1,6 +1,6 @@
 """The roofline of a program's regions: arithmetic for each byte against arithmetic a second, below the machine's ceilings.
 
-Owns the words for how far a region is from a peak, in the terminal and on the page, and the chart.
+Owns the words for how far a region is from a peak, in the terminal and on the page, and the chart: all ceilings are drawn, whichever a region used.
 """
 
 from __future__ import annotations
@@ -10,16 +10,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ._charts import PLOT_PX, esc
-from ._markup import cell, head_cell, json_command, percent, table
+from ._markup import cell, head_cell, json_command, table
 from ._units import human_count, human_rate
 
 if TYPE_CHECKING:
     from ..results import Result
-
-HEADS = (
-    ("Region", ""), ("Level", ""), ("Flop/byte", "number"), ("Flop/s", "number"), ("Attainable", "number"), ("Reached", "number"),
-    ("Limited by", ""), ("Evidence of the level", ""),
-)  # fmt: skip
 
 
 def peak_in_words(row: Mapping[str, Any]) -> str:
@@ -46,27 +41,56 @@ def peak_cell(row: Mapping[str, Any]) -> str:
     )
 
 
+def reached_by_level(result: Result) -> dict[str, dict[str, Mapping[str, Any]]]:
+    """Region → level → its row of `roofline_ceilings`; levels from the first cache to memory."""
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for row in result.tables["roofline_ceilings"].to_pylist():
+        found.setdefault(row["region"], {})[row["level"]] = row
+    return found
+
+
+LEGEND = "Of each level: results reached by those attainable if all bytes came from there; the level that a region used needs its own events."
+
+
 def roofline_markup(result: Result) -> str:
-    """Chart and table; nothing where no region has both a level and arithmetic."""
+    """Chart and table; nothing where no region has arithmetic."""
     rows = result.tables["roofline"].to_pylist()
     if not rows:
         return ""
+    by_level = reached_by_level(result)
+    levels = list(next(iter(by_level.values())))
     cells = [
         [
             head_cell(esc(row["region"])),
-            cell(esc(row["level"])),
             _number(row["float_results_per_byte"], f"{row['float_results_per_byte']:.3g}"),
             _number(row["float_results_per_second"], human_count(row["float_results_per_second"])),
-            _number(row["attainable_results_per_second"], human_count(row["attainable_results_per_second"])),
-            _number(row["attainable_share"], percent(min(row["attainable_share"], 9.99))),
-            cell(esc(row["limit"])),
-            cell(esc(row["level_evidence"])),
+            *(_share_of(by_level[row["region"]][level]["reached_share"]) for level in levels),
+            _share_of(row["arithmetic_share"]),
+            cell(esc(row["level"] or "–")),
+            cell(esc(row["limit"] or "–")),
+            cell(esc(row["level_evidence"] or "–")),
         ]
         for row in rows
     ]
-    return roofline_chart(rows) + table(
-        "Roofline", list(HEADS), cells, total_rows=len(rows), export=json_command("bandwidth", "roofline")
-    )
+    heads = [
+        ("Region", ""), ("Flop/byte", "number"), ("Flop/s", "number"), *((f"Of {level}", "number") for level in levels),
+        ("Of arithmetic", "number"), ("Level", ""), ("Limited by", ""), ("Evidence of the level", ""),
+    ]  # fmt: skip
+    made = table("Roofline", heads, cells, total_rows=len(rows), export=json_command("bandwidth", "roofline"))
+    highest = {level: max(found[level]["peak_bytes_per_second"] for found in by_level.values()) for level in levels}
+    return roofline_chart(rows, highest) + made + f'<p class="muted">{esc(LEGEND)}</p>'
+
+
+def share_in_words(share: float) -> str:
+    """
+    >>> share_in_words(0.4), share_in_words(3.2)
+    ('40.0%', '320%')
+    """
+    return f"{share:.1%}" if share < 1 else f"{share:.0%}"
+
+
+def _share_of(share: float) -> str:
+    return _number(share, share_in_words(share))
 
 
 def _number(value: float, shown: str) -> str:
@@ -83,9 +107,10 @@ def _decades(values: list[float]) -> tuple[int, int]:
     return low, max(math.ceil(math.log10(max(values))), low + 2)
 
 
-def roofline_chart(rows: list[dict[str, Any]]) -> str:
-    """Both axes are logarithmic; a level's ceiling is a rising line up to the peak of arithmetic."""
-    ceilings = sorted({(row["level"], row["peak_bytes_per_second"], row["peak_results_per_second"]) for row in rows})
+def roofline_chart(rows: list[dict[str, Any]], peaks: Mapping[str, float]) -> str:
+    """Both axes are logarithmic; each level's ceiling is a rising line up to the peak of arithmetic."""
+    highest = max(row["peak_results_per_second"] for row in rows)
+    ceilings = [(level, rate, highest) for level, rate in peaks.items()]
     low_x, high_x = _decades(
         [row["float_results_per_byte"] for row in rows] + [top / rate for _, rate, top in ceilings]
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ._roofline import peak_in_words
+from ._roofline import LEGEND, peak_in_words, reached_by_level, share_in_words
 from ._terminal_traffic import _code, _grid, _percent, _print
 from ._units import correction_in_words, human_count, human_duration, human_moved, human_rate
 
@@ -145,17 +145,21 @@ def _roofline(console: Console, result: Result, rows: int) -> None:
     found = result.tables["roofline"].slice(0, rows).to_pylist()
     if not found:
         return
+    by_level = reached_by_level(result)
+    levels = list(next(iter(by_level.values())))
+    known = any(row["level"] for row in found)
     table = _grid(
-        ("roofline: region", "left"), ("level", "left"), ("flop/B", "right"), ("flop/s", "right"), ("attainable", "right"),
-        ("reached", "right"), ("limited by", "left"),
+        ("roofline: region", "left"), ("flop/B", "right"), ("flop/s", "right"), *((f"of {level}", "right") for level in levels),
+        ("of arithmetic", "right"), *([("level", "left"), ("limited by", "left")] if known else []),
     )  # fmt: skip
     for row in found:
         table.add_row(
-            escape(row["region"]), row["level"], f"{row['float_results_per_byte']:.3g}",
-            human_count(row["float_results_per_second"]), human_count(row["attainable_results_per_second"]),
-            f"{row['attainable_share']:.1%}", row["limit"],
+            escape(row["region"]), f"{row['float_results_per_byte']:.3g}", human_count(row["float_results_per_second"]),
+            *(share_in_words(by_level[row["region"]][level]["reached_share"]) for level in levels),
+            share_in_words(row["arithmetic_share"]), *([row["level"] or "–", row["limit"] or "–"] if known else []),
         )  # fmt: skip
     _print(console, table)
+    console.print(f"  {LEGEND}", style="dim")
 
 
 def _gigabytes(value: float | None) -> str:

@@ -23,11 +23,18 @@ FROM region_times WHERE region IS NOT NULL AND epoch = 0 GROUP BY ALL ORDER BY t
 
 def best_share(row: dict[str, Any]) -> float:
     """Of the peak that the fastest execution reached, where executions can be told apart: a busy machine slows down the others."""
-    share: float = row["peak_share"]
+    peak: float = _peak(row)
+    share: float = (row["corrected_bytes_per_second"] or row["bytes_per_second"]) / peak
     if row["threads"] == 1 and row["executions"] > 1 and row["least_ns"]:
         best = row["bytes"] / row["executions"] / row["least_ns"] * 1e9
-        share = max(share, best / row["peak_bytes_per_second"])
+        share = max(share, best / peak)
     return share
+
+
+def _peak(row: dict[str, Any]) -> float:
+    """Of the level that the region used; else of the farthest that its data can have come from: closer ones are faster."""
+    found: float = row["peak_bytes_per_second"] or row["farthest_peak_bytes_per_second"]
+    return found
 
 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
@@ -37,7 +44,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     by_arithmetic = {row["region"] for row in result.tables["roofline"].to_pylist() if row["limit"] == "arithmetic"}
     found = []
     told: list[str] = []
-    rows = [row for row in result.tables["by_region"].to_pylist()[1:] if row["level"]]
+    rows = [row for row in result.tables["by_region"].to_pylist()[1:] if row["level"] or row["farthest_level"]]
     for row in sorted(rows, key=lambda row: -row["depth"]):
         if row["share"] < MIN_SHARE or row["bytes"] < MIN_BYTES or row["region"] in by_arithmetic:
             continue
@@ -47,19 +54,24 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
         if share > MOST_SHARE:
             continue
         told.append(row["region"])
-        rate, peak = share * row["peak_bytes_per_second"], row["peak_bytes_per_second"]
+        peak = _peak(row)
+        rate, level, why = (
+            share * peak,
+            row["level"] or row["farthest_level"],
+            row["level_evidence"] or row["farthest_evidence"],
+        )
+        closer = "" if row["level"] else ", the slowest level that its data can have come from"
         found.append(
             Finding(
                 name=DESCRIPTOR.name,
                 severity="medium" if row["share"] >= 0.3 else "low",
                 claim=(
                     f"Region {row['region']} moves {rate / 1e9:.2g} GB/s at best, {share:.1%} of what "
-                    f"{_threads(row)} here can {_verb(row['peak_kind'])} {_where(row['level'])} ({peak / 1e9:.3g} GB/s; "
-                    f"{row['level_evidence']})."
+                    f"{_threads(row)} here can {_verb(row['peak_kind'])} {_where(level)}{closer} ({peak / 1e9:.3g} GB/s; {why})."
                 ),
-                evidence={"region": row["region"], "level": row["level"], "level_evidence": row["level_evidence"],
+                evidence={"region": row["region"], "level": level, "level_evidence": why,
                           "bytes_per_second": rate, "peak_bytes_per_second": peak, "peak_kind": row["peak_kind"],
-                          "peak_share": row["peak_share"], "best_share": share, "share": row["share"], "sql": EVIDENCE},
+                          "best_share": share, "share": row["share"], "sql": EVIDENCE},
                 remedy=(
                     "Look for loads whose address comes from the load before (lists, trees, tables of pointers) and for data used in no order: "
                     "arrays in the order of use, indices known early, or several independent walks at a time keep memory busy. If the region "
