@@ -347,7 +347,8 @@ def test_pages_that_the_kernel_placed_count_as_touched_by_nobody(tmp_path: Path)
 def test_a_childs_copy_is_not_a_touch_of_the_parents_object(tmp_path: Path) -> None:
     builder = start().allocation(10, "malloc", 200 * PAGE, 2 * PAGE).fault(11, 200)
     builder.event(20, "fork", process=2, parent=1, thread=102).fault(30, 201, process=2, thread=102)
-    assert rows(builder, tmp_path / "c", *TOUCHED, "faults") == [(PAGE, 0, PAGE, 1)]
+    # Not touched by the parent, but used by the child: "never touched" would be wrong.
+    assert rows(builder, tmp_path / "c", *TOUCHED, "faults") == [(PAGE, 0, 0, 1)]
 
 
 def test_without_faults_touches_are_not_known(tmp_path: Path) -> None:
@@ -377,7 +378,7 @@ def test_page_counts_agree_with_brute_force(
         process=np.ones(len(faults), u4), time_ns=np.array([t for _, t, _ in faults], u8),
         address=np.array([p * PAGE for p, _, _ in faults], u8), span_bytes=np.full(len(faults), PAGE, u8),
         new_bytes=np.full(len(faults), PAGE, u8), thread=np.array([t for _, _, t in faults], u4),
-        code=np.arange(len(faults), dtype=u4), placed_process=np.ones(len(runs), u4),
+        code=np.arange(len(faults), dtype=u4), mapped_around=np.zeros(len(faults), np.uint8), placed_process=np.ones(len(runs), u4),
         placed_begin_ns=np.array([b for _, _, b, _ in runs], u8), placed_end_ns=np.array([b + d for _, _, b, d in runs], u8),
         placed_address=np.array([p * PAGE for p, _, _, _ in runs], u8), placed_bytes=np.array([n * PAGE for _, n, _, _ in runs], u8),
     )  # fmt: skip

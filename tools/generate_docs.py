@@ -242,6 +242,7 @@ TABLES: dict[str, tuple[str, dict[str, str]]] = {
             "bytes": "length of the run",
             "huge": "in huge pages",
             "moved": "no mapping record explains the address: moved there (mremap), not placed",
+            "before": "resident when the recorder attached to the running process: placed by whom is not known",
             "area": "as in `faults`",
         },
     ),

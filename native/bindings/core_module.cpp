@@ -193,6 +193,7 @@ nb::dict placed_columns(const FaultClassifier& replay) {
   columns["pages"] = column<uint64_t>(runs, [](const auto& r) { return r.pages; });
   columns["huge"] = column<uint8_t>(runs, [](const auto& r) { return r.huge; });
   columns["moved"] = column<uint8_t>(runs, [](const auto& r) { return r.moved; });
+  columns["before"] = column<uint8_t>(runs, [](const auto& r) { return r.before; });
   columns["area"] = column<uint8_t>(runs, [](const auto& r) { return static_cast<uint8_t>(r.area); });
   return columns;
 }
@@ -440,6 +441,8 @@ NB_MODULE(_core, module) {
            [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_residency(p, view(b)); })
       .def("add_allocations",
            [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_allocations(p, view(b)); })
+      .def("add_shared_before", &FaultClassifier::add_shared_before, nb::kw_only(), "device_major"_a, "device_minor"_a,
+           "inode"_a, "offset"_a, "bytes"_a)
       .def("add_tags", [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_tags(p, view(b)); })
       .def("add_code_counts",
            [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_code_counts(p, view(b)); })

@@ -89,10 +89,12 @@ ML_EXPORT void *mremap(void *old_address, size_t old_bytes, size_t bytes, int fl
   const uint64_t before = wanted() ? ml_now_ns() : 0;
   void *address = function != NULL ? function(old_address, old_bytes, bytes, flags, fixed)
                                    : (void *)syscall(SYS_mremap, old_address, old_bytes, bytes, flags, fixed);
+  const uint64_t old_units = ((uint64_t)old_bytes + 4095) / 4096;
   if (before != 0 && address != MAP_FAILED)
     ml_record_birth((struct ml_birth){.wanted = true}, address, bytes,
                     (struct ml_what){.operation = OPERATION(MREMAP),
                                      .old_address = (uint64_t)(uintptr_t)old_address,
+                                     .protection = old_units < UINT32_MAX ? (uint32_t)old_units : 0,
                                      .map_flags = (uint64_t)(unsigned)flags});
   return address;
 }

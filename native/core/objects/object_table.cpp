@@ -424,7 +424,7 @@ void ObjectTable::replay_map_call(const MapCall& call) {
   if (record.operation == ML_ENUM_allocation_operation_MMAP && (record.protection == 0 || (record.map_flags & kNoReserve) != 0))
     object.kind = Kind::reserved;
   if (record.operation == ML_ENUM_allocation_operation_MREMAP) {
-    // How much was moved is not recorded: all of the object from the old address on.
+    object.protection = 0;  // the record has the old length there
     const auto hit = overlapping(process, Layer::mmap, record.old_address, record.old_address + 1, now);
     if (hit.empty()) {
       ++counts_.unknown_unmaps;
@@ -433,7 +433,12 @@ void ObjectTable::replay_map_call(const MapCall& call) {
       object.kind = static_cast<Kind>(columns_.kind[hit[0].id - 1]);
       object.map_flags = columns_.map_flags[hit[0].id - 1];
       object.protection = columns_.protection[hit[0].id - 1];
-      cut(process, Layer::mmap, record.old_address, hit[0].end, now, record.thread);
+      // Older captures do not have how much was moved: all of the object from the old address on.
+      const uint64_t old_bytes = uint64_t{record.protection} << 12;
+      const uint64_t old_end = old_bytes != 0 && old_bytes <= kLatest - record.old_address
+                                   ? std::min(page_end(record.old_address, old_bytes), hit[0].end)
+                                   : hit[0].end;
+      cut(process, Layer::mmap, record.old_address, std::max(old_end, record.old_address + 1), now, record.thread);
     }
   }
   cut(process, Layer::mmap, object.base, std::max(end, object.base + 1), now, record.thread);

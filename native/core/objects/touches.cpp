@@ -21,12 +21,17 @@ class PageTimes {
   struct Page {
     uint64_t touched_ns = 0;  // 0 = never
     uint64_t mapped_ns = 0;
+    uint64_t child_ns = 0;  // touched by a child of a fork, which has the object too
   };
   using Block = std::array<Page, 1u << kShift>;
 
   void touch(uint64_t page, uint64_t time_ns) {
     Page& entry = own(blocks_[page >> kShift])[page & kMask];
     entry.touched_ns = std::max(entry.touched_ns, time_ns);
+  }
+  void touch_by_child(uint64_t page, uint64_t time_ns) {
+    Page& entry = own(blocks_[page >> kShift])[page & kMask];
+    entry.child_ns = std::max(entry.child_ns, time_ns);
   }
   // New memory in [first, last): what was touched there is gone.
   void renew(uint64_t first, uint64_t last, uint64_t now) {
@@ -35,6 +40,11 @@ class PageTimes {
       for (uint64_t page = from; page < to; ++page) pages[page & kMask].mapped_ns = now;
     });
   }
+  const Page* look(uint64_t page) const {
+    const auto found = blocks_.find(page >> kShift);
+    return found == blocks_.end() ? nullptr : &(*found->second)[page & kMask];
+  }
+  Page& change(uint64_t page) { return own(blocks_[page >> kShift])[page & kMask]; }
   void renew_all(uint64_t now) { renew(0, UINT64_MAX, now); }
   template <typename Visit>
   void each(uint64_t first, uint64_t last, Visit&& visit) {
@@ -73,11 +83,12 @@ class PageTimes {
 
 struct ProcessPages {
   PageTimes pages;
+  uint32_t fork_parent = 0;  // until it executes a program
   replay::AddressSpace space;
 };
 
 // Events of one moment: an object's end does not see a touch of the same moment.
-enum Order : uint8_t { death, process_event, mapping, unmap, fault, placed };
+enum Order : uint8_t { death, process_event, mapping, unmap, fault, placed, continued };
 
 struct Event {
   uint64_t time_ns;
@@ -88,7 +99,11 @@ struct Event {
 struct Hit {
   uint32_t object, thread, code, faults;
   uint64_t time_ns, bytes;
+  bool mapped_around;
 };
+
+// mmap flags of Linux, the same on every machine that memlens runs on.
+constexpr uint32_t kMapShared = 0x01, kMapAnonymous = 0x20, kMapLocked = 0x2000, kMapPopulate = 0x8000;
 
 uint64_t span_of(uint64_t span_bytes, uint64_t page_bytes) {
   if (span_bytes < page_bytes || (span_bytes & (span_bytes - 1)) != 0) return page_bytes;
@@ -110,6 +125,8 @@ TouchColumns ObjectTable::touch(const TouchInput& input) const {
   result.first_touch_code.assign(count, 0);
   result.touching_threads.assign(count, 0);
   result.has_touch.assign(count, 0);
+  result.never_known.assign(count, 1);
+  result.touched_known.assign(count, 1);
   const uint64_t page_bytes = page_bytes_;
   const unsigned shift = static_cast<unsigned>(__builtin_ctzll(page_bytes));
 
@@ -123,6 +140,7 @@ TouchColumns ObjectTable::touch(const TouchInput& input) const {
     if (first >= last) continue;
     const uint64_t died_ns = columns_.died_ns[id - 1];
     events.push_back({died_ns != 0 ? died_ns : kForever, id, Order::death});
+    if (columns_.previous[id - 1] != 0) events.push_back({columns_.born_ns[id - 1], id, Order::continued});
   }
   for (size_t i = 0; i < process_events_.size(); ++i) {
     const ml_process_event& event = process_events_[i].second;
@@ -153,25 +171,89 @@ TouchColumns ObjectTable::touch(const TouchInput& input) const {
   });
 
   std::unordered_map<uint32_t, ProcessPages> processes;
+  // Whether a page without a touch was not touched: only private anonymous memory faults page by page.
+  const auto never_known = [&](size_t row, const replay::AddressSpace& space) -> uint8_t {
+    const Kind kind = static_cast<Kind>(columns_.kind[row]);
+    if (kind == Kind::heap || kind == Kind::brk) return 1;
+    if (kind == Kind::mmap || kind == Kind::reserved)
+      return columns_.map_flags[row] == 0 || ((columns_.map_flags[row] & kMapAnonymous) != 0 && (columns_.map_flags[row] & kMapShared) == 0);
+    const auto& areas = space.areas();
+    const uint64_t end = columns_.base[row] + columns_.bytes[row];
+    auto area = std::lower_bound(areas.begin(), areas.end(), columns_.base[row],
+                                 [](const replay::Area& a, uint64_t address) { return a.end <= address; });
+    for (; area != areas.end() && area->begin < end; ++area)
+      if (area->inode != 0 || area->shared) return 0;
+    return 1;
+  };
+  // The pages of an object that continues another one, at its birth.
+  const auto take_along = [&](uint32_t id) {
+    const size_t row = id - 1, old = columns_.previous[row] - 1;
+    if (old >= row || columns_.process[old] != columns_.process[row]) return;
+    PageTimes& pages = processes[columns_.process[row]].pages;
+    const uint64_t base = columns_.base[row], old_base = columns_.base[old], born_ns = columns_.born_ns[row];
+    const uint64_t old_born_ns = columns_.born_ns[old], died_ns = columns_.died_ns[old];
+    const bool is_piece = (columns_.flags[row] & kPiece) != 0;
+    if (is_piece) {  // it lies where it was
+      pages.each(base >> shift, ((base + columns_.bytes[row] - 1) >> shift) + 1, [&](uint64_t page, const PageTimes::Page& seen) {
+        if (seen.touched_ns < seen.mapped_ns || seen.touched_ns < old_born_ns || seen.touched_ns == 0) return;
+        const_cast<PageTimes::Page&>(seen).touched_ns = std::max(born_ns, seen.touched_ns);
+      });
+      return;
+    }
+    const uint64_t kept = std::min(columns_.bytes[row], columns_.bytes[old]);
+    if ((base & (page_bytes - 1)) != (old_base & (page_bytes - 1))) {
+      // Copied: every byte of the new object up to here was written by the copy.
+      for (uint64_t page = base >> shift; page < (base + kept) >> shift; ++page) pages.touch(page, born_ns);
+      return;
+    }
+    const bool moved = base != old_base;
+    const uint64_t pages_kept = ((old_base + kept - 1) >> shift) + 1 - (old_base >> shift);
+    const uint64_t all_pages = ((base + columns_.bytes[row] - 1) >> shift) + 1 - (base >> shift);
+    for (uint64_t i = 0; i < all_pages; ++i) {
+      const uint64_t to = (base >> shift) + i;
+      const PageTimes::Page* target = pages.look(to);
+      // A fault here since the old object ended: the program or the copy of the realloc touched it.
+      if (moved && target != nullptr && target->touched_ns != 0 && died_ns != 0 && target->touched_ns >= died_ns) {
+        pages.touch(to, born_ns);
+        continue;
+      }
+      const PageTimes::Page* source = i < pages_kept ? pages.look((old_base >> shift) + i) : nullptr;
+      const bool was_touched = source != nullptr && source->touched_ns != 0 && source->touched_ns >= source->mapped_ns;
+      const uint64_t source_ns = was_touched ? source->touched_ns : 0;
+      if (was_touched && source_ns >= old_born_ns) pages.touch(to, born_ns);
+      else if (moved && (target != nullptr || was_touched)) pages.change(to) = {source_ns, 0, 0};
+    }
+  };
   const auto judge = [&](uint32_t id) {
     const size_t row = id - 1;
     const uint64_t base = columns_.base[row], end = base + columns_.bytes[row], born_ns = columns_.born_ns[row];
     const uint64_t inner_first = (base + page_bytes - 1) >> shift, inner_last = end >> shift;
-    uint64_t touched = 0, inner_touched = 0, recycled = 0;
-    processes[columns_.process[row]].pages.each(
+    uint64_t touched = 0, inner_touched = 0, recycled = 0, by_child = 0;
+    ProcessPages& process = processes[columns_.process[row]];
+    result.never_known[row] = never_known(row, process.space);
+    const Kind kind = static_cast<Kind>(columns_.kind[row]);
+    if (kind == Kind::mmap && (columns_.map_flags[row] & (kMapPopulate | kMapLocked)) != 0 && result.never_known[row]) {
+      result.touched_pages[row] = ((end - 1) >> shift) + 1 - (base >> shift);
+      result.recycled_pages[row] = result.never_pages[row] = 0;
+      return;
+    }
+    process.pages.each(
         base >> shift, ((end - 1) >> shift) + 1, [&](uint64_t page, const PageTimes::Page& entry) {
-          if (entry.touched_ns == 0) return;
           const bool inner = page >= inner_first && page < inner_last;
-          if (entry.touched_ns >= born_ns) {
+          if (entry.touched_ns >= born_ns && entry.touched_ns != 0) {
             ++touched;
             inner_touched += inner;
+          } else if (entry.child_ns >= born_ns && entry.child_ns != 0) {
+            by_child += inner;
+          } else if (entry.touched_ns == 0) {
+            return;
           } else if (inner && entry.touched_ns >= entry.mapped_ns) {
             ++recycled;
           }
         });
     result.touched_pages[row] = touched;
     result.recycled_pages[row] = recycled;
-    result.never_pages[row] = inner_last - inner_first - inner_touched - recycled;
+    result.never_pages[row] = inner_last - inner_first - inner_touched - recycled - by_child;
   };
   for (const Event& event : events) {
     switch (event.order) {
@@ -182,7 +264,9 @@ TouchColumns ObjectTable::touch(const TouchInput& input) const {
           if (record.parent_process == 0 || record.parent_process == number) break;
           ProcessPages copy = processes[record.parent_process];
           processes[number] = std::move(copy);
+          processes[number].fork_parent = record.parent_process;
         } else {
+          processes[number].fork_parent = 0;
           processes[number].pages.renew_all(event.time_ns);
           processes[number].space.clear();
         }
@@ -218,12 +302,21 @@ TouchColumns ObjectTable::touch(const TouchInput& input) const {
       case Order::fault: {
         const size_t i = event.index;
         const uint64_t span = span_of(input.span_bytes[i], page_bytes);
-        PageTimes& pages = processes[input.process[i]].pages;
         const uint64_t first = (input.address[i] & ~(span - 1)) >> shift;
-        for (uint64_t page = first; page < first + (span >> shift); ++page)
-          pages.touch(page, std::max<uint64_t>(event.time_ns, 1));
+        uint32_t number = input.process[i];
+        // Also for the processes that it was forked from, whose objects it has.
+        for (int generations = 0; number != 0 && generations < 64; ++generations) {
+          ProcessPages& process = processes[number];
+          const uint64_t time_ns = std::max<uint64_t>(event.time_ns, 1);
+          for (uint64_t page = first; page < first + (span >> shift); ++page) {
+            if (generations == 0) process.pages.touch(page, time_ns);
+            else process.pages.touch_by_child(page, time_ns);
+          }
+          number = process.fork_parent;
+        }
         break;
       }
+      case Order::continued: take_along(event.index); break;
       case Order::placed: {
         const size_t i = event.index;
         PageTimes& pages = processes[input.placed_process[i]].pages;
@@ -255,7 +348,7 @@ TouchColumns ObjectTable::touch(const TouchInput& input) const {
       const uint64_t end = std::min(first + span - 1, columns_.base[id - 1] + columns_.bytes[id - 1] - 1) + 1;
       const uint64_t inside = end > begin ? end - begin : 0;
       hits.push_back({id, input.thread[i], input.code[i], input.new_bytes[i] != 0 ? 1u : 0u, time_ns,
-                      std::min(inside, input.new_bytes[i])});
+                      std::min(inside, input.new_bytes[i]), input.mapped_around[i] != 0});
     });
   }
   for (size_t i = 0; i < input.placed_process.size(); ++i) {
@@ -270,31 +363,56 @@ TouchColumns ObjectTable::touch(const TouchInput& input) const {
         // A long run lies in few objects: look back a little before noting one again.
         for (size_t back = hits.size(); back > hits_before && back + 8 > hits.size(); --back)
           if (hits[back - 1].object == id) return;
-        hits.push_back({id, 0, 0, 0, std::max(input.placed_begin_ns[i], columns_.born_ns[id - 1]), 0});
+        hits.push_back({id, 0, 0, 0, std::max(input.placed_begin_ns[i], columns_.born_ns[id - 1]), 0, false});
       });
     }
   }
   std::stable_sort(hits.begin(), hits.end(), [](const Hit& a, const Hit& b) {
     return a.object != b.object ? a.object < b.object : a.thread < b.thread;
   });
-  for (size_t at = 0; at < hits.size();) {
-    const size_t row = hits[at].object - 1;
-    const uint32_t thread = hits[at].thread;
-    uint64_t bytes = 0;
-    for (; at < hits.size() && hits[at].object - 1 == row && hits[at].thread == thread; ++at) {
-      const Hit& hit = hits[at];
-      bytes += hit.bytes;
-      result.faults[row] += hit.faults;
-      if (!result.has_touch[row] || hit.time_ns < result.first_touch_ns[row]) {
-        result.has_touch[row] = 1;
-        result.first_touch_ns[row] = hit.time_ns;
-        result.first_touch_thread[row] = hit.thread;
-        result.first_touch_code[row] = hit.code;
-      }
+  // Bytes by thread of objects that another one continues.
+  std::unordered_map<uint32_t, std::vector<std::pair<uint32_t, uint64_t>>> continued;
+  for (uint32_t id = 1; id <= count; ++id)
+    if (columns_.previous[id - 1] != 0 && columns_.previous[id - 1] < id) continued[columns_.previous[id - 1]];
+  size_t at = 0;
+  for (uint32_t id = 1; id <= count; ++id) {
+    const size_t row = id - 1;
+    const uint32_t previous = columns_.previous[row];
+    const auto before = previous != 0 && previous < id ? continued.find(previous) : continued.end();
+    if ((at >= hits.size() || hits[at].object != id) && before == continued.end()) continue;
+    std::vector<std::pair<uint32_t, uint64_t>> by_thread;
+    if (before != continued.end()) {  // who touched it first did so before it was moved
+      by_thread = before->second;
+      result.has_touch[row] = result.has_touch[previous - 1];
+      result.first_touch_ns[row] = result.first_touch_ns[previous - 1];
+      result.first_touch_thread[row] = result.first_touch_thread[previous - 1];
+      result.first_touch_code[row] = result.first_touch_code[previous - 1];
+      result.touched_known[row] = result.touched_known[previous - 1];
     }
-    if (thread == 0) continue;  // the kernel's, for nobody in particular
-    if (result.touching_threads[row] < 255) ++result.touching_threads[row];
-    result.top_thread_bytes[row] = std::max(result.top_thread_bytes[row], bytes);
+    while (at < hits.size() && hits[at].object == id) {
+      const uint32_t thread = hits[at].thread;
+      uint64_t bytes = 0;
+      for (; at < hits.size() && hits[at].object == id && hits[at].thread == thread; ++at) {
+        const Hit& hit = hits[at];
+        bytes += hit.bytes;
+        if (hit.mapped_around) result.touched_known[row] = 0;
+        result.faults[row] += hit.faults;
+        if (!result.has_touch[row] || hit.time_ns < result.first_touch_ns[row]) {
+          result.has_touch[row] = 1;
+          result.first_touch_ns[row] = hit.time_ns;
+          result.first_touch_thread[row] = hit.thread;
+          result.first_touch_code[row] = hit.code;
+        }
+      }
+      if (thread == 0) continue;  // the kernel's, for nobody in particular
+      const auto known = std::find_if(by_thread.begin(), by_thread.end(), [&](const auto& e) { return e.first == thread; });
+      if (known != by_thread.end()) known->second += bytes;
+      else by_thread.emplace_back(thread, bytes);
+    }
+    result.touching_threads[row] = static_cast<uint8_t>(std::min<size_t>(by_thread.size(), 255));
+    for (const auto& [thread, bytes] : by_thread)
+      result.top_thread_bytes[row] = std::max(result.top_thread_bytes[row], std::min(bytes, columns_.bytes[row]));
+    if (const auto mine = continued.find(id); mine != continued.end()) mine->second = std::move(by_thread);
   }
   return result;
 }

@@ -6,6 +6,14 @@
 // memory that was in use already; as never touched otherwise. Only pages that lie wholly
 // inside an object count as recycled or never touched.
 //
+// An object that continues another one (realloc, mremap, a part that munmap left) takes the history of its pages
+// along: what was touched in the old one counts as touched in the new one.
+//
+// "Never touched" needs evidence for every page: it is known for private anonymous memory only. Of files and shared
+// memory one fault maps up to 16 pages, and other processes fill them (`never_known`); `touched_known` is 0 where such a
+// fault was met. Memory that was mapped with MAP_POPULATE or MAP_LOCKED has all its pages. A page that only a child
+// of a fork touched is neither touched nor never touched in its parent's object: the child used the object.
+//
 // Who touched an object first: the faults whose address lies in it. A fault by a child of a
 // fork says nothing about its parent's objects.
 #pragma once
@@ -20,6 +28,7 @@ struct TouchInput {
   // Faults, one row each.
   std::span<const uint32_t> process, thread, code;
   std::span<const uint64_t> time_ns, address, span_bytes, new_bytes;
+  std::span<const uint8_t> mapped_around;  // the kernel may have mapped pages around it too (content of a file)
   // Placed runs.
   std::span<const uint32_t> placed_process;
   std::span<const uint64_t> placed_begin_ns, placed_end_ns, placed_address, placed_bytes;
@@ -31,7 +40,7 @@ struct TouchColumns {
   std::vector<uint64_t> touched_pages, recycled_pages, never_pages;
   std::vector<uint64_t> first_touch_ns, top_thread_bytes;
   std::vector<uint32_t> faults, first_touch_thread, first_touch_code;
-  std::vector<uint8_t> touching_threads, has_touch;
+  std::vector<uint8_t> touching_threads, has_touch, never_known, touched_known;
 };
 
 }  // namespace memlens::objects

@@ -84,6 +84,60 @@ class AddressSpace {
 
   void unmap(uint64_t begin, uint64_t end) { carve(own(), begin, end); }
 
+  // mremap of [old_begin, old_end) to [begin, end), which no mapping record reports. Returns the generation of
+  // the moved area. What was known of it moves along; memory of an unknown area is private and writable.
+  uint32_t move(uint64_t old_begin, uint64_t old_end, uint64_t begin, uint64_t end, uint64_t now) {
+    Area area;
+    area.protection = 3;
+    if (const Area* known = find(old_begin)) {
+      area = *known;
+      if (area.inode != 0) area.file_offset += old_begin - known->begin;
+    }
+    area.begin = begin;
+    area.end = end;
+    area.generation = ++generation_;
+    area.mapped_ns = now;
+    std::vector<Area>& areas = own();
+    carve(areas, old_begin, old_end);
+    if (begin >= end) return area.generation;
+    carve(areas, begin, end);
+    areas.insert(std::lower_bound(areas.begin(), areas.end(), begin,
+                                  [](const Area& a, uint64_t address) { return a.begin < address; }),
+                 area);
+    return area.generation;
+  }
+
+  // mremap that grows in place: the area around `address` now ends at `end`.
+  void extend(uint64_t address, uint64_t end) {
+    std::vector<Area>& areas = own();
+    auto after = std::upper_bound(areas.begin(), areas.end(), address,
+                                  [](uint64_t at, const Area& area) { return at < area.begin; });
+    if (after == areas.begin() || std::prev(after)->end <= address || std::prev(after)->end >= end) return;
+    const uint64_t begin = std::prev(after)->begin;
+    Area grown = *std::prev(after);
+    grown.end = end;
+    carve(areas, begin, end);
+    areas.insert(std::lower_bound(areas.begin(), areas.end(), begin,
+                                  [](const Area& a, uint64_t at) { return a.begin < at; }),
+                 grown);
+  }
+
+  // MREMAP_DONTUNMAP: [begin, end) of an area that was moved away stays mapped, without pages.
+  void restore(const Area& area, uint64_t begin, uint64_t end) {
+    Area kept = area;
+    if (kept.inode != 0) kept.file_offset += begin - kept.begin;
+    kept.begin = begin;
+    kept.end = end;
+    kept.generation = ++generation_;
+    std::vector<Area>& areas = own();
+    carve(areas, begin, end);
+    areas.insert(std::lower_bound(areas.begin(), areas.end(), begin,
+                                  [](const Area& a, uint64_t at) { return a.begin < at; }),
+                 kept);
+  }
+
+  uint32_t generation() const { return generation_; }
+
   const Area* find(uint64_t address) const {
     const std::vector<Area>& areas = *areas_;
     auto after = std::upper_bound(areas.begin(), areas.end(), address,

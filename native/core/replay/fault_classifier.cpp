@@ -10,6 +10,9 @@ namespace memlens::replay {
 namespace {
 
 constexpr uint64_t kLookSlackNs = 5'000'000;
+// Smaller objects are never mappings of their own in glibc, nor always recorded.
+constexpr uint64_t kMovableBytes = 64 << 10;
+constexpr unsigned kMremapDontUnmap = 4;  // MREMAP_DONTUNMAP: the old range stays mapped, without its pages
 
 bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
 
@@ -64,8 +67,34 @@ void FaultClassifier::add_stack_use(uint32_t process, uint32_t stack, uint64_t t
 }
 
 void FaultClassifier::add_allocations(uint32_t process, std::span<const unsigned char> payload) {
-  each_record<ml_allocation>(payload,
-                             [&](const auto& record) { add_stack_use(process, record.stack, record.time_ns); });
+  each_record<ml_allocation>(payload, [&](const ml_allocation& record) {
+    add_stack_use(process, record.stack, record.time_ns);
+    switch (record.operation) {
+      case ML_ENUM_allocation_operation_MALLOC:
+      case ML_ENUM_allocation_operation_CALLOC:
+      case ML_ENUM_allocation_operation_ALIGNED:
+      case ML_ENUM_allocation_operation_NEW:
+      case ML_ENUM_allocation_operation_REALLOC:
+        if (record.bytes < kMovableBytes) return;
+        break;
+      case ML_ENUM_allocation_operation_MUNMAP:
+      case ML_ENUM_allocation_operation_MREMAP: break;
+      default: return;
+    }
+    if (record.address == 0 || record.address + record.bytes < record.address) return;
+    const bool is_remap = record.operation == ML_ENUM_allocation_operation_MREMAP;
+    calls_.push_back({process, record.time_ns, record.address, record.bytes, record.old_address,
+                      is_remap ? uint64_t{record.protection} << 12 : 0, record.operation,
+                      static_cast<uint16_t>(record.map_flags)});
+  });
+}
+
+void FaultClassifier::add_shared_before(uint32_t device_major, uint32_t device_minor, uint64_t inode, uint64_t offset,
+                                        uint64_t bytes) {
+  const unsigned shift = options_.page_shift;
+  const uint64_t first = offset >> shift, last = first + (std::min(bytes, uint64_t{1} << 44) >> shift);
+  const Area file{.inode = inode, .device = (uint64_t{device_major} << 32) | device_minor};
+  for (uint64_t page = first; page < last; ++page) shared_pages_.insert(shared_key(file, page << shift, shift));
 }
 
 void FaultClassifier::add_code_counts(uint32_t process, std::span<const unsigned char> payload) {
@@ -260,6 +289,8 @@ void FaultClassifier::replay_process_event(uint32_t number, const ml_process_eve
       child.epoch = parent.epoch;
       child.fork_parent = event.parent_process;
       child.fork_ns = event.time_ns;
+      child.attached = parent.attached;
+      child.object_bytes = parent.object_bytes;
       processes_[number] = std::move(child);
       break;
     }
@@ -271,8 +302,11 @@ void FaultClassifier::replay_process_event(uint32_t number, const ml_process_eve
       process.epoch = 0;
       process.exec_ns = event.time_ns;
       process.fork_parent = 0;
+      process.attached = false;
+      process.object_bytes.clear();
       break;
     }
+    case ML_ENUM_process_operation_ATTACH: processes_[number].attached = true; break;
     case ML_ENUM_process_operation_EXIT: {
       // The leader may end before its threads: keep the mappings, free the pages' memory only
       // when nothing can refer to them, which the replay's end does.
@@ -350,9 +384,83 @@ void FaultClassifier::replay_fault(ClassifiedFault& fault) {
   }
 }
 
+void FaultClassifier::move_pages(Process& process, uint64_t old_begin, uint64_t old_end, uint64_t begin, uint64_t end,
+                                 uint64_t now) {
+  const unsigned base = options_.page_shift;
+  const auto was_there = [&](uint64_t page, const PageHistory::Page& entry) {
+    const Area* area = process.space.find(page << base);
+    return area == nullptr || area->generation == entry.generation;
+  };
+  // Only as much as the new range holds; the generation is given by the address space after the look at the old one.
+  const uint64_t first = old_begin >> base, last = std::min(old_end, old_begin + (end - begin)) >> base;
+  process.pages.forget(begin >> base, end >> base);
+  process.pages.move(first, last, begin >> base, process.space.generation() + 1, was_there);
+  process.pages.forget(last, old_end >> base);
+  process.space.move(old_begin, old_end, begin, end, now);
+}
+
+// Calls that change mappings and leave no mapping record.
+void FaultClassifier::replay_call(const MapCall& call) {
+  Process& process = processes_[call.process];
+  const uint64_t page_mask = (uint64_t{1} << options_.page_shift) - 1;
+  const auto page_up = [&](uint64_t address) { return (address + page_mask) & ~page_mask; };
+  const uint64_t begin = call.address & ~page_mask, end = page_up(call.address + call.bytes);
+  const uint64_t old_begin = call.old_address & ~page_mask;
+  if (call.operation == ML_ENUM_allocation_operation_MUNMAP) {
+    process.space.unmap(begin, end);
+    process.pages.forget(begin >> options_.page_shift, end >> options_.page_shift);
+    return;
+  }
+  if (call.operation == ML_ENUM_allocation_operation_MREMAP) {
+    const Area* area = process.space.find(call.old_address);
+    // Older captures do not have how much was moved: all of the area from the old address on.
+    const uint64_t old_end = call.old_bytes != 0 ? page_up(call.old_address + call.old_bytes)
+                             : area != nullptr   ? area->end
+                                                 : old_begin + (end - begin);
+    if (old_begin == begin) {  // resized in place
+      if (end < old_end) {
+        process.space.unmap(end, old_end);
+        process.pages.forget(end >> options_.page_shift, old_end >> options_.page_shift);
+      } else if (end > old_end) {
+        process.pages.forget(old_end >> options_.page_shift, end >> options_.page_shift);
+        process.space.extend(old_begin, end);
+      }
+      return;
+    }
+    const Area left = area != nullptr ? *area : Area{.begin = old_begin, .protection = 3};
+    move_pages(process, old_begin, old_end, begin, end, call.time_ns);
+    if ((call.flags & kMremapDontUnmap) != 0) process.space.restore(left, old_begin, old_end);
+    return;
+  }
+  if (call.operation == ML_ENUM_allocation_operation_REALLOC && call.old_address != 0) {
+    const auto old = process.object_bytes.find(call.old_address);
+    if (old != process.object_bytes.end()) {
+      const uint64_t old_end = page_up(call.old_address + old->second);
+      // glibc and musl move an object that is a mapping of its own with mremap. Its address keeps its place in the
+      // page, which is not the page's first byte: page-aligned allocators copy. Objects of the brk area are copied too.
+      const Area* area = process.space.find(call.old_address);
+      const Area* target = process.space.find(call.address);
+      const bool same_place = (call.old_address & page_mask) == (call.address & page_mask) && (call.address & page_mask) != 0;
+      const bool in_heap = (area != nullptr && kind_of(area) == AreaKind::heap) ||
+                           (target != nullptr && kind_of(target) == AreaKind::heap);
+      if (same_place && !in_heap) {
+        if (begin != old_begin) {
+          move_pages(process, old_begin, old_end, begin, end, call.time_ns);
+        } else if (end > old_end && area != nullptr && area->end == old_end) {  // grown in place
+          process.pages.forget(old_end >> options_.page_shift, end >> options_.page_shift);
+          process.space.extend(old_begin, end);
+        }
+      }
+      process.object_bytes.erase(old);
+    }
+  }
+  process.object_bytes[call.address] = call.bytes;
+}
+
 void FaultClassifier::replay_look(uint32_t number, const ml_residency& look) {
   pending_looks_.push_back({number, look.begin_ns, look.end_ns, processes_[number].exec_ns,
-                            (look.flags & ML_ENUM_residency_flags_HUGE) != 0, {}});
+                            (look.flags & ML_ENUM_residency_flags_HUGE) != 0,
+                            look.begin_ns == 0 && processes_[number].attached, {}});
   if (look.flags & (ML_ENUM_residency_flags_FILE_OR_SHARED | ML_ENUM_residency_flags_ZERO_PAGE)) return;
   const Process& process = processes_[number];
   const uint64_t scan_begin_ns = look.end_ns - uint64_t{look.scan_us} * 1000;
@@ -396,7 +504,8 @@ void FaultClassifier::confirm_look(size_t pending) {
                       .address = page.page << base,
                       .pages = 0,
                       .huge = look.huge,
-                      .moved = page.moved,
+                      .moved = page.moved && !look.before,
+                      .before = look.before,
                       .area = page.area};
     ++run.pages;
     PageHistory::Page& entry = process.pages.change(page.page);
@@ -413,7 +522,7 @@ void FaultClassifier::run() {
   std::vector<StackUse> uses;
   uses.reserve(stack_uses_.size());
   for (const auto& [stack, use] : stack_uses_) uses.push_back(use);
-  events.reserve(process_events_.size() + mappings_.size() + faults_.size() + looks_.size());
+  events.reserve(process_events_.size() + mappings_.size() + faults_.size() + looks_.size() + calls_.size());
   const auto collect = [&](const auto& list, uint8_t order, auto time_of, auto process_of) {
     for (size_t i = 0; i < list.size(); ++i)
       events.push_back({time_of(list[i]), process_of(list[i]), static_cast<uint32_t>(i), order});
@@ -421,6 +530,7 @@ void FaultClassifier::run() {
   const auto by_pair = [](const auto& entry) { return entry.first; };
   collect(process_events_, 0, [](const auto& e) { return e.second.time_ns; }, by_pair);
   collect(mappings_, 1, [](const auto& e) { return e.second.time_ns; }, by_pair);
+  collect(calls_, 7, [](const auto& e) { return e.time_ns; }, [](const auto& e) { return e.process; });
   collect(faults_, 2, [](const auto& e) { return e.record.time_ns; }, [](const auto& e) { return e.process; });
   collect(uses, 5, [](const auto& e) { return e.time_ns; }, [](const auto& e) { return e.process; });
   collect(pc_codes_.uses(), 6, [](const auto& e) { return e.time_ns; }, [](const auto& e) { return e.process; });
@@ -450,6 +560,7 @@ void FaultClassifier::run() {
         break;
       case 4: confirm_look(pending_of_look[event.index]); break;
       case 6: resolve_use(pc_codes_.uses()[event.index]); break;
+      case 7: replay_call(calls_[event.index]); break;
       default: resolve_stack(processes_[event.process], event.process, uses[event.index].stack, event.time_ns, false); break;
     }
   }

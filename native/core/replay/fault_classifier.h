@@ -74,12 +74,15 @@ struct ClassifiedFault {
 
 // Pages found resident without an event. `moved`: no mapping record explains writable memory at
 // this address, which is how mremap looks from outside: the pages were placed elsewhere before.
+// `before`: found by the first look at a process that ran already when the recorder attached to it: when and by
+// whom they were placed is not known.
 struct PlacedRun {
   uint32_t process = 0;
   uint64_t begin_ns = 0, end_ns = 0;  // the range in which the kernel placed them
   uint64_t address = 0, pages = 0;
   bool huge = false;
   bool moved = false;
+  bool before = false;
   AreaKind area = AreaKind::unknown;
 };
 
@@ -94,8 +97,11 @@ class FaultClassifier {
   void add_mappings(uint32_t process, std::span<const unsigned char> payload);
   void add_faults(uint32_t process, std::span<const unsigned char> payload);
   void add_residency(uint32_t process, std::span<const unsigned char> payload);
-  // Allocations: only which stacks they name, so that those are resolved too.
+  // Allocations: which stacks they name, so that those are resolved too, and calls that move or remove
+  // mappings without a mapping record: mremap, munmap, and realloc of a large object.
   void add_allocations(uint32_t process, std::span<const unsigned char> payload);
+  // Shared memory [offset, offset + bytes) of a file that had its pages before the recording began.
+  void add_shared_before(uint32_t device_major, uint32_t device_minor, uint64_t inode, uint64_t offset, uint64_t bytes);
   // Tags: only the memory of our own library, whose faults are not the program's.
   void add_tags(uint32_t process, std::span<const unsigned char> payload);
 
@@ -127,6 +133,14 @@ class FaultClassifier {
     uint64_t exec_ns = 0;
     uint32_t fork_parent = 0;  // until it executes a program
     uint64_t fork_ns = 0;
+    bool attached = false;  // it ran before the recording began
+    // Objects of kMovableBytes and more, by address: how much a realloc moves.
+    std::unordered_map<uint64_t, uint64_t> object_bytes;
+  };
+  struct MapCall {
+    uint32_t process;
+    uint64_t time_ns, address, bytes, old_address, old_bytes;  // old_bytes 0: not recorded
+    uint16_t operation, flags;
   };
   struct OwnRange {
     uint64_t begin, end;
@@ -142,7 +156,7 @@ class FaultClassifier {
   struct PendingLook {
     uint32_t process;
     uint64_t begin_ns, end_ns, exec_ns;
-    bool huge;
+    bool huge, before;
     struct Page {
       uint64_t page;
       uint32_t seen_generation, area_generation;
@@ -171,6 +185,8 @@ class FaultClassifier {
   void replay_process_event(uint32_t process, const ml_process_event& event);
   void replay_fault(ClassifiedFault& fault);
   void replay_look(uint32_t process, const ml_residency& look);
+  void replay_call(const MapCall& call);
+  void move_pages(Process& process, uint64_t old_begin, uint64_t old_end, uint64_t begin, uint64_t end, uint64_t now);
   void confirm_look(size_t pending);
   uint32_t code_of(const Process& process, uint32_t number, uint64_t ip, uint64_t time_ns, bool anonymous = false);
   void find_code_changes();
@@ -189,6 +205,7 @@ class FaultClassifier {
   std::vector<std::pair<uint32_t, ml_process_event>> process_events_;
   std::vector<std::pair<uint32_t, ml_mapping>> mappings_;
   std::vector<std::pair<uint32_t, ml_residency>> looks_;
+  std::vector<MapCall> calls_;
   std::vector<ClassifiedFault> faults_;
   std::vector<PlacedRun> placed_;
   std::vector<PendingLook> pending_looks_;

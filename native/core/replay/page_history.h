@@ -6,10 +6,13 @@
 // older epoch is shared copy-on-write.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 namespace memlens::replay {
 
@@ -39,9 +42,51 @@ class PageHistory {
 
   void clear() { blocks_.clear(); }
 
+  // Pages [first, last) as if never touched.
+  void forget(uint64_t first, uint64_t last) {
+    for (const uint64_t number : blocks_in(first, last)) {
+      const uint64_t begin = number << kBlockShift;
+      const uint64_t from = std::max(first, begin), to = std::min(last, begin + (uint64_t{1} << kBlockShift));
+      for (uint64_t page = from; page < to; ++page) change(page) = Page{};
+    }
+  }
+
+  // mremap: what is known of [first, last) is now known of the pages from `to` on, in another mapping.
+  // `was_there(page, entry)`: the entry belongs to the mapping that was moved, not to an older one.
+  template <typename WasThere>
+  void move(uint64_t first, uint64_t last, uint64_t to, uint32_t generation, WasThere&& was_there) {
+    std::vector<std::pair<uint64_t, Page>> moved;
+    for (const uint64_t number : blocks_in(first, last)) {
+      const uint64_t begin = number << kBlockShift;
+      const uint64_t from = std::max(first, begin), end = std::min(last, begin + (uint64_t{1} << kBlockShift));
+      for (uint64_t page = from; page < end; ++page) {
+        Page entry = look(page);
+        if (entry.epoch == kNever || !was_there(page, entry)) continue;
+        entry.generation = generation;
+        moved.emplace_back(page - first + to, entry);
+      }
+    }
+    forget(first, last);
+    for (const auto& [page, entry] : moved) change(page) = entry;
+  }
+
  private:
   static constexpr uint64_t kMask = (1u << kBlockShift) - 1;
   using Block = std::array<Page, 1u << kBlockShift>;
+  // Numbers of the blocks that exist in a range: few, also in a reservation of terabytes.
+  std::vector<uint64_t> blocks_in(uint64_t first, uint64_t last) const {
+    std::vector<uint64_t> numbers;
+    if (first >= last) return numbers;
+    const uint64_t first_block = first >> kBlockShift, last_block = (last - 1) >> kBlockShift;
+    if (last_block - first_block > blocks_.size()) {
+      for (const auto& [number, block] : blocks_)
+        if (number >= first_block && number <= last_block) numbers.push_back(number);
+    } else {
+      for (uint64_t number = first_block; number <= last_block; ++number)
+        if (blocks_.count(number) != 0) numbers.push_back(number);
+    }
+    return numbers;
+  }
   std::unordered_map<uint64_t, std::shared_ptr<Block>> blocks_;
 };
 

@@ -48,7 +48,8 @@ def first_touch(capture: Capture) -> Result:
 
     A page counts where it was placed: by the access that faulted, or inside the system call
     that made the kernel place it (``in_kernel``). ``placed_by_kernel`` lists runs of pages
-    that became resident with no event at all, with the time range in which that happened.
+    that became resident with no event at all, with the time range in which that happened. Pages that a process had when
+    the recorder attached to it (``--pid``) are ``placed_before_attach_bytes``: who placed them is not known.
     """
     import pyarrow.compute as pc
 
@@ -57,7 +58,8 @@ def first_touch(capture: Capture) -> Result:
     faults = capture.table("faults")
     placing = placing_faults(faults)
     resident = capture.table("placed")
-    placed = resident.filter(pc.invert(resident.column("moved")))
+    before = resident.filter(resident.column("before"))
+    placed = resident.filter(pc.invert(pc.or_(resident.column("moved"), resident.column("before"))))
     moved = resident.filter(resident.column("moved"))
     total = pc.sum(placing.column("bytes")).as_py() or 0
     placed_bytes = pc.sum(placed.column("bytes")).as_py() or 0
@@ -83,6 +85,9 @@ def first_touch(capture: Capture) -> Result:
         "huge_bytes": pc.sum(huge.column("bytes")).as_py() or 0,
         "placed_in_system_calls_bytes": pc.sum(in_kernel.column("bytes")).as_py() or 0,
         "placed_without_event_bytes": placed_bytes,
+        "placed_before_attach_bytes": (pc.sum(before.column("bytes")).as_py() or 0)
+        if capture.meta.get("pid")
+        else None,
         "moved_bytes": pc.sum(moved.column("bytes")).as_py() or 0,
         "named_share": 1.0 - (pc.sum(unnamed.column("bytes")).as_py() or 0) / total if total else None,
         "threads": by_thread.num_rows,

@@ -98,7 +98,9 @@ def objects(capture: Capture) -> Result:
     Small objects are sampled unless every object was recorded: ``allocations`` and bytes are then
     estimates, scaled by what each recorded object stands for. Bytes are requested bytes. Touched
     bytes come from page faults, so they are known for whole pages only: ``recycled`` pages were
-    touched before the object was born, and whether it used them too is not known.
+    touched before the object was born, and whether it used them too is not known. ``never_touched``
+    is known for private anonymous memory only (null otherwise): of files and shared memory one
+    fault maps several pages.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -119,7 +121,8 @@ def objects(capture: Capture) -> Result:
     sampled = rate > 0  # also when no small object was picked: there may have been some
     peak = max(peaks.to_pylist(), key=lambda row: row["heap_peak_bytes"], default=None)
     data = engine.is_kind("heap", "mmap")
-    never = int(engine.pages("never")[data].sum()) if engine.touches is not None else None
+    known = engine.pages_known("never") & data
+    never = int(engine.pages("never")[known].sum()) if engine.touches is not None else None
     figures: dict[str, Any] = {
         "peak_heap_bytes": peak["heap_peak_bytes"] if peak else 0,
         "peak_heap_process": peak["process"] if peak else None,
@@ -216,7 +219,8 @@ def _by_site(capture: Capture, sites: pa.Table, stacks: AllocationStacks) -> pa.
             sums = np.bincount(
                 site_of_object[placed], weights=engine.pages(which)[placed].astype(float), minlength=sites.num_rows
             )
-            touched[name] = sums.astype(np.uint64)
+            known = np.bincount(site_of_object[placed & engine.pages_known(which)], minlength=sites.num_rows) > 0
+            touched[name] = [int(value) if is_known else None for value, is_known in zip(sums, known, strict=True)]
     merged: dict[tuple[Any, ...], dict[str, Any]] = {}
     group_of_site = np.full(sites.num_rows, -1)
     for number, row in enumerate(sites.to_pylist()):
@@ -241,7 +245,8 @@ def _by_site(capture: Capture, sites: pa.Table, stacks: AllocationStacks) -> pa.
         entry["largest_bytes"] = max(entry["largest_bytes"], row["max_bytes"])
         entry["sampled"] = entry["sampled"] or row["sampled"]
         for name, of_site in touched.items():
-            entry[name] = (entry[name] or 0) + int(of_site[number])
+            if of_site[number] is not None:
+                entry[name] = (entry[name] or 0) + of_site[number]
     several = np.array([entry["stacks"] > 1 for entry in merged.values()], dtype=bool)
     for group, peak in _peaks_together(capture, group_of_site, several).items():
         list(merged.values())[group]["peak_bytes"] = peak

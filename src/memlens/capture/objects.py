@@ -92,6 +92,8 @@ class Objects:
         kinds = self.capture.kinds()
         if not kinds.get("fault") and not kinds.get("residency"):
             return None
+        from .replay import FAULT_CLASSES
+
         replay = self.capture.replay
         faults, placed = replay.fault_columns, replay.engine.placed()
         page_bytes = np.uint64(replay.page_bytes)
@@ -103,6 +105,9 @@ class Objects:
             new_bytes=faults["new_pages"].astype(np.uint64) * page_bytes,
             thread=faults["thread"],
             code=faults["code"],
+            mapped_around=np.isin(faults["class"], [FAULT_CLASSES.index(name) for name in ("file", "major")]).astype(
+                np.uint8
+            ),
             placed_process=placed["process"],
             placed_begin_ns=placed["begin_ns"],
             placed_end_ns=placed["end_ns"],
@@ -167,12 +172,12 @@ class Objects:
             return {name: pa.nulls(count, pa.uint64()) for name in names}
         if rows is not None:
             touches = {name: values[rows] for name, values in touches.items()}
-        uncounted = touches["never_pages"] == np.uint64(NOT_COUNTED)
         page_bytes = np.uint64(self.page_bytes)
         made: dict[str, Any] = {}
-        for name, source in (("touched_bytes", "touched_pages"), ("recycled_bytes", "recycled_pages"),
-                             ("never_touched_bytes", "never_pages")):  # fmt: skip
-            made[name] = pa.array(np.where(uncounted, np.uint64(0), touches[source]) * page_bytes, mask=uncounted)
+        for name, which in (("touched_bytes", "touched"), ("recycled_bytes", "recycled"),
+                            ("never_touched_bytes", "never")):  # fmt: skip
+            unknown = ~_pages_known(touches, which)
+            made[name] = pa.array(np.where(unknown, np.uint64(0), touches[f"{which}_pages"]) * page_bytes, mask=unknown)
         untouched = touches["has_touch"] == 0
         nobody = untouched | (touches["first_touch_thread"] == 0)  # placed by the kernel: no thread, no code
         made["faults"] = touches["faults"]
@@ -184,15 +189,22 @@ class Objects:
         return made
 
     def pages(self, which: str) -> Any:
-        """Bytes of touched, recycled or never touched pages of each object, 0 where they are not known."""
+        """Bytes of touched, recycled or never touched pages of each object, 0 where they are not known (`pages_known`)."""
         import numpy as np
 
         touches = self.touches
         if touches is None:
             return np.zeros(self.count, dtype=np.uint64)
         counts = touches[f"{which}_pages"]
-        known = touches["never_pages"] != np.uint64(NOT_COUNTED)
-        return np.where(known, counts, np.uint64(0)) * np.uint64(self.page_bytes)
+        return np.where(_pages_known(touches, which), counts, np.uint64(0)) * np.uint64(self.page_bytes)
+
+    def pages_known(self, which: str) -> Any:
+        """For which objects `pages` has evidence, as a mask: an object holds a whole page, and for ``never`` it is private
+        anonymous memory (of files and shared memory one fault maps up to 16 pages, and other processes fill them)."""
+        import numpy as np
+
+        touches = self.touches
+        return np.zeros(self.count, dtype=bool) if touches is None else _pages_known(touches, which)
 
     def is_kind(self, *names: str) -> Any:
         """Which objects are of these kinds, as a mask."""
@@ -248,6 +260,13 @@ class Objects:
         """Live bytes over time, (times_ns, bytes): at most 2000 points, the highest among them."""
         times, levels = self.engine.curve(process, kind)
         return times, levels
+
+
+def _pages_known(touches: dict[str, Any], which: str) -> Any:
+    import numpy as np
+
+    known = touches["never_pages"] != np.uint64(NOT_COUNTED)
+    return known & (touches["never_known" if which == "never" else "touched_known"] != 0)
 
 
 def _named(values: Any, names: dict[int, str]) -> pa.Array:

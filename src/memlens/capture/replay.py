@@ -50,6 +50,15 @@ class Replay:
         ):
             for header, payload in capture.payloads(name):
                 add(header["process"], payload)
+        for segment in capture.meta.get("shared_memory_before") or []:
+            for offset, length in segment["placed"]:
+                engine.add_shared_before(
+                    device_major=segment["device"][0],
+                    device_minor=segment["device"][1],
+                    inode=segment["inode"],
+                    offset=offset,
+                    bytes=length,
+                )
         engine.run()
         self.engine = engine
 
@@ -149,7 +158,8 @@ class Replay:
         return pc.if_else(pc.greater_equal(node, 0), node, pa.scalar(None, pa.int32())).cast(pa.int32())
 
     def placed_table(self) -> pa.Table:
-        """Runs of pages that became resident without an event; `moved` ones came from elsewhere (mremap)."""
+        """Runs of pages that became resident without an event; `moved` ones came from elsewhere (mremap), `before` ones
+        were resident when the recorder attached to the running process."""
         import numpy as np
         import pyarrow as pa
 
@@ -163,6 +173,7 @@ class Replay:
                 "bytes": pa.array(columns["pages"] * np.uint64(self.page_bytes)),
                 "huge": pa.array(columns["huge"].astype(bool)),
                 "moved": pa.array(columns["moved"].astype(bool)),
+                "before": pa.array(columns["before"].astype(bool)),
                 "area": _dictionary(columns["area"], _core.AREA_KINDS),
             }
         )

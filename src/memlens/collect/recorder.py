@@ -30,6 +30,7 @@ from . import facts as machine_facts
 from .choice import Choice
 from .program import fault_counts, find_program, is_zombie, peak_rss_bytes
 from .record_options import Outcome, RecordOptions
+from .shared_before import shared_memory_before
 from .signal_queue import SignalQueue
 from .slow_sampler import SlowSampler
 from .window_pages import WindowPages
@@ -209,6 +210,7 @@ class Recorder:
                 "collectors": {name: self._settings(name) for name in self.collectors.names},
                 "unsupported": self.collectors.unsupported,
                 "redacted": self.options.redact,
+                "shared_memory_before": shared_memory_before() if "faults" in self.collectors else [],
             },
             force=self.options.force,
             redact=self.options.redact,

@@ -185,8 +185,14 @@ def _placed_by_kernel(result: Result, meta: dict[str, Any]) -> str:
     arrow = result.tables.get("placed_by_kernel")
     total_bytes = result.figures.get("placed_without_event_bytes") or 0
     caption = "Placed by the kernel without an event"
+    before = result.figures.get("placed_before_attach_bytes")
+    attached = (
+        f"<p>{titled('bytes', before)} were resident before memlens attached: who placed them is not known.</p>"
+        if before
+        else ""
+    )
     if arrow is None or not arrow.num_rows:
-        return table(caption, [], [], empty="No page became resident without a fault that was seen.")
+        return attached + table(caption, [], [], empty="No page became resident without a fault that was seen.")
     begin = meta.get("begin_ns") or 0
     rows = [
         [
@@ -208,7 +214,7 @@ def _placed_by_kernel(result: Result, meta: dict[str, Any]) -> str:
         ("When", ""),
     ]
     said = f"{titled('bytes', total_bytes)}: populated, read ahead, or set up by exec"
-    return table(
+    return attached + table(
         f'{caption} <span class="muted">{said}</span>',
         heads,
         rows,

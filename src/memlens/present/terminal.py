@@ -292,6 +292,11 @@ def _first_touch(console: Console, report: Report, rows: int) -> None:
             if figures["placed_without_event_bytes"]
             else ""
         )
+        + (
+            f"; {human_bytes(figures['placed_before_attach_bytes'])} were resident before memlens attached"
+            if figures["placed_before_attach_bytes"]
+            else ""
+        )
     )
     lines = [
         (_where(row), row["bytes"], row["faults"], f"{row['threads']} threads" if row["threads"] > 1 else "")
