@@ -13,7 +13,7 @@ TEST_PACKAGES := binutils elfutils clang llvm util-linux nodejs default-jdk-head
   qemu-system-x86 qemu-system-common virtiofsd~ seabios busybox-static cpio kmod \
   lld gdb gfortran musl-tools~ systemtap-sdt-dev~ qemu-user~ gcc-aarch64-linux-gnu~ gcc-riscv64-linux-gnu~ gcc-powerpc64le-linux-gnu~ \
   libc6-dev-arm64-cross~ libc6-dev-riscv64-cross~ libc6-dev-ppc64el-cross~ libclang-rt-dev~ dwz~ \
-  heaptrack~ valgrind~ libipt-dev~ linux-perf~ gawk~ strace~ sqlite3~ xz-utils file~ libnuma-dev~ libjemalloc2~ libtcmalloc-minimal4~ libmimalloc2.0~ golang-go~ rustc~ \
+  heaptrack~ valgrind~ libipt-dev~ linux-perf~ gawk~ strace~ time~ sqlite3~ xz-utils file~ libnuma-dev~ libjemalloc2~ libtcmalloc-minimal4~ libmimalloc2.0~ golang-go~ rustc~ \
   clang-16~ llvm-16-dev~ libclang-16-dev~ lld-16~ clang-19~ llvm-19-dev~ libclang-19-dev~ lld-19~ libomp-19-dev~ libclang-rt-16-dev~ libclang-rt-19-dev~ g++-aarch64-linux-gnu~ g++-riscv64-linux-gnu~ g++-powerpc64le-linux-gnu~ \
   autoconf~ automake~ libtool~
 BENCH_PACKAGES := linux-perf/linux-tools-generic

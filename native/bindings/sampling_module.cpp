@@ -218,15 +218,15 @@ class Session {
 class Child {
  public:
   Child(const std::vector<std::string>& command, std::optional<std::string> directory,
-        const std::vector<std::string>& environment) {
+        const std::vector<std::string>& environment, std::optional<std::string> launcher) {
     std::vector<char*> argv;
     for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
     argv.push_back(nullptr);
     std::vector<char*> variables;
     for (const std::string& variable : environment) variables.push_back(const_cast<char*>(variable.c_str()));
     variables.push_back(nullptr);
-    const int status =
-        ml_child_spawn(&child_, argv.data(), directory ? directory->c_str() : nullptr, variables.data());
+    const int status = ml_child_spawn(&child_, argv.data(), directory ? directory->c_str() : nullptr, variables.data(),
+                                      launcher ? launcher->c_str() : nullptr);
     if (status != 0) raise_os_error(-status, "fork");
   }
   int pid() const { return child_.pid; }
@@ -341,8 +341,10 @@ NB_MODULE(_sampling, module) {
       .def("facts", &Session::facts)
       .def("counts", &Session::counts);
   nb::class_<Child>(module, "Child")
-      .def(nb::init<const std::vector<std::string>&, std::optional<std::string>, const std::vector<std::string>&>(),
-           "command"_a, "directory"_a = nb::none(), "environment"_a = std::vector<std::string>{})
+      .def(nb::init<const std::vector<std::string>&, std::optional<std::string>, const std::vector<std::string>&,
+                    std::optional<std::string>>(),
+           "command"_a, "directory"_a = nb::none(), "environment"_a = std::vector<std::string>{},
+           "launcher"_a = nb::none())
       .def_prop_ro("pid", &Child::pid)
       .def("go", &Child::go, "Lets the child exec; returns 0 or the errno of exec.")
       .def("abandon", &Child::abandon);

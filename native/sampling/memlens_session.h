@@ -160,8 +160,10 @@ struct ml_child {
   int go_fd;     /* write one byte: exec now; close without: exit */
   int failed_fd; /* readable after go: 0 bytes = exec worked, else int errno */
 };
-/* `environment`: NAME=VALUE strings that the program gets besides ours, ended by NULL; may be NULL. */
-int ml_child_spawn(struct ml_child *child, char *const argv[], const char *working_directory, char *const environment[]);
+/* `environment`: NAME=VALUE strings that the program gets besides ours, ended by NULL; may be NULL. `launcher`: path of the
+ * built launcher.c, without which the program's peak RSS is at least ours; may be NULL, and need not be executable. */
+int ml_child_spawn(struct ml_child *child, char *const argv[], const char *working_directory, char *const environment[],
+                   const char *launcher);
 int ml_child_go(struct ml_child *child); /* 0, or the errno of execvp */
 void ml_child_abandon(struct ml_child *child);
 

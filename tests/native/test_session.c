@@ -25,7 +25,7 @@ static uint64_t record_program(struct ml_session_options options, char *const ar
   struct ml_session *session = ml_session_new(&options);
   struct ml_child child;
   check(session != NULL, "session");
-  check(ml_child_spawn(&child, argv, NULL, NULL) == 0, "spawn");
+  check(ml_child_spawn(&child, argv, NULL, NULL, NULL) == 0, "spawn");
   check(ml_session_attach(session, child.pid, 1) == 0, ml_session_failed_step(session));
   check(ml_child_go(&child) == 0, "exec");
   check(ml_session_start(session) == 0, "start");
@@ -82,9 +82,9 @@ int main(void) {
 
   struct ml_child child;
   char *missing[] = {"/no/such/program", NULL};
-  check(ml_child_spawn(&child, missing, NULL, NULL) == 0, "spawn of a missing program");
+  check(ml_child_spawn(&child, missing, NULL, NULL, NULL) == 0, "spawn of a missing program");
   check(ml_child_go(&child) == ENOENT, "its errno");
-  check(ml_child_spawn(&child, plain, NULL, NULL) == 0, "spawn");
+  check(ml_child_spawn(&child, plain, NULL, NULL, NULL) == 0, "spawn");
   ml_child_abandon(&child);
 
   struct ml_session *session = ml_session_new(&options);

@@ -31,6 +31,12 @@ def library() -> Path:
     return runtime_directory() / "libmemlens.so"
 
 
+def launcher() -> str | None:
+    """The program that starts the user's, so that its peak RSS is its own; None in a build without it."""
+    path = runtime_directory() / "memlens-launch"
+    return str(path) if os.access(path, os.X_OK) else None
+
+
 @contextlib.contextmanager
 def preloading(channel_value: str, surroundings: dict[str, str] | None = None) -> Iterator[list[str]]:
     """``NAME=VALUE`` strings for the program's environment.

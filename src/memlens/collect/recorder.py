@@ -360,7 +360,10 @@ class Recorder:
             with tempfile.TemporaryDirectory(prefix="memlens-") as scratch:
                 launch = self._open_emulator(program, command, self.options.emulate, scratch)
                 self._open(command, None)
-                return self._run(_sampling.Child(launch.command, environment=launch.environment), command)
+                return self._run(
+                    _sampling.Child(launch.command, environment=launch.environment, launcher=preload.launcher()),
+                    command,
+                )
         self._open_counting(program)
         self._open_channel(program)
         self._open(command, None)
@@ -372,7 +375,7 @@ class Recorder:
                 environment = [*environment, *self.counting.environment]
             if self.trace is not None:
                 environment = [*environment, self.trace.variable]
-            return self._run(_sampling.Child(command, environment=environment), command)
+            return self._run(_sampling.Child(command, environment=environment, launcher=preload.launcher()), command)
 
     def _run(self, child: _sampling.Child, command: list[str]) -> Outcome:
         signals = {signal.SIGCHLD, *PASSED_ON}
