@@ -18,13 +18,14 @@
 #define BLOCKS 64u
 #define STEP_BYTES ((size_t)64 << 10)
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next two */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next three */
 static unsigned users;
-static bool has_thread;
+static bool has_thread, handles_forks;
 static unsigned char *_Atomic memory; /* BLOCKS * ML_BLOCK_BYTES; once there it stays */
 static _Atomic uint64_t ready;        /* blocks that have pages and are nobody's */
 static _Atomic uint64_t bare;         /* that have none and are nobody's */
 static atomic_bool wanted;            /* somebody records */
+static unsigned char *inherited;      /* `memory` of the process that forked this one: it is not mapped here */
 
 /* In small steps: not every kernel lets others run in the middle of one. */
 static void populate(unsigned char *block) {
@@ -67,10 +68,26 @@ static void *populating(void *argument) {
   return argument;
 }
 
+/* Blocks are not inherited by fork (MADV_DONTFORK): copying their page tables would delay the fork, and copy-on-write would fault on each page again.
+ * A child of the recorder that records itself maps its own. */
+static void before_fork(void) { pthread_mutex_lock(&lock); }
+static void after_fork(void) { pthread_mutex_unlock(&lock); }
+static void in_child(void) {
+  if (memory != NULL) inherited = memory;
+  memory = NULL;
+  users = 0;
+  has_thread = false;
+  atomic_store(&ready, 0);
+  atomic_store(&bare, 0);
+  atomic_store(&wanted, false);
+  pthread_mutex_unlock(&lock);
+}
+
 void ml_blocks_want(void) {
   pthread_mutex_lock(&lock);
   users++;
-  if (memory == NULL) {
+  if (!handles_forks) handles_forks = pthread_atfork(before_fork, after_fork, in_child) == 0;
+  if (memory == NULL && handles_forks) {
     void *mapped = mmap(NULL, BLOCKS * ML_BLOCK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped != MAP_FAILED) {
       madvise(mapped, BLOCKS * ML_BLOCK_BYTES, MADV_DONTFORK);
@@ -93,7 +110,7 @@ void ml_blocks_want(void) {
 
 void ml_blocks_unwant(void) {
   pthread_mutex_lock(&lock);
-  if (--users == 0) {
+  if (users > 0 && --users == 0) { /* a fork's child frees what it did not want itself */
     atomic_store(&wanted, false);
     empty();
   }
@@ -112,6 +129,7 @@ unsigned char *ml_block_take(void) {
 void ml_batch_data_free(void *data) {
   unsigned char *begin = memory;
   const uintptr_t offset = (uintptr_t)data - (uintptr_t)begin;
+  if (inherited != NULL && (uintptr_t)data - (uintptr_t)inherited < BLOCKS * ML_BLOCK_BYTES && begin != inherited) return;
   if (begin == NULL || data == NULL || offset >= BLOCKS * ML_BLOCK_BYTES) {
     free(data);
     return;

@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 #undef NDEBUG
 #include <assert.h>
 
@@ -61,6 +63,22 @@ int main(void) {
   assert(ml_block_take() == NULL);
   ml_blocks_want(); /* and another recording has them all */
   for (count = 0; count < 64; count++) assert((taken[count] = wait_for_block()) != NULL);
+  /* A fork has blocks of its own. */
+  const pid_t child = fork();
+  if (child == 0) {
+    assert(ml_block_take() == NULL);
+    ml_batch_data_free(taken[0]); /* what its parent had: nothing to do */
+    ml_blocks_unwant();
+    ml_blocks_want();
+    unsigned char *block = wait_for_block();
+    assert(block != NULL);
+    memset(block, 1, ML_BLOCK_BYTES);
+    ml_batch_data_free(block);
+    ml_blocks_unwant();
+    _exit(0);
+  }
+  int status = -1;
+  assert(child > 0 && waitpid(child, &status, 0) == child && status == 0);
   for (size_t i = 0; i < 64; i++) ml_batch_data_free(taken[i]);
   ml_blocks_unwant();
   puts("blocks: ok");
