@@ -15,7 +15,9 @@ TEST_PACKAGES := binutils elfutils clang llvm util-linux nodejs default-jdk-head
   libc6-dev-arm64-cross~ libc6-dev-riscv64-cross~ libc6-dev-ppc64el-cross~ libclang-rt-dev~ dwz~ \
   heaptrack~ valgrind~ libipt-dev~ linux-perf~ gawk~ strace~ time~ sqlite3~ xz-utils file~ libnuma-dev~ libjemalloc2~ libtcmalloc-minimal4~ libmimalloc2.0~ golang-go~ rustc~ \
   clang-16~ llvm-16-dev~ libclang-16-dev~ lld-16~ clang-19~ llvm-19-dev~ libclang-19-dev~ lld-19~ libomp-19-dev~ libclang-rt-16-dev~ libclang-rt-19-dev~ g++-aarch64-linux-gnu~ g++-riscv64-linux-gnu~ g++-powerpc64le-linux-gnu~ \
-  autoconf~ automake~ libtool~
+  autoconf~ automake~ libtool~ time mawk
+JUDGE_PACKAGES := time gcc mawk gzip xz-utils sqlite3 lua5.4 perl python3-numpy~ git nodejs default-jdk-headless golang-go ripgrep libblas-test~ clustalo~ redis-server~ \
+  postgresql~ hpcc~ openmpi-bin~ heaptrack valgrind qemu-user clang-19 llvm-19-dev lld-19 dpkg-dev
 BENCH_PACKAGES := linux-perf/linux-tools-generic
 
 NATIVE_SOURCES := $(shell find format native -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name '*.def') \
@@ -158,6 +160,11 @@ bench-locality: $(VENV)/.stamp-build ## measure the locality engines, beside oth
 bench-locality-accuracy: $(VENV)/.stamp-build ## compare sampled traces with whole ones, inferred classes with static ones; writes docs/locality-accuracy.md
 	@tools/ensure-packages clang-19 llvm-19-dev lld-19 binutils
 	@$(BIN)/python benchmarks/locality_accuracy.py --output docs/locality-accuracy.md --check $(BENCH_FLAGS)
+
+.PHONY: judge
+judge: $(VENV)/.stamp-test ## judge memlens by Debian's programs and outside oracles, about an hour; BENCH_FLAGS="--programs DIR" adds a suite; writes docs/judge.md
+	@tools/ensure-packages $(JUDGE_PACKAGES)
+	@$(BIN)/python benchmarks/judge.py --output docs/judge.md $(BENCH_FLAGS)
 
 .PHONY: docs
 docs: $(VENV)/.stamp-build ## write the generated parts of the documentation

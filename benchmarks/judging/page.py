@@ -1,0 +1,72 @@
+"""docs/judge.md: every judged figure, worst first."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from .model import Missing, Row, worst_first
+
+
+def shown(value: float | None, unit: str) -> str:
+    """
+    >>> shown(None, ""), shown(1234567, ""), shown(3 << 20, "bytes"), shown(0.25, "share")
+    ('–', '1,234,567', '3.00 MiB', '25.0 %')
+    """
+    if value is None:
+        return "–"
+    if unit == "share":
+        return f"{value:.1%}".replace("%", " %")
+    if unit == "bytes":
+        for name, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+            if abs(value) >= size:
+                return f"{value / size:.2f} {name}"
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.4g}"
+
+
+def ranged(row: Row) -> str:
+    low, high = shown(row.low, row.unit), shown(row.high, row.unit)
+    return low if low == high else f"{low} to {high}"
+
+
+def _error(row: Row) -> str:
+    if row.reported is None or not row.difference:
+        return "0"
+    if row.error in (float("inf"), float("-inf")):
+        return shown(row.difference, row.unit)
+    return f"{row.error:+.2%}".replace("%", " %")
+
+
+def render(rows: list[Row | Missing], machine: dict[str, str], *, quick: bool) -> str:
+    judged = worst_first(row for row in rows if isinstance(row, Row))
+    missing = [row for row in rows if isinstance(row, Missing)]
+    counted = Counter(row.verdict for row in judged)
+    lines = [
+        "# The judge",
+        "",
+        "Figures of memlens beside oracles that memlens has no part in: the kernel's counts, heaptrack, DHAT, lackey, cachegrind, and memlens's own exact "
+        "recordings for its estimates. Programs are Debian's. Written by `make judge`"
+        + (" (quick part)." if quick else "."),
+        "",
+        "; ".join(f"{name}: {text}" for name, text in machine.items()) + ".",
+        "",
+        f"**{len(judged)} figures of {len({row.program for row in judged})} programs: {counted['holds']} hold, {counted['explained']} differ for a known reason, "
+        f"{counted['withheld']} are withheld by memlens, {counted['FAILS']} fail.**",
+        "",
+        "A figure holds when its distance from the oracle's range (several runs, or the interval that memlens gives) is within the tolerance.",
+        "",
+        "| program | metric | memlens | oracle | | difference | tolerance | verdict |",
+        "|---|---|---:|---:|---|---:|---:|---|",
+    ]
+    for row in judged:
+        tolerance = f"{row.relative:.1%}".replace("%", " %") + (
+            f" + {shown(row.absolute, row.unit)}" if row.absolute else ""
+        )
+        verdict = f"**{row.verdict}**" if row.verdict == "FAILS" else row.verdict
+        lines.append(
+            f"| {row.program} | {row.collector}: {row.metric} | {shown(row.reported, row.unit)} | {ranged(row)} | {row.oracle} | {_error(row)} | {tolerance} | "
+            f"{verdict}{': ' + row.reason if row.reason and row.verdict != 'holds' else ''} |"
+        )
+    if missing:
+        lines += ["", "## Not judged here", "", "| program | check | why |", "|---|---|---|"]
+        lines += [f"| {row.program} | {row.check} | {row.why.splitlines()[0] if row.why else ''} |" for row in missing]
+    return "\n".join([*lines, ""])
