@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
+#include <link.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -292,6 +293,54 @@ ML_EXPORT int seccomp_load(const void *context) {
   return function(context);
 }
 
+/* A non-PIE executable that takes malloc's address has a symbol for its own PLT entry, undefined but with a value, and dlsym()
+ * finds that first. The entry leads to the first definition after the executable, which is ours: we are preloaded first. */
+struct plt_search {
+  uint64_t address;
+  bool is_import;
+};
+
+static int search_imports(struct dl_phdr_info *info, size_t bytes, void *context) {
+  (void)bytes;
+  struct plt_search *search = context;
+  const ElfW(Dyn) *dynamic = NULL;
+  bool holds = false;
+  for (int i = 0; i < info->dlpi_phnum; i++) {
+    const ElfW(Phdr) *header = &info->dlpi_phdr[i];
+    const uint64_t begin = info->dlpi_addr + header->p_vaddr;
+    if (header->p_type == PT_LOAD && search->address >= begin && search->address - begin < header->p_memsz) holds = true;
+    if (header->p_type == PT_DYNAMIC) dynamic = (const ElfW(Dyn) *)begin;
+  }
+  if (!holds) return 0;
+  const ElfW(Sym) *symbols = NULL;
+  const ElfW(Rela) *relocations[2] = {NULL, NULL}; /* of the PLT, and the others: a PLT entry may use either */
+  uint64_t relocation_bytes[2] = {0, 0};
+  bool has_addends = true;
+  for (; dynamic != NULL && dynamic->d_tag != DT_NULL; dynamic++) {
+    /* glibc has added the load address to pointers, musl and some architectures have not; of an executable that is not
+     * position-independent it is 0. */
+    if (dynamic->d_tag == DT_SYMTAB) symbols = (const ElfW(Sym) *)dynamic->d_un.d_ptr;
+    if (dynamic->d_tag == DT_JMPREL) relocations[0] = (const ElfW(Rela) *)dynamic->d_un.d_ptr;
+    if (dynamic->d_tag == DT_PLTRELSZ) relocation_bytes[0] = dynamic->d_un.d_val;
+    if (dynamic->d_tag == DT_RELA) relocations[1] = (const ElfW(Rela) *)dynamic->d_un.d_ptr;
+    if (dynamic->d_tag == DT_RELASZ) relocation_bytes[1] = dynamic->d_un.d_val;
+    if (dynamic->d_tag == DT_PLTREL) has_addends = dynamic->d_un.d_val == DT_RELA;
+  }
+  if (info->dlpi_addr != 0 || symbols == NULL || !has_addends) return 1;
+  for (int table = 0; table < 2; table++)
+    for (uint64_t i = 0; relocations[table] != NULL && i < relocation_bytes[table] / sizeof(ElfW(Rela)); i++) {
+      const ElfW(Sym) *symbol = &symbols[relocations[table][i].r_info >> 32];
+      if (symbol->st_shndx == SHN_UNDEF && symbol->st_value == search->address) search->is_import = true;
+    }
+  return 1;
+}
+
+static bool is_import(uint64_t address) {
+  struct plt_search search = {.address = address};
+  dl_iterate_phdr(search_imports, &search);
+  return search.is_import;
+}
+
 __attribute__((constructor)) static void load(void) {
   ml_self.inside++;
   ml_runtime_start();
@@ -299,7 +348,8 @@ __attribute__((constructor)) static void load(void) {
   ml_self.resolving = true;
   const uint64_t malloc_seen = (uint64_t)(uintptr_t)dlsym(RTLD_DEFAULT, "malloc");
   ml_self.resolving = false;
-  ml_runtime.other_malloc = malloc_seen < ml_runtime.text_begin || malloc_seen >= ml_runtime.text_end;
+  ml_runtime.other_malloc =
+      (malloc_seen < ml_runtime.text_begin || malloc_seen >= ml_runtime.text_end) && !is_import(malloc_seen);
   ml_malloc_start();
   ml_attached();
   ml_exec_start();
