@@ -19,10 +19,11 @@ enum ml_role {
   ML_ROLE_STACK_0, /* minor-faults with a stack, one in 2^ml_stack_shift[level] */
   ML_ROLE_STACK_1,
   ML_ROLE_STACK_2,
+  ML_ROLE_STACK_3,
   ML_ROLE_COUNT
 };
-#define ML_STACK_LEVELS 3
-static const unsigned ml_stack_shift[ML_STACK_LEVELS] = {3, 7, 12};
+#define ML_STACK_LEVELS 4
+static const unsigned ml_stack_shift[ML_STACK_LEVELS] = {3, 6, 9, 12};
 
 struct ml_event {
   int fd;
@@ -171,6 +172,11 @@ int ml_open_events(struct ml_session *session, pid_t pid, const pid_t *tids, siz
 int ml_map_rings(struct ml_session *session);
 void ml_close_events(struct ml_session *session);
 void ml_set_stack_level(struct ml_session *session, unsigned level);
+/* Where sampling begins. Linux (seen on 6.18) gives the plain sample of a fault the size of the sample with a stack that
+ * fires for the same fault: one dump of 8 KiB in 8 faults would fill the rings of the faults themselves. */
+static inline unsigned ml_first_stack_level(const struct ml_session *session) {
+  return session->options.stack_mode == ML_STACKS_DWARF ? 1 : 0;
+}
 void ml_read_event_losses(struct ml_session *session);
 int ml_role_of(const struct ml_session *session, uint64_t id);
 uint64_t ml_user_ip_register(void);

@@ -198,14 +198,15 @@ static int open_on_cpu(struct ml_session *session, uint32_t cpu, pid_t pid, cons
   ring->stacks = stacks;
   ring->fd = -1;
   static const int plain_roles[] = {ML_ROLE_MINOR, ML_ROLE_BEFORE, ML_ROLE_MAJOR};
-  static const int stack_roles[] = {ML_ROLE_STACK_0, ML_ROLE_STACK_1, ML_ROLE_STACK_2};
+  static const int stack_roles[] = {ML_ROLE_STACK_0, ML_ROLE_STACK_1, ML_ROLE_STACK_2, ML_ROLE_STACK_3};
   for (size_t t = 0; t < tid_count; t++) {
-    for (int step = 0; step < 3; step++) {
+    for (int step = 0; step < (stacks ? ML_STACK_LEVELS : 3); step++) {
       const int role = stacks ? stack_roles[step] : plain_roles[step];
+      if (stacks && step < (int)ml_first_stack_level(session)) continue;
       if (role == ML_ROLE_BEFORE && !(session->options.fault_before && session->facts.page_size_known)) continue;
       struct perf_event_attr attr;
       describe_role(session, role, &attr);
-      attr.enable_on_exec = enable_on_exec && role < ML_ROLE_STACK_1;
+      attr.enable_on_exec = enable_on_exec && role <= ML_ROLE_STACK_0 + (int)ml_first_stack_level(session);
       attr.wakeup_watermark = 64 << 10; /* the drain thread also looks every 50 ms */
       const int fd = ml_perf_event_open(&attr, tids[t], (int)cpu, -1, 0);
       if (fd < 0) {

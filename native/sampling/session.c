@@ -15,6 +15,7 @@
 
 #define DRAIN_INTERVAL_NS UINT64_C(50000000)
 #define ADAPT_INTERVAL_NS UINT64_C(100000000)
+#define DUMPS_PER_SECOND 1000 /* the same at 2 to 3 us for a copy of the stack */
 #define STACKS_PER_SECOND 2000 /* budget: about 0.2 % of a core at 1 us a stack */
 
 uint64_t ml_monotonic_ns(void) {
@@ -27,6 +28,7 @@ struct ml_session *ml_session_new(const struct ml_session_options *options) {
   struct ml_session *session = calloc(1, sizeof *session);
   if (session == NULL) return NULL;
   session->options = *options;
+  session->stack_level = ml_first_stack_level(session);
   if (session->options.queue_bytes == 0) session->options.queue_bytes = UINT64_C(256) << 20;
   session->ready_last = &session->ready_first;
   session->strings = ml_intern_new();
@@ -136,7 +138,7 @@ int ml_session_attach(struct ml_session *session, pid_t pid, int enable_on_exec)
   pthread_mutex_unlock(&session->lock);
   if (!enable_on_exec)
     for (size_t i = 0; i < session->event_count; i++)
-      if (session->events[i].role <= ML_ROLE_STACK_0) ioctl(session->events[i].fd, PERF_EVENT_IOC_ENABLE, 0);
+      if (session->events[i].role <= ML_ROLE_STACK_0 + (int)ml_first_stack_level(session)) ioctl(session->events[i].fd, PERF_EVENT_IOC_ENABLE, 0);
   free(tids);
   return status;
 }
@@ -148,8 +150,8 @@ static void adapt_stacks(struct ml_session *session, uint64_t now_ns) {
   const double per_second = (double)(session->counts.faults - session->adapt_faults) * 1e9 / (double)elapsed;
   session->adapt_ns = now_ns;
   session->adapt_faults = session->counts.faults;
-  const double budget = session->options.stack_mode == ML_STACKS_DWARF ? STACKS_PER_SECOND / 10.0 : STACKS_PER_SECOND;
-  unsigned level = 0;
+  const double budget = session->options.stack_mode == ML_STACKS_DWARF ? DUMPS_PER_SECOND : STACKS_PER_SECOND;
+  unsigned level = ml_first_stack_level(session);
   while (level + 1 < ML_STACK_LEVELS && per_second / (double)(1u << ml_stack_shift[level]) > budget) level++;
   ml_set_stack_level(session, level);
 }

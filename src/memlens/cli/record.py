@@ -21,7 +21,7 @@ EXAMPLES = """\
   memlens record -- ./solver input.dat          writes solver.memlens, then a summary
   memlens record -o run1.memlens -q -- make -j  quiet, into a named capture
   memlens record --rate 100 -- ./short          100 readings of RSS a second
-  memlens record --stacks dwarf -- ./noframes   call stacks of faults without frame pointers
+  memlens record --stacks fp -- ./server        call stacks of faults by frame pointers: no copies of stack memory
   memlens record --sample-bytes 0 -- ./leaky    every object, not a sample of the small ones
   memlens record --emulate -- ./solver          every access, exactly, of an unmodified program of any ISA
   memlens record --count=every=100 -- ./counted a program built with memlens cc: one execution of a region in 100
@@ -62,7 +62,10 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         "--rate", type=float, default=10.0, metavar="HZ", help="timeline readings a second, 1 to 1000 (10)"
     )
     parser.add_argument(
-        "--stacks", choices=("fp", "dwarf", "none"), default="fp", help="call stacks of sampled faults (default: fp)"
+        "--stacks",
+        choices=("fp", "dwarf", "none"),
+        help="call stacks of sampled faults: from unwind tables (dwarf) or frame pointers (fp); default: dwarf on x86-64 and "
+        "AArch64, fp elsewhere, with little lockable memory (ulimit -l) and with --redact, since dwarf keeps copies of stack memory",
     )
     parser.add_argument(
         "--single",
@@ -258,7 +261,7 @@ def main(arguments: list[str]) -> int:
     if options.ptwrite:
         return _record_ptwrite(options, command)
     from ..collect.program import exit_like
-    from ..collect.record_options import RecordOptions
+    from ..collect.record_options import RecordOptions, default_stacks
     from ..collect.recorder import Recorder
     from .progress import spinning
 
@@ -267,7 +270,7 @@ def main(arguments: list[str]) -> int:
         RecordOptions(
             output=output,
             collectors=options.collectors,
-            stacks=options.stacks,
+            stacks=options.stacks or ("fp" if options.redact else default_stacks()),
             single=options.single,
             rate_hz=options.rate,
             sample_bytes=options.sample_bytes,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import resource
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,6 +12,26 @@ from . import counting, emulator, tracing
 
 DEFAULT_SAMPLE_BYTES = 512 << 10
 DEFAULT_LARGE_BYTES = 64 << 10
+LEAST_RING_BYTES = 512 << 10
+
+
+def default_stacks() -> str:
+    """Unwind tables, where the unwinder knows the machine and locked memory allows rings for copies of stacks.
+
+    Frame pointers lose the caller of memset and malloc, and every caller in code that is built without them.
+    """
+    if platform.machine() not in ("x86_64", "aarch64"):
+        return "fp"
+    if os.geteuid() == 0:
+        return "dwarf"
+    cpus, limit = os.cpu_count() or 1, resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    if limit == resource.RLIM_INFINITY:
+        return "dwarf"
+    try:
+        each = int(Path("/proc/sys/kernel/perf_event_mlock_kb").read_text()) << 10
+    except (OSError, ValueError):
+        each = 0
+    return "dwarf" if (each * cpus + limit) // (2 * cpus) >= LEAST_RING_BYTES else "fp"
 
 
 @dataclass(frozen=True)
@@ -18,7 +41,7 @@ class RecordOptions:
     output: Path
     collectors: tuple[str, ...] | None = None
     """None: whatever works here."""
-    stacks: str = "fp"
+    stacks: str = field(default_factory=default_stacks)
     single: bool = False
     rate_hz: float = 10.0
     sample_bytes: int = DEFAULT_SAMPLE_BYTES

@@ -59,7 +59,11 @@ DESCRIPTOR = CollectorDescriptor(
     needs=("perf software events (perf_event_paranoid ≤ 2)",),
     gives=("fault", "residency", "placement", "stack", "mapping", "process_event"),
     options=(
-        Option("--stacks", "call stacks of one fault in N (N adapts): fp (frame pointers), dwarf, or none", "fp"),
+        Option(
+            "--stacks",
+            "call stacks of one fault in N (N adapts): dwarf (unwind tables), fp (frame pointers) or none",
+            "dwarf",
+        ),
         Option("--single", "half the cost a fault: do not ask what was mapped before it", False),
     ),
     probe=probe,
