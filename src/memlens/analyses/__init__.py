@@ -65,6 +65,7 @@ def report(
     *,
     memory_limit_bytes: int | None = None,
     machine: str | None = None,
+    skip_frames: str | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Report:
     """Runs everything that the capture has data for.
@@ -75,10 +76,14 @@ def report(
         For the engines whose memory grows with the data of the program; what does not fit is left out with a note.
     machine
         The name of one whose caches are modelled, instead of the capture's own.
+    skip_frames
+        A regular expression: functions and modules that match are never shown as the place of an allocation or a first
+        touch, but the first caller that does not match is.
     progress
         Called with (accesses done, accesses in all, name of the analysis) by those that read every access.
     """
     import os
+    import re
 
     from ..errors import NoDataError
     from ..results import Report
@@ -90,6 +95,8 @@ def report(
         options.setdefault("locality", {})["memory_limit_bytes"] = memory_limit_bytes
     if machine is not None:
         options.setdefault("caches", {})["machine"] = machine
+    if skip_frames is not None:
+        capture.skip_frames = re.compile(skip_frames)
     results = run_all(capture, options)
     if not results:
         raise NoDataError(

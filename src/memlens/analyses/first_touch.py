@@ -50,10 +50,15 @@ def first_touch(capture: Capture) -> Result:
     that made the kernel place it (``in_kernel``). ``placed_by_kernel`` lists runs of pages
     that became resident with no event at all, with the time range in which that happened. Pages that a process had when
     the recorder attached to it (``--pid``) are ``placed_before_attach_bytes``: who placed them is not known.
+
+    A touch inside the C library, an allocator or a wrapper belongs to its caller (``via`` is what touched). Inlined
+    callers are exact. Others come from sampled call stacks, of a fault itself or of the nearest one in time in the same
+    thread and function: ``estimated`` marks rows that hold such faults. Sums over all rows stay exact.
     """
     import pyarrow.compute as pc
 
     from ..results import Quality, Result
+    from ._touch_places import rows_by, touch_places
 
     faults = capture.table("faults")
     placing = placing_faults(faults)
@@ -63,6 +68,7 @@ def first_touch(capture: Capture) -> Result:
     moved = resident.filter(resident.column("moved"))
     total = pc.sum(placing.column("bytes")).as_py() or 0
     placed_bytes = pc.sum(placed.column("bytes")).as_py() or 0
+    places = touch_places(capture, placing)
     names = {(row["process"], row["thread"]): row["name"] for row in capture.table("threads").to_pylist()}
 
     by_thread = grouped(placing, ["process", "thread"])
@@ -117,8 +123,8 @@ def first_touch(capture: Capture) -> Result:
         "first_touch",
         figures,
         {
-            "by_function": grouped(placing, ["function", "module"]),
-            "by_line": grouped(placing, ["function", "module", "file", "line"]),
+            "by_function": rows_by(places, ("function", "module")),
+            "by_line": rows_by(places, ("function", "module", "file", "line")),
             "by_thread": by_thread,
             "by_node": grouped(placing, ["node"]),
             "by_area": grouped(placing, ["area"]),

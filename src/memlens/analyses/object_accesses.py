@@ -28,10 +28,10 @@ class ObjectGroups:
         import numpy as np
 
         from ..capture.objects import KINDS
-        from .objects import AllocationStacks
+        from ._call_stacks import NO_FRAME, call_stacks
 
         engine = capture.objects
-        stacks = AllocationStacks(capture)
+        stacks = call_stacks(capture)
         columns = {name: np.asarray(values) for name, values in engine.columns.items()}
         self._index: dict[tuple[Any, ...], int] = {}
         self.rows: list[dict[str, Any]] = []
@@ -43,7 +43,8 @@ class ObjectGroups:
         pairs, inverse = np.unique(
             kinds[allocated].astype(np.uint64) << np.uint64(32) | columns["stack"][allocated], return_inverse=True
         )
-        groups = [self._add(KINDS[pair >> 32], None, **stacks.site(pair & 0xFFFFFFFF)) for pair in pairs.tolist()]
+        places = [(KINDS[pair >> 32], stacks.site(pair & 0xFFFFFFFF)) for pair in pairs.tolist()]
+        groups = [self._add(kind, None, **{n: site[n] for n in NO_FRAME}) for kind, site in places]
         if groups:
             self.of_object[1:][allocated] = np.array(groups, dtype=np.uint32)[inverse.reshape(-1)]
         others = np.flatnonzero(~allocated)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -13,83 +12,11 @@ if TYPE_CHECKING:
 
     from ..capture.reader import Capture
     from ..results import Result
+    from ._call_stacks import CallStacks
 
 LARGEST = 200
 """Objects listed one by one."""
 CURVE_PROCESSES = 8
-ALLOCATOR_MODULES = (
-    "libstdc++",
-    "libc++",
-    "libc.so",
-    "libmemlens",
-    "ld-linux",
-    "libjemalloc",
-    "libtcmalloc",
-    "libmimalloc",
-)
-LIBRARY_NAMES = re.compile(
-    r"(?:[\w:<>,*& ]+ )?(?:std|__gnu_cxx|boost::container|alloc|core)::|operator new|operator delete|__rust_|__rdl_|__rg_"
-    r"|x?(?:malloc|calloc|realloc|strdup|memalign|zalloc|reallocarray)(?:_array|_n|0)?$|g_(?:malloc|slice_alloc|try_malloc)"
-    r"|PyMem_|PyObject_Malloc|_PyObject_|_PyMem_|CRYPTO_(?:malloc|zalloc|realloc)|safe_?malloc"
-)
-"""Functions that allocate for somebody else: the site is whoever called them."""
-INLINED = re.compile(r"^(?P<function>.*) \((?P<file>[^()]*):(?P<line>\d+)\)$", re.DOTALL)
-
-
-class AllocationStacks:
-    """Call stacks of allocations by name, inlined functions too, and the frame that a programmer would call the site."""
-
-    def __init__(self, capture: Capture) -> None:
-        self.codes = capture.replay.stacks
-        sites = capture.replay.code_sites
-        columns = ("function", "module", "file", "line", "inlined_into")
-        self._sites = list(zip(*(sites.column(name).to_pylist() for name in columns), strict=True))
-        self._frames: dict[int, list[dict[str, Any]]] = {}
-
-    def frames_of_code(self, code: int) -> list[dict[str, Any]]:
-        """The function at an address and those that it was inlined into, innermost first."""
-        if code not in self._frames:
-            function, module, file, line, outer = self._sites[code]
-            found = [{"function": function, "module": module, "file": file, "line": line}]
-            for text in outer or []:
-                match = INLINED.match(text)
-                found.append(
-                    {"function": match["function"], "module": module, "file": match["file"], "line": int(match["line"])}
-                    if match
-                    else {"function": text, "module": module, "file": None, "line": None}
-                )
-            self._frames[code] = found
-        return self._frames[code]
-
-    def frames(self, stack: int) -> list[dict[str, Any]]:
-        """Frames of a stack without those of our own library, innermost first."""
-        return [
-            frame
-            for code in self.codes.get(stack, [])
-            for frame in self.frames_of_code(code)
-            if not (frame["module"] or "").endswith("libmemlens.so")
-        ]
-
-    def names(self, stack: int) -> list[str]:
-        """Function names, innermost first."""
-        names = []
-        for frame in self.frames(stack):
-            module = (frame["module"] or "?").rpartition("/")[2]
-            names.append(frame["function"] or (module if module.startswith("[") else f"[{module}]"))
-        return names
-
-    def site(self, stack: int) -> dict[str, Any]:
-        """The innermost frame that is not the allocator's or the standard library's own."""
-        frames = self.frames(stack)
-        for frame in frames:
-            module = (frame["module"] or "").rpartition("/")[2]
-            function = frame["function"] or ""
-            if not module.startswith(ALLOCATOR_MODULES) and not LIBRARY_NAMES.match(function):
-                return frame
-        return frames[0] if frames else {"function": None, "module": None, "file": None, "line": None}
-
-    def code_row(self, code: int | None) -> dict[str, Any]:
-        return self.frames_of_code(code)[0] if code is not None and code < len(self._sites) else {}
 
 
 def objects(capture: Capture) -> Result:
@@ -106,9 +33,10 @@ def objects(capture: Capture) -> Result:
     import pyarrow.compute as pc
 
     from ..results import Quality, Result
+    from ._call_stacks import call_stacks
 
     engine = capture.objects
-    stacks = AllocationStacks(capture)
+    stacks = call_stacks(capture)
     sites = engine.sites()
     peaks = engine.peaks()
     heap = sites.filter(pc.equal(sites.column("kind"), "heap"))
@@ -178,7 +106,7 @@ def LEAK_SCHEMA() -> pa.Schema:
         [
             ("function", pa.string()), ("module", pa.string()), ("file", pa.string()), ("line", pa.uint32()),
             ("process", pa.uint32()), ("live", pa.float64()), ("live_bytes", pa.uint64()), ("sampled", pa.bool_()),
-            ("frames", pa.list_(pa.string())),
+            ("frames", pa.list_(pa.string())), ("via", pa.string()),
         ]
     )  # fmt: skip
 
@@ -201,8 +129,9 @@ def _without_library(capture: Capture, status: pa.Table) -> list[str]:
     ]
 
 
-def _by_site(capture: Capture, sites: pa.Table, stacks: AllocationStacks) -> pa.Table:
-    """Sums over call stacks that end in one line."""
+def _by_site(capture: Capture, sites: pa.Table, stacks: CallStacks) -> pa.Table:
+    """Sums over call stacks that end in one line. `recorded` objects are what the sums rest on; `cleared_bytes` were asked of
+    calloc; `via` is a wrapper that the line allocates through."""
     import numpy as np
     import pyarrow as pa
 
@@ -221,6 +150,8 @@ def _by_site(capture: Capture, sites: pa.Table, stacks: AllocationStacks) -> pa.
             )
             known = np.bincount(site_of_object[placed & engine.pages_known(which)], minlength=sites.num_rows) > 0
             touched[name] = [int(value) if is_known else None for value, is_known in zip(sums, known, strict=True)]
+    recorded = np.bincount(site_of_object[placed], minlength=sites.num_rows)
+    cleared = np.bincount(site_of_object[placed], weights=_cleared_bytes(capture)[placed], minlength=sites.num_rows)
     merged: dict[tuple[Any, ...], dict[str, Any]] = {}
     group_of_site = np.full(sites.num_rows, -1)
     for number, row in enumerate(sites.to_pylist()):
@@ -231,13 +162,16 @@ def _by_site(capture: Capture, sites: pa.Table, stacks: AllocationStacks) -> pa.
         entry = merged.setdefault(
             key,
             {
-                **site, "group": len(merged), "kind": row["kind"], "stacks": 0, "allocations": 0.0, "allocated_bytes": 0, "peak_bytes": 0,
+                **site, "group": len(merged), "kind": row["kind"], "stacks": 0, "recorded": 0, "cleared_bytes": 0, "allocations": 0.0, "allocated_bytes": 0, "peak_bytes": 0,
                 "bytes_at_process_peak": 0, "live": 0.0, "live_bytes": 0, "releases": 0.0, "lifetime_ns": 0.0,
                 "temporary": 0.0, "largest_bytes": 0, "touched_bytes": None, "recycled_bytes": None,
                 "never_touched_bytes": None, "sampled": False,
             },
         )  # fmt: skip
         entry["stacks"] += 1
+        entry["recorded"] += int(recorded[number])
+        entry["cleared_bytes"] += int(cleared[number])
+        entry["via"] = entry["via"] or site["via"]
         for name in ("allocations", "allocated_bytes", "bytes_at_process_peak", "live", "live_bytes", "releases",
                      "lifetime_ns", "temporary", "peak_bytes"):  # fmt: skip
             entry[name] += row[name]
@@ -263,10 +197,21 @@ def _by_site(capture: Capture, sites: pa.Table, stacks: AllocationStacks) -> pa.
             ("live_bytes", pa.uint64()), ("releases", pa.float64()), ("mean_lifetime_ns", pa.float64()),
             ("temporary", pa.float64()), ("largest_bytes", pa.uint64()), ("touched_bytes", pa.uint64()),
             ("recycled_bytes", pa.uint64()), ("never_touched_bytes", pa.uint64()), ("stacks", pa.uint32()),
-            ("sampled", pa.bool_()),
+            ("sampled", pa.bool_()), ("recorded", pa.uint64()), ("cleared_bytes", pa.uint64()), ("via", pa.string()),
         ]
     )  # fmt: skip
     return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _cleared_bytes(capture: Capture) -> Any:
+    """Bytes that each object stands for, 0 where it does not come from calloc."""
+    import numpy as np
+
+    from ..capture.layouts import enum_value
+
+    columns = capture.objects.columns
+    weight = np.where(columns["weight_bytes"] != 0, columns["weight_bytes"], columns["bytes"]).astype(float)
+    return np.where(columns["operation"] == enum_value("allocation_operation", "calloc"), weight, 0.0)
 
 
 def _peaks_together(capture: Capture, group_of_site: Any, wanted: Any) -> dict[int, int]:
@@ -306,7 +251,7 @@ def _peaks_together(capture: Capture, group_of_site: Any, wanted: Any) -> dict[i
     return {int(one): int(peak) for one, peak in zip(groups[starts], peaks, strict=True)}
 
 
-def _leaks(heap: pa.Table, stacks: AllocationStacks, ended: set[int]) -> list[dict[str, Any]]:
+def _leaks(heap: pa.Table, stacks: CallStacks, ended: set[int]) -> list[dict[str, Any]]:
     """What lives when its process ends, by call stack, most bytes first."""
     import pyarrow.compute as pc
 
@@ -319,7 +264,7 @@ def _leaks(heap: pa.Table, stacks: AllocationStacks, ended: set[int]) -> list[di
     return sorted(rows, key=lambda row: -row["live_bytes"])
 
 
-def _largest(capture: Capture, stacks: AllocationStacks) -> pa.Table:
+def _largest(capture: Capture, stacks: CallStacks) -> pa.Table:
     """The largest objects one by one, with who touched them first."""
     import numpy as np
     import pyarrow as pa
@@ -362,7 +307,7 @@ def _largest(capture: Capture, stacks: AllocationStacks) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=schema)
 
 
-def _stacks(heap: pa.Table, stacks: AllocationStacks) -> pa.Table:
+def _stacks(heap: pa.Table, stacks: CallStacks) -> pa.Table:
     """Call stacks with what they allocated and held at the process's peak: the site tree and flame data."""
     import pyarrow as pa
 

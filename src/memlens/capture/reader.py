@@ -7,6 +7,7 @@ verifies everything it reads; what is missing is in `Capture.quality`.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Collection, Iterator
 from functools import cached_property
@@ -143,6 +144,10 @@ class Capture:
         self._windows: Windows | None = None
         self._trace_sites: TraceSites | None = None
         self._counts: Counts | None = None
+        self.skip_frames: re.Pattern[str] | None = None
+        """Functions and modules that are never shown as the place of an allocation or a first touch."""
+        self.derived: dict[str, Any] = {}
+        """What analyses derive from the capture and share; emptied when it grows."""
         self.refresh()
         if not self._readers and self.meta["state"] == "complete":
             raise CaptureError(f"{path} has no record file", hint="it was damaged or copied in part; record again")
@@ -210,6 +215,7 @@ class Capture:
             self._windows = None
             self._trace_sites = None
             self._counts = None
+            self.derived.clear()
         return added
 
     def _own_ids_of(self, file: Path, reader: Any) -> OwnIds | None:

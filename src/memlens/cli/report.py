@@ -15,6 +15,7 @@ EXAMPLES = """\
   memlens report run.memlens --json | jq .findings
   memlens report run.memlens --memory 2GiB        bounds the memory of reuse and footprints
   memlens report run.memlens --machine zen4       misses in the caches of another machine
+  memlens report run.memlens --skip-frames '^(pool_get|node_new)$'   blame the callers of these functions
 """
 
 
@@ -46,6 +47,22 @@ def machine_name(text: str) -> str:
 
     if text not in MACHINES:
         raise argparse.ArgumentTypeError(f"no machine is called {text!r}: one of {', '.join(MACHINES)}")
+    return text
+
+
+def frame_pattern(text: str) -> str:
+    """A regular expression for functions and modules.
+
+    >>> frame_pattern("^my_(new|dup)$")
+    '^my_(new|dup)$'
+    """
+    import argparse
+    import re
+
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from None
     return text
 
 
@@ -86,6 +103,12 @@ def main(arguments: list[str]) -> int:
         metavar="NAME",
         help="model the caches of this machine instead of the capture's, for example zen4 or sapphire-rapids",
     )
+    parser.add_argument(
+        "--skip-frames",
+        type=frame_pattern,
+        metavar="REGEX",
+        help="show allocations and first touches at the first caller whose function and module do not match",
+    )
     parser.add_argument("--rows", type=int, default=10, metavar="N", help="rows a table (10)")
     options = parser.parse_intermixed_args(arguments)
     from .. import analyses
@@ -95,7 +118,11 @@ def main(arguments: list[str]) -> int:
     with Progress(f"reading {options.capture}") as progress:
         capture = open_capture(options.capture)
         report = analyses.report(
-            capture, memory_limit_bytes=options.memory, machine=options.machine, progress=progress.update
+            capture,
+            memory_limit_bytes=options.memory,
+            machine=options.machine,
+            skip_frames=options.skip_frames,
+            progress=progress.update,
         )
     if options.json:
         json.dump(report.to_json(), sys.stdout, indent=1, default=str)

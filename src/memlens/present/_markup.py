@@ -230,6 +230,8 @@ def place_markup(row: Mapping[str, Any], *, one_line: bool = False) -> str:
     else:
         where = ""
     function = function_markup(row.get("function"))
+    if row.get("via"):
+        where += f' <span class="muted">via {esc(shortened(row["via"], 60))}</span>'
     return f"{function} {where}" if one_line or not where else f"{function}<small>{where}</small>"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ._charts import Series, esc, icicle, stacked_chart, step_chart
+from ._charts import Series, esc, icicle, shortened, stacked_chart, step_chart
 from ._markup import (
     FAULT_CLASSES,
     MAX_ROWS,
@@ -100,6 +100,13 @@ def capacity_section(result: Result) -> str:
     return f'<section id="capacity"><h2>Memory over time</h2>{"".join(body)}</section>'
 
 
+def _behind(row: dict[str, Any]) -> str:
+    """What touched memory for the function, and whether its part is an estimate."""
+    via = [f"via {shortened(row['via'], 60)}"] if row.get("via") else []
+    words = [*via, *(["estimated"] if row.get("estimated") else [])]
+    return f' <small class="muted">{esc(", ".join(words))}</small>' if words else ""
+
+
 def _node(node: int | None) -> str:
     return "unknown" if node is None or node < 0 else f"node {node}"
 
@@ -113,7 +120,7 @@ def first_touch_section(result: Result, meta: dict[str, Any]) -> str:
             "By function",
             [("Function", ""), ("Module", "wide")],
             lambda row: [
-                head_cell(function_markup(row["function"])),
+                head_cell(function_markup(row["function"]) + _behind(row)),
                 cell(module_markup(row["module"]), "module wide"),
             ],
         ),
@@ -122,7 +129,7 @@ def first_touch_section(result: Result, meta: dict[str, Any]) -> str:
             [("Line", ""), ("Function", "")],
             lambda row: [
                 head_cell(path_markup(row["file"], row["line"]), "path"),
-                cell(function_markup(row["function"]), "name"),
+                cell(function_markup(row["function"]) + _behind(row), "name"),
             ],
         ),
         "by_thread": (

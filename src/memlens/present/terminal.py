@@ -92,6 +92,11 @@ def _where(row: dict[str, Any]) -> str:
     return f"{function}  {module if module.startswith('[') else f'[{module}]'}"
 
 
+def _via(row: dict[str, Any]) -> str:
+    """What stands between a place and the allocator, or what touched memory for it."""
+    return f" via {row['via']}" if row.get("via") else ""
+
+
 def show(report: Report, *, file: IO[str], rows: int = 10, brief: bool = False) -> None:
     """Prints the summary of one capture."""
     from rich.markup import escape
@@ -232,7 +237,7 @@ def _objects(console: Console, report: Report, rows: int) -> None:
         kind = " (mmap)" if row["kind"] == "mmap" else ""
         never = row["never_touched_bytes"]
         table.add_row(
-            escape(_where(row) + kind),
+            escape(_where(row) + kind + _via(row)),
             human_bytes(row["peak_bytes"]),
             f"{'~' if row['sampled'] else ''}{row['allocations']:,.0f}",
             "to the end" if row["mean_lifetime_ns"] is None else human_duration(row["mean_lifetime_ns"]),
@@ -299,7 +304,17 @@ def _first_touch(console: Console, report: Report, rows: int) -> None:
         )
     )
     lines = [
-        (_where(row), row["bytes"], row["faults"], f"{row['threads']} threads" if row["threads"] > 1 else "")
+        (
+            _where(row) + _via(row),
+            row["bytes"],
+            row["faults"],
+            ", ".join(
+                [
+                    *(["estimated"] if row.get("estimated") else []),
+                    *([f"{row['threads']} threads"] if row["threads"] > 1 else []),
+                ]
+            ),
+        )
         for row in result.tables["by_line"].slice(0, rows).to_pylist()
     ]
     if lines:

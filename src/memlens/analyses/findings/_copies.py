@@ -75,9 +75,9 @@ def _kind(sums: dict[str, float]) -> str | None:
 
 def callers(capture: Capture, copying: dict[int, str]) -> list[tuple[dict[str, Any], float]]:
     """Who calls copies, from the call stacks at windows' starts: (frame, executed accesses that they stand for)."""
-    from ..objects import AllocationStacks
+    from .._call_stacks import call_stacks
 
-    stacks = AllocationStacks(capture)
+    stacks = call_stacks(capture)
     weights: dict[tuple[Any, ...], float] = {}
     frames: dict[tuple[Any, ...], dict[str, Any]] = {}
     windows = capture.windows

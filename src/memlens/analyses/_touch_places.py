@@ -1,0 +1,166 @@
+"""First touches at the place that a programmer would name.
+
+The instruction that faulted is known for every fault, its callers only for those with a sampled call stack. Where the
+instruction is the program's own, nothing is estimated. Where it is `memset`, an allocator or a wrapper, a fault without a stack has
+the caller of the nearest sampled stack in time of the same thread and function, for one call touches many pages in a row; without
+any such stack it stays where it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pyarrow as pa
+
+    from ..capture.reader import Capture
+    from ._call_stacks import CallStacks
+
+Place = tuple[Any, ...]
+"""(function, module, file, line) and what was behind it."""
+
+
+@dataclass
+class Touches:
+    """What was placed at one place."""
+
+    bytes: int = 0
+    faults: int = 0
+    estimated: bool = False
+    """Callers of some of them come from other faults' stacks."""
+    threads: set[tuple[int, int]] = field(default_factory=set)
+
+    def add(self, other: Touches) -> None:
+        self.bytes += other.bytes
+        self.faults += other.faults
+        self.estimated = self.estimated or other.estimated
+        self.threads |= other.threads
+
+
+def touch_places(capture: Capture, placing: pa.Table) -> dict[Place, Touches]:
+    """Placing faults by place; `placing` is from `placing_faults`."""
+    import numpy as np
+
+    from ._call_stacks import call_stacks
+
+    stacks = call_stacks(capture)
+    columns = {
+        name: placing.column(name).to_numpy() for name in ("code", "process", "thread", "time_ns", "bytes", "stack")
+    }
+    codes, code_of_row = np.unique(columns["code"], return_inverse=True)
+    places: list[Place] = []
+    number: dict[Place, int] = {}
+
+    def place_number(place: Place) -> int:
+        if place not in number:
+            number[place] = len(places)
+            places.append(place)
+        return number[place]
+
+    # By instruction: its place where it is the program's own, and the library function where it is not.
+    of_code, library = np.zeros(len(codes), dtype=np.int64), np.full(len(codes), -1, dtype=np.int64)
+    functions: dict[tuple[Any, ...], int] = {}
+    for at, code in enumerate(codes.tolist()):
+        frames = stacks.frames_of_code(code)
+        leaf = frames[0]
+        if all(stacks.is_skipped(frame) for frame in frames):
+            of_code[at] = place_number((leaf["function"], leaf["module"], leaf["file"], leaf["line"], None))
+            library[at] = functions.setdefault((leaf["function"], leaf["module"]), len(functions))
+        else:
+            of_code[at] = place_number(_place(frames, stacks.place(frames)))
+    of_row, estimated = of_code[code_of_row], np.zeros(len(code_of_row), dtype=bool)
+    hidden = np.flatnonzero(library[code_of_row] >= 0)
+    if len(hidden):
+        found, direct = _callers(stacks, columns, hidden, library[code_of_row], place_number)
+        known = found >= 0
+        of_row[hidden[known]] = found[known]
+        estimated[hidden[known]] = ~direct[known]
+    keys = np.stack((of_row, columns["process"].astype(np.int64), columns["thread"].astype(np.int64)), axis=1)
+    groups, group_of_row = np.unique(keys, axis=0, return_inverse=True)
+    group_of_row = group_of_row.reshape(-1)
+    sums = [np.bincount(group_of_row, weights=w.astype(np.float64), minlength=len(groups)) for w in
+            (columns["bytes"], np.ones(len(of_row)), estimated)]  # fmt: skip
+    result: dict[Place, Touches] = {}
+    for (place, process, thread), size, faults, guessed in zip(
+        groups.tolist(), *(s.tolist() for s in sums), strict=True
+    ):
+        entry = result.setdefault(places[place], Touches())
+        entry.bytes += int(size)
+        entry.faults += int(faults)
+        entry.estimated = entry.estimated or guessed > 0
+        entry.threads.add((process, thread))
+    return result
+
+
+def _callers(
+    stacks: CallStacks, columns: dict[str, Any], hidden: Any, library: Any, place_number: Callable[[Place], int]
+) -> tuple[Any, Any]:
+    """For each hidden fault the number of its place, -1 when no stack says; and whether it had a stack of its own."""
+    import numpy as np
+
+    of_stack: dict[int, int] = {}
+    for stack in np.unique(columns["stack"][hidden]).tolist():
+        frames = stacks.frames(stack) if stack else []
+        known = any(not stacks.is_skipped(frame) for frame in frames)
+        of_stack[stack] = place_number(_place(frames, stacks.place(frames))) if known else -1
+    own = np.array([of_stack[stack] for stack in columns["stack"][hidden].tolist()], dtype=np.int64)
+    found = own.copy()
+    # The nearest sample in time of the same thread in the same function: one call touches many pages in a row.
+    for keys in (("process", "thread"), ("process",)):
+        groups = np.stack([library[hidden], *(columns[key][hidden].astype(np.int64) for key in keys)], axis=1)
+        _, group = np.unique(groups, axis=0, return_inverse=True)
+        group = group.reshape(-1)
+        order = np.lexsort((columns["time_ns"][hidden], group))
+        group, times, mine = group[order], columns["time_ns"][hidden][order].astype(np.int64), found[order]
+        sampled = np.flatnonzero(own[order] >= 0)
+        if len(sampled) == 0:
+            break
+        after = np.searchsorted(sampled, np.arange(len(order)))
+        best, distance = np.full(len(order), -1, dtype=np.int64), np.full(len(order), np.iinfo(np.int64).max)
+        for side in (after - 1, after):
+            index = sampled[np.clip(side, 0, len(sampled) - 1)]
+            valid = (side >= 0) & (side < len(sampled)) & (group[index] == group)
+            away = np.abs(times[index] - times)
+            nearer = valid & (away < distance)
+            best[nearer], distance[nearer] = own[order][index[nearer]], away[nearer]
+        mine = np.where(mine >= 0, mine, best)
+        found[order] = mine
+    return found, own >= 0
+
+
+def _place(frames: list[dict[str, Any]], found: dict[str, Any]) -> Place:
+    from ._call_stacks import STANDARD_NAMES, plain_name
+
+    behind = found["via"]
+    leaf = frames[0]["function"] or ""
+    if behind is None and found["function"] != leaf and not STANDARD_NAMES.match(leaf):
+        behind = plain_name(leaf) or None
+    return found["function"], found["module"], found["file"], found["line"], behind
+
+
+def rows_by(places: dict[Place, Touches], keys: Sequence[str]) -> pa.Table:
+    """Bytes, faults and threads by the first of (function, module, file, line), most bytes first; sums are kept."""
+    import pyarrow as pa
+
+    merged: dict[Place, tuple[Touches, dict[str, int]]] = {}
+    for place, touched in places.items():
+        entry, behind = merged.setdefault(place[: len(keys)], (Touches(), {}))
+        entry.add(touched)
+        if place[4]:
+            behind[place[4]] = behind.get(place[4], 0) + touched.bytes
+    order = sorted(merged.items(), key=lambda item: -item[1][0].bytes)
+    types = {"function": pa.string(), "module": pa.string(), "file": pa.string(), "line": pa.uint32()}
+    columns: dict[str, Any] = {
+        key: pa.array([place[at] for place, _ in order], type=types[key]) for at, key in enumerate(keys)
+    }
+    columns["bytes"] = pa.array([entry.bytes for _, (entry, _) in order], type=pa.uint64())
+    columns["faults"] = pa.array([entry.faults for _, (entry, _) in order], type=pa.int64())
+    columns["threads"] = pa.array([len(entry.threads) for _, (entry, _) in order], type=pa.int64())
+    columns["estimated"] = pa.array([entry.estimated for _, (entry, _) in order], type=pa.bool_())
+    columns["via"] = pa.array(
+        [max(behind, key=lambda name: behind[name]) if behind else None for _, (_, behind) in order], type=pa.string()
+    )
+    return pa.table(columns)
