@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ...capture.reader import Capture
 
-BUSY_SHARE = 0.1
-BUSY_NS = 200_000_000
-"""A thread is busy when it used this share of its process's CPU time, and at least 0.2 s."""
+BUSY_SHARE = 0.2
+BUSY_NS = 20_000_000
+"""A thread is busy when it used this share of what the busiest thread of its process used, and at least 20 ms."""
 
 
 def busy_threads(capture: Capture, process: int) -> list[int]:
@@ -21,8 +21,8 @@ def busy_threads(capture: Capture, process: int) -> list[int]:
     used: dict[int, int] = {}
     for thread, value in zip(rows["thread"][mine].tolist(), rows["value"][mine].tolist(), strict=True):
         used[thread] = max(used.get(thread, 0), value)
-    total = sum(used.values())
-    return [thread for thread, value in used.items() if value >= max(BUSY_SHARE * total, BUSY_NS)]
+    most = max(used.values(), default=0)
+    return [thread for thread, value in used.items() if value >= max(BUSY_SHARE * most, BUSY_NS)]
 
 
 def cpu_seconds(capture: Capture) -> tuple[float, float]:

@@ -11,10 +11,17 @@ if TYPE_CHECKING:
     from ...results import Finding, Result
 
 MIN_ALLOCATIONS = 50_000
-MIN_RATE = 100_000
-"""Allocations for each second of CPU time of the program."""
-MIN_BYTES_RATE = 4 << 30
-"""Or so many bytes: few large buffers cost as much as many small ones, in page faults."""
+MIN_RECORDED = 50
+"""Objects that were really recorded: the number of allocations is then known to about 15 % (one standard error)."""
+MIN_RATE = 1_000_000
+"""Allocations for each second of CPU time of the program: malloc and free take 40 ns and more, so 4 % of the time."""
+PAIR_S = 40e-9
+MIN_COST_SHARE = 0.02
+"""Of the run's duration, at PAIR_S for a malloc and its free: a program that mostly waits has no such problem."""
+MIN_FAULTED = 0.25
+LARGE_BYTES = 64 << 10
+MIN_BYTES_RATE = 1 << 30
+"""Or large buffers of so many bytes a second of CPU time, when MIN_FAULTED of them was placed anew by page faults or cleared by calloc."""
 MAX_LIFETIME_NS = 1e6
 EVIDENCE = """
 SELECT stack, count(*) AS recorded, sum(count) AS objects, sum(weight_bytes) AS bytes,
@@ -42,23 +49,41 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
         ):
             continue
         rate, bytes_rate = row["allocations"] / cpu_s, row["allocated_bytes"] / cpu_s
-        many = row["allocations"] >= MIN_ALLOCATIONS and rate >= MIN_RATE
-        if not many and not (row["allocations"] >= 1000 and bytes_rate >= MIN_BYTES_RATE):
+        if row["recorded"] < MIN_RECORDED:
+            continue
+        many = (
+            row["allocations"] >= MIN_ALLOCATIONS
+            and rate >= MIN_RATE
+            and row["allocations"] * PAIR_S >= MIN_COST_SHARE * (capture.end_ns - capture.begin_ns) / 1e9
+        )
+        mean_bytes = row["allocated_bytes"] / max(row["allocations"], 1)
+        faulted = (row["touched_bytes"] or 0) / max(row["allocated_bytes"], 1)
+        cleared = row["cleared_bytes"] / max(row["allocated_bytes"], 1)
+        large = mean_bytes >= LARGE_BYTES and bytes_rate >= MIN_BYTES_RATE and max(faulted, cleared) >= MIN_FAULTED
+        if not many and not large:
             continue
         where = place(row)
         region = _region(results, row)
         found.append(
             Finding(
                 name=DESCRIPTOR.name,
-                severity="medium" if rate >= 10 * MIN_RATE or bytes_rate >= MIN_BYTES_RATE else "low",
+                severity="medium" if rate >= 3 * MIN_RATE or large else "low",
                 claim=(
                     f"{where} makes {'about ' if row['sampled'] else ''}{row['allocations']:,.0f} objects of "
                     f"{row['allocated_bytes'] / max(row['allocations'], 1):,.0f} bytes that live {life / 1e3:.1f} µs on "
-                    f"average: {rate:,.0f} allocations for each second of CPU time{region}."
+                    f"average: {rate:,.0f} allocations for each second of CPU time{region}"
+                    + (
+                        ""
+                        if not large
+                        else f", and page faults place {faulted:.0%} of their bytes anew"
+                        if faulted >= cleared
+                        else f", and calloc clears {cleared:.0%} of their bytes"
+                    )
+                    + "."
                 ),
                 evidence={
                     "where": where, "allocations": row["allocations"], "bytes": row["allocated_bytes"],
-                    "mean_lifetime_ns": life, "allocations_per_cpu_s": rate, "sql": EVIDENCE,
+                    "mean_lifetime_ns": life, "allocations_per_cpu_s": rate, "recorded": row["recorded"], "sql": EVIDENCE,
                 },
                 remedy="Allocate once outside the loop and reuse it (a member, an arena, a pool, std::vector::clear and reserve).",
                 quality=result.quality,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...registry import FindingDescriptor
 
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 MIN_BYTES = 16 << 20
 MIN_SHARE = 0.9
 MIN_BUSY_THREADS = 2
+MIN_LIFE = 0.25
+"""Of the run: temporary objects are gone before other threads could use them."""
+MIN_OF_RUN = 0.05
+"""Of what the program's objects touched."""
 MOST_LOOKED_AT = 1000
 EVIDENCE = """
 SELECT id, process, kind, name, bytes, touched_bytes, touching_threads, top_thread_bytes, first_touch_thread, stack
@@ -25,8 +29,9 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     import numpy as np
 
     from ...results import Finding
-    from ..objects import AllocationStacks
+    from .._call_stacks import call_stacks
     from ._activity import busy_threads
+    from ._program import OWN_HEAP, runtime_of
     from ._where import place
 
     engine = capture.objects
@@ -35,24 +40,37 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     touched = engine.pages("touched")
     large = np.flatnonzero(engine.is_kind("heap", "mmap", "static") & (touched >= MIN_BYTES))
     large = large[np.argsort(-touched[large].astype(np.int64), kind="stable")]
-    stacks = AllocationStacks(capture)
+    stacks = call_stacks(capture)
     nodes = len(capture.meta.get("machine", {}).get("numa_nodes", [])) or 1
-    found = []
+    run_ns = max(capture.end_ns - capture.begin_ns, 1)
+    least = max(MIN_BYTES, MIN_OF_RUN * float(touched[engine.is_kind("heap", "mmap", "static")].sum()))
+    by_place: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in engine.table(large[:MOST_LOOKED_AT]).to_pylist():
         if row["top_thread_bytes"] < MIN_SHARE * row["touched_bytes"]:
             continue
-        busy = busy_threads(capture, row["process"])
-        if len(busy) < MIN_BUSY_THREADS:
+        if (row["died_ns"] or capture.end_ns) - row["born_ns"] < MIN_LIFE * run_ns:
             continue
-        first = stacks.code_row(row["first_touch_code"])
-        what = row["name"] or f"the {row['bytes'] / 2**20:.0f} MiB allocated at {place(stacks.site(row['stack']))}"
+        what = row["name"] or place(stacks.site(row["stack"]))
+        by_place.setdefault((row["process"], row["first_touch_thread"], row["name"] is None, what), []).append(row)
+    found = []
+    for (process, thread, allocated, what), rows in by_place.items():
+        size = sum(row["touched_bytes"] for row in rows)
+        if runtime_of(capture, process) in OWN_HEAP:
+            continue  # a collector moves objects between pages that it placed
+        busy = busy_threads(capture, process)
+        if size < least or len(busy) < MIN_BUSY_THREADS:
+            continue
+        first = stacks.code_row(rows[0]["first_touch_code"])
         where = place(first) if first else "the kernel"
+        if allocated:
+            number = f"{len(rows)} objects, " if len(rows) > 1 else ""
+            what = f"the {sum(row['bytes'] for row in rows) / 2**20:.0f} MiB ({number}allocated at {what})"
         found.append(
             Finding(
                 name=DESCRIPTOR.name,
                 severity="high" if nodes > 1 else "low",
                 claim=(
-                    f"Thread {row['first_touch_thread']} first-touched {row['top_thread_bytes'] / row['touched_bytes']:.0%} of "
+                    f"Thread {thread} first-touched {sum(row['top_thread_bytes'] for row in rows) / size:.0%} of "
                     f"{what}, at {where}, while {len(busy)} threads do the program's work"
                     + (
                         f": on {nodes} NUMA nodes the others use it from afar."
@@ -61,10 +79,11 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                     )
                 ),
                 evidence={
-                    "object": row["id"],
-                    "bytes": row["bytes"],
-                    "touched_bytes": row["touched_bytes"],
-                    "top_thread_bytes": row["top_thread_bytes"],
+                    "object": rows[0]["id"],
+                    "objects": len(rows),
+                    "bytes": sum(row["bytes"] for row in rows),
+                    "touched_bytes": size,
+                    "top_thread_bytes": sum(row["top_thread_bytes"] for row in rows),
                     "busy_threads": busy,
                     "sql": EVIDENCE,
                 },

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 MIN_BYTES = 16 << 20
 MIN_SHARE = 0.9
 MIN_BUSY_THREADS = 2
+MAX_TURNOVER = 2.0
+"""Placed memory against the process's peak: above it most was temporary, and gone before other threads could use it."""
 EVIDENCE = """
 SELECT t.name, f.thread, f.function, f.file, f.line, sum(f.new_bytes) AS bytes
 FROM faults f LEFT JOIN threads t ON t.process = f.process AND t.thread = f.thread
@@ -23,22 +25,29 @@ GROUP BY ALL ORDER BY bytes DESC LIMIT 10
 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
-    from ..first_touch import grouped, placing_faults
+    from .._touch_places import rows_by, touch_places
+    from ..first_touch import placing_faults
     from ._activity import busy_threads
+    from ._program import OWN_HEAP, runtime_of
+    from ._where import place
 
     touches = results["first_touch"]
     by_thread = touches.tables["by_thread"].to_pylist()
     nodes = len(capture.meta.get("machine", {}).get("numa_nodes", [])) or 1
+    held = {row["process"]: row["peak_rss_bytes"] for row in results["capacity"].tables["by_process"].to_pylist()}
     found = []
     for process in capture.table("processes").to_pylist():
         mine = [row for row in by_thread if row["process"] == process["process"]]
         total = sum(row["bytes"] for row in mine)
         if process["threads"] < 2 or total < MIN_BYTES or not mine:
             continue
+        if runtime_of(capture, process["process"]) in OWN_HEAP:
+            continue  # a collector moves objects between pages that it placed
         top = max(mine, key=lambda row: row["bytes"])
         share = top["bytes"] / total
         busy = busy_threads(capture, process["process"])
-        if share < MIN_SHARE or len(busy) < MIN_BUSY_THREADS:
+        peak = held.get(process["process"])
+        if share < MIN_SHARE or len(busy) < MIN_BUSY_THREADS or (peak and total > MAX_TURNOVER * peak):
             continue
         import pyarrow.compute as pc
 
@@ -48,8 +57,8 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 pc.equal(faults.column("process"), process["process"]), pc.equal(faults.column("thread"), top["thread"])
             )
         )
-        line = grouped(faults, ["function", "file", "line"]).slice(0, 1).to_pylist()[0]
-        where = f"{line['function'] or 'unnamed code'}" + (f" ({line['file']}:{line['line']})" if line["file"] else "")
+        lines = rows_by(touch_places(capture, faults), ("function", "module", "file", "line"))
+        where = place(lines.slice(0, 1).to_pylist()[0])
         cost = (
             f"all of it lies on the nodes near that thread, so threads on the other of {nodes} NUMA nodes use remote memory"
             if nodes > 1

@@ -23,8 +23,10 @@ ORDER BY never_touched_bytes DESC LIMIT 10
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     import numpy as np
 
+    from ...capture.objects import KINDS
     from ...results import Finding
-    from ..objects import AllocationStacks
+    from .._call_stacks import call_stacks
+    from ._program import OWN_HEAP, runtime_of
     from ._where import place
 
     engine = capture.objects
@@ -36,10 +38,19 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     # Address space that was only reserved (PROT_NONE, MAP_NORESERVE) is a kind of its own.
     writable = ~engine.is_kind("mmap") | ((np.asarray(columns["protection"]) & PROT_WRITE) != 0)
     mine = engine.is_kind("heap", "mmap") & writable & (never >= MIN_SHARE * size) & (size >= 1 << 20)
-    stacks = AllocationStacks(capture)
+    # A library that maps memory by itself is an allocator or a runtime: it reserves on purpose and commits as it goes.
+    mapped = KINDS.index("mmap")
+    programs = {row["process"]: row["program"] for row in capture.table("processes").to_pylist()}
+    stacks = call_stacks(capture)
     by_site: dict[str, list[int]] = {}
     for row in np.flatnonzero(mine):
-        entry = by_site.setdefault(place(stacks.site(int(columns["stack"][row]))), [0, 0, 0])
+        site = stacks.site(int(columns["stack"][row]))
+        process = int(columns["process"][row])
+        if columns["kind"][row] == mapped and (
+            site["module"] != programs.get(process) or runtime_of(capture, process) in OWN_HEAP
+        ):
+            continue
+        entry = by_site.setdefault(place(site), [0, 0, 0])
         entry[0] += 1
         entry[1] += int(size[row])
         entry[2] += int(never[row])
@@ -50,7 +61,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
         found.append(
             Finding(
                 name=DESCRIPTOR.name,
-                severity="medium" if unused >= 256 << 20 else "low",
+                severity="low",
                 claim=(
                     f"{unused / 2**20:.0f} MiB of {total / 2**20:.0f} MiB in {count} large allocation{'s' * (count > 1)} at "
                     f"{where} were never touched."

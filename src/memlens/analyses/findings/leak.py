@@ -1,0 +1,139 @@
+"""Finding: one place allocates all the time and what it allocates is never freed.
+
+Memory that is alive at exit is no leak by itself: most programs leave what they need to the kernel. A leak grows with the run. So
+it is told of a place with MIN_BYTES and MIN_HEAP_SHARE of the heap at its peak that freed less than MAX_FREED, in a process that ran
+MIN_LIFE_S or longer, when at least MIN_SLICES of ten equal parts of that life each added a fair part of it. A table that is
+filled and then used stops growing; one that grows to the last moment cannot be told from a leak without seeing who uses it, and the
+claim says so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...registry import FindingDescriptor
+
+if TYPE_CHECKING:
+    from ...capture.reader import Capture
+    from ...results import Finding, Result
+
+MIN_BYTES = 8 << 20
+MIN_HEAP_SHARE = 0.2
+MAX_FREED = 0.05
+MIN_RECORDED = 30
+"""Objects that were really recorded: the estimate is then known to about 18 % (one standard error)."""
+MIN_LIFE_S = 0.5
+SLICES = 10
+MIN_SLICES = 8
+FAIR_PART = 0.3
+"""Of what a slice would add if growth were even."""
+EVIDENCE = """
+SELECT stack, process, count(*) AS recorded, sum(count) AS objects, sum(weight_bytes) AS bytes,
+       min(born_ns) AS first_ns, max(born_ns) AS last_ns
+FROM objects WHERE kind = 'heap' AND died_ns IS NULL GROUP BY ALL ORDER BY bytes DESC LIMIT 10
+""".strip()
+
+
+def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
+    import numpy as np
+
+    from .._call_stacks import call_stacks
+    from ._where import place
+
+    engine = capture.objects
+    columns = {
+        name: np.asarray(engine.columns[name])
+        for name in ("process", "stack", "born_ns", "died_ns", "bytes", "weight_bytes")
+    }
+    heap = engine.is_kind("heap")
+    weight = np.where(columns["weight_bytes"] != 0, columns["weight_bytes"], columns["bytes"]).astype(np.float64)
+    stacks = call_stacks(capture)
+    peaks = {row["process"]: row["heap_peak_bytes"] for row in results["objects"].tables["by_process"].to_pylist()}
+    found = []
+    for process in capture.table("processes").to_pylist():
+        number, ended = process["process"], process["end_ns"]
+        life_ns = (ended or capture.end_ns) - process["begin_ns"]
+        mine = np.flatnonzero(heap & (columns["process"] == number))
+        if life_ns < MIN_LIFE_S * 1e9 or len(mine) < MIN_RECORDED:
+            continue
+        # Objects of one place: several stacks lead to it.
+        numbers, inverse = np.unique(columns["stack"][mine], return_inverse=True)
+        places: dict[tuple[Any, ...], int] = {}
+        sites: list[dict[str, Any]] = []
+        group_of_stack = []
+        for stack in numbers.tolist():
+            site = stacks.site(stack)
+            key = (site["function"], site["module"], site["file"], site["line"])
+            if key not in places:
+                places[key] = len(sites)
+                sites.append(site)
+            group_of_stack.append(places[key])
+        group = np.array(group_of_stack)[inverse.reshape(-1)]
+        alive = columns["died_ns"][mine] == 0
+        for index, site in enumerate(sites):
+            here = mine[(group == index) & alive]
+            live, allocated = float(weight[here].sum()), float(weight[mine[group == index]].sum())
+            if len(here) < MIN_RECORDED or live < max(MIN_BYTES, MIN_HEAP_SHARE * peaks.get(number, 0)):
+                continue
+            if allocated - live > MAX_FREED * allocated:
+                continue
+            edges = np.linspace(process["begin_ns"], process["begin_ns"] + life_ns, SLICES + 1)
+            added = np.histogram(columns["born_ns"][here].astype(np.float64), bins=edges, weights=weight[here])[0]
+            growing = int((added >= FAIR_PART * live / SLICES).sum())
+            if growing < MIN_SLICES or added[-1] < FAIR_PART * live / SLICES:
+                continue
+            found.append(_finding(results, process, site, place(site), live, len(here), life_ns / 1e9, bool(ended)))
+    return sorted(found, key=lambda one: -one.evidence["bytes"])[:5]
+
+
+def _finding(
+    results: dict[str, Result], process: dict[str, Any], site: dict[str, Any], where: str, live: float, recorded: int,
+    life_s: float, ended: bool,
+) -> Finding:  # fmt: skip
+    from ...results import Finding
+
+    via = f" (through {site['via']})" if site.get("via") else ""
+    error = 1 / recorded**0.5
+    about = (
+        f"about {live / 2**20:.0f} MiB (± {2 * error:.0%})" if _sampled(results, site) else f"{live / 2**20:.0f} MiB"
+    )
+    return Finding(
+        name=DESCRIPTOR.name,
+        severity="high" if live >= 64 << 20 else "medium",
+        claim=(
+            f"{where}{via} allocates {about} in {process['name'] or 'the program'} that "
+            f"{'is never freed' if ended else 'was not freed while it was watched'}, and goes on to the end: "
+            f"{live / life_s / 2**20:.1f} MiB a second over {life_s:.1f} s."
+        ),
+        evidence={
+            "where": where,
+            "process": process["process"],
+            "bytes": int(live),
+            "recorded": recorded,
+            "bytes_per_s": live / life_s,
+            "sql": EVIDENCE,
+        },
+        remedy=(
+            "Free each object where its last user is done with it, or bound the structure that keeps it. If the program is meant to "
+            "keep all of it, its memory grows with its run time. memlens report lists the call stacks (objects.leaks)."
+        ),
+        quality=results["objects"].quality,
+    )
+
+
+def _sampled(results: dict[str, Result], site: dict[str, Any]) -> bool:
+    return any(
+        row["sampled"] and all(row[name] == site[name] for name in ("function", "module", "file", "line"))
+        for row in results["objects"].tables["by_site"].to_pylist()
+    )
+
+
+DESCRIPTOR = FindingDescriptor(
+    name="leak",
+    question="Does one place allocate all the time without freeing?",
+    analyses=("objects",),
+    evidence_sql=EVIDENCE,
+    check=check,
+    bad_workload="leak",
+    good_workload="leak --free",
+)
