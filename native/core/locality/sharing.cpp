@@ -62,14 +62,16 @@ void Sharing::take(uint64_t number, uint64_t mask, bool is_store, uint32_t threa
   if (is_store) {
     if (!is_new && line.last_thread != thread) hand_over(line, line.last_thread, thread);
     line.last_writer = thread;
+    ++line.version;
     ++use.writes;
     use.write_mask |= mask;
   } else {
-    if (line.last_writer != kNone && line.last_writer != thread && line.last_thread != thread)
+    if (line.last_writer != kNone && line.last_writer != thread && use.version != line.version)
       hand_over(line, line.last_writer, thread);
     ++use.reads;
     use.read_mask |= mask;
   }
+  use.version = line.version;
   line.last_thread = thread;
 }
 

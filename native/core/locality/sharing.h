@@ -3,8 +3,9 @@
 //   true sharing   a byte that one thread writes is used by another one as well
 //   false sharing  the threads use different bytes of the line, and one of them writes
 //
-// A hand-over is an access of a thread to a line that another one wrote last, or a write to a line that another one used
-// last: what a coherent cache pays for. It needs accesses in the order of time; the rest does not.
+// A hand-over is what a coherent cache pays for: a thread reads a line that another one has written since its own last use of it, or writes
+// to a line that another one used last. A reader that follows other readers finds its copy: no hand-over. It needs accesses in the order of time;
+// the rest does not.
 #pragma once
 
 #include <cstdint>
@@ -40,9 +41,11 @@ class Sharing {
   struct Use {
     uint32_t thread = 0, next = 0xFFFFFFFF;  // of the same line
     uint64_t reads = 0, writes = 0, read_mask = 0, write_mask = 0;
+    uint64_t version = 0;  // of the line, when the thread last used it
   };
   struct Line {
     uint64_t number = 0;
+    uint64_t version = 0;  // writes so far
     uint32_t first_use = 0xFFFFFFFF, last_thread = 0, last_writer = 0xFFFFFFFF, first_hand_over = 0xFFFFFFFF;
   };
   struct HandOverLink {

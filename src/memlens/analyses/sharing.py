@@ -22,7 +22,10 @@ def line_sharing(capture: Capture, *, line_bytes: int = 64) -> Result:
 
     ``kind`` is ``true`` when a byte that one thread writes is used by the other, else ``false``: then only the line is shared,
     and moving their data apart ends it. ``hand_overs`` are accesses that find the line last written (or, for a write, last
-    used) by the other thread, in the order of time that windows give. ``offsets`` are the bytes of the line that each writes,
+    used) by the other thread since its own last use, in the order of time that windows give. Windows of two threads seldom overlap, so
+    of a sampled capture hand-overs are a lower bound; ``windows`` and ``other_windows`` are those in which each thread used the line while
+    both used it (between the later first and the earlier last use). Global variables of traced programs are
+    included, though locality counts them as constants. ``offsets`` are the bytes of the line that each writes,
     ``fields`` what lies there where the object is a static variable whose type debug information describes.
     """
     import numpy as np
@@ -34,18 +37,30 @@ def line_sharing(capture: Capture, *, line_bytes: int = 64) -> Result:
     processes = [process for process, _ in accesses.streams]
     several = len(processes) > len(set(processes))
     engine = LineSharing(line_bytes=line_bytes)
+    taken = 0
     if several:
-        for batches in by_time(accesses):
+        for batches in by_time(accesses, scalars=True):
             _, columns = interleaved(batches)
             engine.add(columns["address"], columns["bytes"], columns["is_store"], columns["stream"])
+            taken += len(columns["address"])
     pairs = {name: np.asarray(values) for name, values in engine.pairs().items()}
-    rows = _rows(capture, accesses, pairs, line_bytes)
-    kinds = np.where(pairs["common_mask"] == 0, "false", "true")
     whole = accesses.is_whole
+    # The lines that are used the most, of those with as many hand-overs.
+    uses = pairs["reads"] + pairs["writes"] + pairs["other_reads"] + pairs["other_writes"]
+    order = np.lexsort((-uses, -pairs["hand_overs"])) if len(pairs["line"]) else np.zeros(0, dtype=np.int64)
+    if not whole:  # few hand-overs are seen
+        order = np.argsort(-uses, kind="stable") if len(order) else order
+    pairs = {name: values[order] for name, values in pairs.items()}
+    rows = _rows(capture, accesses, pairs, line_bytes)
+    _count_windows(accesses, rows, pairs, line_bytes)
+    rows.sort(
+        key=lambda row: (-row["hand_overs"], -(row["reads"] + row["writes"] + row["other_reads"] + row["other_writes"]))
+    )
+    kinds = np.where(pairs["common_mask"] == 0, "false", "true")
     figures: dict[str, Any] = {
         "threads": len(accesses.streams),
         "line_bytes": line_bytes,
-        "accesses": accesses.recorded,
+        "accesses": taken if several else accesses.recorded,
         "lines": int(engine.lines),
         "shared_lines": len(np.unique(pairs["line"])),
     }
@@ -55,7 +70,10 @@ def line_sharing(capture: Capture, *, line_bytes: int = 64) -> Result:
         figures[f"{kind}_sharing_hand_overs"] = int(pairs["hand_overs"][mine].sum())
     notes = []
     if several and not whole:
-        notes.append("Sharing is seen in windows only: hand-overs between accesses that were not recorded are missing.")
+        notes.append(
+            "Sharing is seen in windows only: hand-overs are at least those that are listed. How often a line changes hands needs every access: "
+            "--emulate=full, or --trace=full of a program built with memlens cc --memlens=trace."
+        )
     if len(rows) < len(pairs["line"]):
         notes.append(f"The table of shared lines has the first {len(rows):,} of {len(pairs['line']):,} pairs.")
     quality = capture.quality.joined(Quality(exact=whole or not several, notes=tuple(notes)))
@@ -108,6 +126,42 @@ def _rows(capture: Capture, accesses: Any, pairs: dict[str, Any], line_bytes: in
     return rows
 
 
+def _count_windows(accesses: Any, rows: list[dict[str, Any]], pairs: dict[str, Any], line_bytes: int) -> None:
+    """In how many windows each thread of a pair uses the line while both do."""
+    import numpy as np
+
+    lines = pairs["line"][: len(rows)].astype(np.uint64)
+    wanted = np.unique(lines)
+    mask = np.uint64(~(line_bytes - 1) & (2**64 - 1))
+    found: list[Any] = []
+    for batch in accesses.batches(scalars=True) if len(rows) else ():
+        line = batch.key_address & mask
+        at = np.minimum(np.searchsorted(wanted, line), len(wanted) - 1)
+        mine = np.flatnonzero(wanted[at] == line)
+        if len(mine):
+            # One for each line and window: its first use.
+            _, first = np.unique(at[mine].astype(np.uint64) << np.uint64(32) | batch.unit[mine], return_index=True)
+            chosen = mine[first]
+            stream = np.full(len(chosen), batch.stream, dtype=np.uint64)
+            found.append(np.stack((at[chosen].astype(np.uint64), stream, batch.time_ns[chosen])))
+    at, stream, time = np.concatenate(found, axis=1) if found else np.zeros((3, 0), dtype=np.uint64)
+    key = at << np.uint64(32) | stream
+    order = np.lexsort((time, key))
+    key, time = key[order], time[order]
+    of_line = np.searchsorted(wanted, lines)
+    for number, row in enumerate(rows):
+        own = []
+        for name in ("thread", "other"):
+            mine_key = np.uint64((int(of_line[number]) << 32) | int(pairs[name][number]))
+            low, high = np.searchsorted(key, mine_key), np.searchsorted(key, mine_key, side="right")
+            own.append(time[low:high])
+        if not len(own[0]) or not len(own[1]):
+            row["windows"] = row["other_windows"] = 0
+            continue
+        begin, end = max(own[0][0], own[1][0]), min(own[0][-1], own[1][-1])
+        row["windows"], row["other_windows"] = (int(((t >= begin) & (t <= end)).sum()) for t in own)
+
+
 def _name_objects(capture: Capture, rows: list[dict[str, Any]]) -> None:
     """The object at the first byte that is written: the one that lies there at most of some moments."""
     from collections import Counter
@@ -151,7 +205,7 @@ def _table(rows: list[dict[str, Any]]) -> pa.Table:
     number, text = pa.uint64(), pa.string()
     return pa.Table.from_pylist(rows, schema=pa.schema([
         ("process", pa.uint32()), ("line", number), ("object", text), ("kind", text), ("thread", pa.uint32()),
-        ("other_thread", pa.uint32()), ("hand_overs", number), ("reads", number), ("writes", number), ("other_reads", number),
+        ("other_thread", pa.uint32()), ("hand_overs", number), ("windows", number), ("other_windows", number), ("reads", number), ("writes", number), ("other_reads", number),
         ("other_writes", number), ("offsets", text), ("other_offsets", text), ("common_offsets", text), ("fields", text),
         ("other_fields", text)]))  # fmt: skip
 

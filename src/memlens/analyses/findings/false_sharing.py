@@ -1,8 +1,8 @@
 """Finding: threads write different bytes of one cache line.
 
 From analysis `sharing`. Told of an object whose lines are used by threads that share no byte of them, where accesses that find the line last written by
-another thread (hand-overs) are MIN_HAND_OVERS at least, and MIN_SHARE of the accesses to the line by the two threads. The order of time between threads is that of
-windows: hand-overs are a lower bound where threads took turns on one processor while they were recorded.
+another thread (hand-overs) are MIN_HAND_OVERS at least, and MIN_SHARE of the accesses to the line by the two threads. Windows of two threads seldom overlap, so
+of a sampled capture it is enough that both threads use the line in MIN_WINDOWS windows each while both do.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 MIN_HAND_OVERS = 20
 MIN_SHARE = 0.0001
 """Of the accesses to the line: threads that take turns for milliseconds have few hand-overs."""
+MIN_WINDOWS = 3
 MIN_ACCESSES = 0.01
 """Of all recorded accesses go to the lines of the object that are shared so."""
 EVIDENCE = """
@@ -34,15 +35,18 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     line_bytes = result.figures["line_bytes"]
     objects: dict[str, list[dict[str, Any]]] = {}
     for row in result.tables["lines"].to_pylist():
-        if row["kind"] == "false" and row["writes"] and _overlaps(row):
+        if row["kind"] == "false" and is_contended(row, whole=result.quality.exact):
             objects.setdefault(row["object"] or "memory of no known object", []).append(row)
     found = []
     for thing, rows in objects.items():
         hand_overs = sum(row["hand_overs"] for row in rows)
         accesses = sum(row["reads"] + row["writes"] + row["other_reads"] + row["other_writes"] for row in rows)
-        if hand_overs < MIN_HAND_OVERS or accesses < MIN_ACCESSES * result.figures["accesses"]:
+        if accesses < MIN_ACCESSES * result.figures["accesses"]:
             continue
-        worst = max(rows, key=lambda row: row["hand_overs"])
+        whole = result.quality.exact
+        if whole and hand_overs < MIN_HAND_OVERS:
+            continue
+        worst = max(rows, key=lambda row: (row["hand_overs"], min(row["windows"], row["other_windows"])))
         lines = {(row["process"], row["line"]) for row in rows}
         threads = {row[name] for row in rows for name in ("thread", "other_thread")}
         mine, other = _fields(worst)
@@ -53,9 +57,11 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 claim=(
                     f"{len(threads)} threads write to {len(lines)} cache line{'s' if len(lines) > 1 else ''} of {thing} and share no byte of them: "
                     f"in the line at {worst['line']:#x} thread {worst['thread']} writes {mine}, thread {worst['other_thread']} uses {other}. "
-                    f"{hand_overs:,} times a thread found a line last written by another."
+                    + (f"{hand_overs:,} times a thread found a line last written by another." if whole else
+                       f"Both use it in the same stretch of time, in {worst['windows']:,} and {worst['other_windows']:,} windows; how often it changes hands "
+                       "is not seen in windows (record every access to count it).")
                 ),
-                evidence={"object": thing, "lines": len(lines), "threads": len(threads), "hand_overs": hand_overs, "accesses": accesses,
+                evidence={"object": thing, "lines": len(lines), "threads": len(threads), "hand_overs": hand_overs, "accesses": accesses, "windows": [worst["windows"], worst["other_windows"]],
                           "line": worst["line"], "thread": worst["thread"], "other_thread": worst["other_thread"], "bytes": mine,
                           "other_bytes": other, "sql": EVIDENCE},
                 remedy=(
@@ -68,9 +74,15 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     return sorted(found, key=lambda one: -int(one.evidence["hand_overs"]))[:5]
 
 
-def _overlaps(row: dict[str, Any]) -> bool:
+def is_contended(row: dict[str, Any], *, whole: bool) -> bool:
+    """Whether two threads use a line at the same time, and one writes to it."""
     both = row["reads"] + row["writes"] + row["other_reads"] + row["other_writes"]
-    return bool(row["hand_overs"] >= max(1, MIN_SHARE * both))
+    if not row["writes"] + row["other_writes"]:
+        return False
+    # Windows of two threads that follow each other closely also tell of a line that is handed over.
+    if not whole and min(row["windows"], row["other_windows"]) >= MIN_WINDOWS:
+        return True
+    return bool(row["hand_overs"] >= max(1 if whole else MIN_HAND_OVERS, MIN_SHARE * both))
 
 
 def _fields(row: dict[str, Any]) -> tuple[str, str]:

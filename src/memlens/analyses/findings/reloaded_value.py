@@ -1,7 +1,8 @@
 """Finding: a hot load reads the same address again and again.
 
 Told of loads with MIN_SHARE of the program's accesses that find, MIN_SAME of the times, the address of their last execution: a value that could stay in
-a register, or a counter that is kept in memory. Not of stacks (finding `stack_traffic`, and calls), nor of libraries' code. Traces of `memlens cc` leave out
+a register, or a counter that is kept in memory. Not of lines that two threads use a lot and one writes: those have to be loaded, and
+finding `false_sharing` may tell more. Not of stacks (finding `stack_traffic`, and calls), nor of libraries' code. Traces of `memlens cc` leave out
 scalars of the frame and global ones: there, only what is behind pointers is seen.
 """
 
@@ -19,6 +20,9 @@ MIN_SHARE = 0.1
 """Of the accesses that the program executes, all such loads of a line of code together."""
 MIN_SAME = 0.99
 MIN_RECORDED = 1000
+MIN_OF_EACH = 0.05
+"""Of the accesses to a line, for it to be shared: a thread that set it up once does not count."""
+NO_OBJECT = "no known object"
 EVIDENCE = """
 SELECT function, file, line, address, count(*) AS recorded, sum(weight) AS executed
 FROM accesses JOIN sites ON code = id WHERE operation = 'load' GROUP BY ALL ORDER BY recorded DESC LIMIT 10
@@ -30,12 +34,18 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ._where import place
 
     result = results["patterns"]
+    shared = {
+        row["object"] or NO_OBJECT
+        for row in results["sharing"].tables["lines"].to_pylist()
+        if row["writes"] + row["other_writes"] and _is_of_both(row)
+    }
     places: dict[tuple[str, str], dict[str, Any]] = {}
     for row in result.tables["by_instruction"].to_pylist():
         if (
             row["operation"] == "store"
             or row["kind"] == "stack"
             or not row["file"]
+            or row["object"] in shared
             or (row["same_address_share"] or 0.0) < MIN_SAME
         ):
             continue
@@ -67,10 +77,19 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     return found[:5]
 
 
+def _is_of_both(row: dict[str, Any]) -> bool:
+    """
+    >>> _is_of_both({"reads": 90, "writes": 10, "other_reads": 30, "other_writes": 0})
+    True
+    """
+    mine, other = row["reads"] + row["writes"], row["other_reads"] + row["other_writes"]
+    return bool(min(mine, other) >= MIN_OF_EACH * (mine + other))
+
+
 DESCRIPTOR = FindingDescriptor(
     name="reloaded_value",
     question="Do hot loads read the same address again and again?",
-    analyses=("patterns",),
+    analyses=("patterns", "sharing"),
     evidence_sql=EVIDENCE,
     check=check,
     bad_workload="reloaded_value",
