@@ -114,7 +114,7 @@ def judge(name: str, options: str, memlens: list[str], folder: Path, seeds: int)
     )
     capture = open_capture(full)
     result = validate(capture, window=WINDOW, period=PERIOD, seeds=seeds)
-    windows = result.figures["recorded_accesses"] // PERIOD
+    windows = result.figures["executed_accesses"] // PERIOD
     return Judged(
         name,
         options,
@@ -138,7 +138,7 @@ def biases(name: str, short: Judged, capture: Any) -> tuple[list[list[str]], lis
     held: dict[tuple[str, str], int] = {}
     windows: dict[tuple[str, str], int] = {}
     options: dict[str, Any] = {"by": ["function", "loop"], "heat_columns": 0}
-    batches = list(ThreadAccesses(capture))
+    batches = list(ThreadAccesses(capture).batches(constants=True))
     tiled = locality(capture, accesses=DrawnAccesses.tiled(capture, WINDOW, source=batches), **options)
     truth = {r["function"]: r for r in tiled.tables["by_function"].to_pylist()}
     met: dict[tuple[str, str], list[tuple[int, bool]]] = {}

@@ -89,7 +89,9 @@ struct ml_count_region {
  *                      scope + 1 (0 = not inlined), string: file, line, column, string: callee }
  *   traced             only with ML_TABLE_TRACE: n, then n × { site, enum ml_trace_class, enum ml_trace_kind, s step in bytes, 1 = what
  *                      the site writes (of a copy) else 0, and only with ML_TABLE_TRACE_BYTES bytes of one recorded access
- *                      (of one lane; 0 = the stream tells) }: the first `trace_sites` are those that a trace records, in the order of their numbers; the rest are constants, which are implied
+ *                      (of one lane; 0 = the stream tells), and only with ML_TABLE_TRACE_STAND_INS 1 + the recorded one of this table that is executed exactly
+ *                      when this one is (0 = none is known) }: the first `trace_sites` are those that a trace records, in the order of their numbers; the rest are constants, which are implied.
+ *                      With ML_TABLE_TRACE_STAND_INS a recorded one may be a constant too: a global variable, or one that stands for others
  *   loops              only with ML_TABLE_LOOPS (version 2): n, then n × { loop around it + 1 (0 = none; a smaller number than its own), scope + 1
  *                      (0 = not inlined), string: file, line, column: where the source begins it, 0 = not known }, then for each
  *                      site the innermost loop around it + 1 (0 = none). A loop of the source is one loop, however many the
@@ -97,7 +99,7 @@ struct ml_count_region {
  * A site's executions are those of its group. `bytes` is what one execution moves; of a site whose size is known only at
  * run time it is 0, and the counter named sums the bytes. A block without anything countable has group 0, which
  * has no terms, when the mix was not asked for. */
-#define ML_COUNT_TABLE_VERSION 2
+#define ML_COUNT_TABLE_VERSION 3
 #define ML_COUNT_TABLE_OLDEST 1 /* still read: without loops */
 enum ml_count_table_flags {
   ML_TABLE_MIX = 1,   /* blocks have operation counts, and every block a group */
@@ -112,6 +114,7 @@ enum ml_count_table_flags {
   ML_TABLE_UNCOUNTED = 256, /* traced only: no group has terms */
   ML_TABLE_TRACE_BYTES = 512,
   ML_TABLE_LOOPS = 1024, /* the part `loops` is there */
+  ML_TABLE_TRACE_STAND_INS = 2048, /* version 3 */
 };
 enum ml_counter_kind {
   ML_COUNTER_BLOCK = 0,   /* one add where the code runs, or on an edge between blocks */

@@ -536,6 +536,7 @@ TABLES |= {
             "kind": "plain, or of irregular ones: indirect (through a loaded pointer), computed (a loaded or computed index), chase (the loaded "
             "value leads to the next address); of strided ones: variable (the step does not change in the loop, but only the program knows it)",
             "stride_bytes": "step of a strided one in the loop around it, else null (also of kind variable)", "is_written": "of a copy: what it writes",
+            "stand_in": "of an implied constant: `number` of the recorded one that is executed whenever it is; null = none is known",
             "bytes": "bytes of one access, 0 = the stream tells",
         },
     ),
@@ -558,7 +559,8 @@ TABLES |= {
             "inlined_into": "the functions it was inlined into, innermost first", "file": "source file", "line": "source line", "column": "source column",
             "site": "joins `count_sites.site` of its module", "operation": "load, store or atomic", "bytes": "bytes of one access, 0 = known only at run time",
             "class": "constant, strided or irregular", "kind": "as in `count_traced`", "stride_bytes": "as in `count_traced`",
-            "implied": "true: it is not recorded, its executions are in `windows.implied_constant`",
+            "implied": "true: a constant, no row of `accesses`; its executions are in `windows.implied_constant`",
+            "stand_in": "code of the recorded site that is executed whenever this constant is; null = none is known, or it is recorded itself",
             "loop": "innermost loop around it, as in `sites`; null = in none, or its module does not tell loops",
             "loop_function": "function that the loop is written in", "loop_depth": "loops around the loop in that function, with itself",
             "loop_parent": "the loop around the loop in that function, null = none",

@@ -74,6 +74,7 @@ nb::dict decode(const nb::bytes& functions, uint64_t functions_address, const nb
   traced["is_written"] = owned(std::move(found.traced.is_written));
   traced["step_bytes"] = owned(std::move(found.traced.step_bytes));
   traced["bytes"] = owned(std::move(found.traced.bytes));
+  traced["stand_in"] = owned(std::move(found.traced.stand_in));
   result["traced"] = traced;
   nb::dict loops;
   loops["function"] = owned(std::move(found.loops.function));

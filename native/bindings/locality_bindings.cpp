@@ -143,11 +143,16 @@ void bind_stream(nb::module_& module) {
            },
            "addresses"_a, nb::kw_only(), "bytes"_a = nb::none(), "classes"_a = nb::none(), "windows"_a = nb::none(),
            "times_ns"_a = nb::none(), "weights"_a = nb::none(), "groups"_a)
-      .def("set_implied_constants",
-           [](Stream& self, const Input<uint64_t>& by_window, const std::vector<uint32_t>& views) {
-             self.set_implied_constants({by_window.data(), by_window.data() + by_window.size()}, views);
+      .def("add_constants",
+           [](Stream& self, const Input<uint32_t>& windows, const Input<uint64_t>& counts, const Input<double>& weights,
+              const std::vector<Input<uint32_t>>& groups) {
+             ConstantColumns columns{view(windows), view(counts), view(weights), {}};
+             for (const auto& one : groups) columns.groups.push_back(view(one));
+             nb::gil_scoped_release unlocked;
+             self.add_constants(columns);
            },
-           "by_window"_a, "views"_a)
+           "windows"_a, nb::kw_only(), "counts"_a, "weights"_a, "groups"_a,
+           "Constant accesses that the stream leaves out; before the last accesses of their windows.")
       .def("finish", &Stream::finish)
       .def("merge",
            [](Stream& self, const Stream& other) {

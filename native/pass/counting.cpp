@@ -335,7 +335,7 @@ bool FunctionCounter::run(std::string &Problem) {
   for (BasicBlock &BB : F) // before there are ours
     Operations[&BB] = operations(BB);
   takeAnalyses(true);
-  Result.Flags = (O.Mix ? ML_TABLE_MIX : 0) | (O.Naive ? ML_TABLE_NAIVE : 0) | (O.Trace ? ML_TABLE_TRACE | ML_TABLE_TRACE_BYTES | ML_TABLE_LOOPS : 0) |
+  Result.Flags = (O.Mix ? ML_TABLE_MIX : 0) | (O.Naive ? ML_TABLE_NAIVE : 0) | (O.Trace ? ML_TABLE_TRACE | ML_TABLE_TRACE_BYTES | ML_TABLE_TRACE_STAND_INS | ML_TABLE_LOOPS : 0) |
                  (O.Count ? 0 : ML_TABLE_UNCOUNTED);
   if (!O.Count)
     listOnly();

@@ -31,7 +31,8 @@ struct Segment {
   unsigned Form = ML_TRACE_WORDS;
   std::vector<unsigned> Recorded; ///< numbers of accesses
   std::vector<llvm::Instruction *> By; ///< what makes them; in a copy of the code not what the site says
-  unsigned Implied = 0;
+  std::vector<std::pair<unsigned, llvm::Instruction *>> Constants; ///< accesses that it executes and does not record, and what makes them
+  unsigned Implied = 0; ///< their number, when the segment has ended
   unsigned First = 0; ///< number of its first site in the function
   llvm::Instruction *Before = nullptr; ///< where the code goes; null until the segment has ended
   llvm::Instruction *After = nullptr;  ///< or: behind this one
@@ -88,6 +89,9 @@ private:
   bool mayTrace(const Instruction &I) const;
   uint64_t bytesOfOne(const Access &A) const;
   void classify();
+  bool isShared(const Access &A) const;
+  void chooseStandIn(Segment &S) const;
+  unsigned standInOf(const Segment &S) const;
   void cut();
   void takeAnalyses();
 

@@ -163,6 +163,7 @@ private:
         encodeSLEB128(One.Step, OS);
         Number(OS, One.IsWritten);
         Number(OS, One.Bytes);
+        Number(OS, One.StandIn);
       }
     }
     OS << LoopsText;

@@ -37,6 +37,7 @@ struct TableTraced {
   int64_t Step;
   bool IsWritten; ///< of a copy: the side that it writes
   uint64_t Bytes; ///< of one recorded access; 0 = the trace tells
+  unsigned StandIn; ///< of an implied one: 1 + place of the recorded one that is executed with it; 0 = none
 };
 
 /// Everything that a table tells.

@@ -2,6 +2,7 @@
 #include "llvm_versions.h"
 #include "memlens_count.h"
 
+#include "llvm/Analysis/ValueTracking.h"
 #include "llvm/IR/DiagnosticInfo.h"
 #include "llvm/IR/InlineAsm.h"
 #include "llvm/IR/IntrinsicInst.h"
@@ -91,6 +92,38 @@ uint64_t FunctionTracer::Implementation::bytesOfOne(const Access &A) const {
   return S.LaneBytes ? S.LaneBytes : Lanes ? S.Bytes / Lanes->getNumElements() : 0;
 }
 
+/// A constant that other threads may write: a global variable. It is recorded, so that threads that share its line can be seen.
+bool FunctionTracer::Implementation::isShared(const Access &A) const {
+  const auto *Variable = dyn_cast<GlobalVariable>(getUnderlyingObject(Sites[A.Site].At->getOperand(A.Operand), 0));
+  return Variable && !Variable->isThreadLocal() && !Variable->isConstant();
+}
+
+/// Constants are known to have run by an access of their segment that is recorded (MemGaze, section III-B: a proxy). A segment that has none, or only
+/// stores, which a trace may leave out, records one of its constants, a load if there is one.
+void FunctionTracer::Implementation::chooseStandIn(Segment &S) const {
+  if (S.Constants.empty())
+    return;
+  auto IsLoad = [&](unsigned Number) { return !Accesses[Number].IsStore; };
+  auto Chosen = find_if(S.Constants, [&](const auto &C) { return IsLoad(C.first); });
+  const bool HasLoad = Chosen != S.Constants.end();
+  if (Chosen == S.Constants.end())
+    Chosen = S.Constants.begin();
+  if ((S.Recorded.empty() || (HasLoad && none_of(S.Recorded, IsLoad))) && S.Recorded.size() < ML_TRACE_WORDS_MAX) {
+    S.Recorded.push_back(Chosen->first);
+    S.By.push_back(Chosen->second);
+    S.Constants.erase(Chosen);
+  }
+  S.Implied = S.Constants.size();
+}
+
+/// The access that stands for the constants of a segment: its last recorded load, else its last store.
+unsigned FunctionTracer::Implementation::standInOf(const Segment &S) const {
+  for (unsigned Number : reverse(S.Recorded))
+    if (!Accesses[Number].IsStore)
+      return Number;
+  return S.Recorded.back();
+}
+
 /// Cuts the blocks into segments.
 void FunctionTracer::Implementation::cut() {
   Segments.clear();
@@ -99,6 +132,7 @@ void FunctionTracer::Implementation::cut() {
       continue;
     Segment Now;
     auto End = [&](Instruction *Before, Instruction *After) {
+      chooseStandIn(Now);
       if (Now.executed()) {
         Now.Before = Before;
         Now.After = After;
@@ -117,15 +151,19 @@ void FunctionTracer::Implementation::cut() {
         const Access &A = Accesses[Number];
         const unsigned Form = formOf(Sites[A.Site]);
         if (A.Is.Class == ML_TRACE_CONSTANT) {
-          if (Now.Implied == ML_TRACE_IMPLIED_MAX)
-            End(nullptr, &I);
-          ++Now.Implied;
-          continue;
+          if (!Now.Recorded.empty() && Now.Form != ML_TRACE_WORDS)
+            End(&I, nullptr); // an address alone is no word of such a segment
+          if (!isShared(A)) {
+            if (Now.Constants.size() == ML_TRACE_IMPLIED_MAX)
+              End(&I, nullptr);
+            Now.Constants.emplace_back(Number, &I);
+            continue;
+          }
         }
         const unsigned Most = Form == ML_TRACE_LANES ? 0 : Form == ML_TRACE_SIZED ? ML_TRACE_WORDS_MAX / 2 : ML_TRACE_WORDS_MAX;
         if (!Now.Recorded.empty() && (Form != Now.Form || Now.Recorded.size() >= Most))
           End(&I, nullptr); // before it: the words of its own segment follow
-        if (Now.Recorded.empty() && Form != ML_TRACE_WORDS && Now.Implied)
+        if (Now.Recorded.empty() && Form != ML_TRACE_WORDS && !Now.Constants.empty())
           End(&I, nullptr);
         Now.Form = Form;
         Now.Recorded.push_back(Number);
@@ -356,7 +394,7 @@ void FunctionTracer::Implementation::writeSegment(const Segment &S) {
 /// The processor itself takes the addresses down (ptwrite), if the runtime has found that it can and somebody asks for it: elsewhere the
 /// instruction does not exist.
 void FunctionTracer::Implementation::writeForProcessor(const Segment &S) {
-  if (S.Recorded.empty() || S.Form == ML_TRACE_LANES)
+  if (S.Form == ML_TRACE_LANES || all_of(S.Recorded, [&](unsigned Number) { return Accesses[Number].Is.Class == ML_TRACE_CONSTANT; }))
     return;
   Module &M = *F.getParent();
   LLVMContext &C = F.getContext();
@@ -373,6 +411,8 @@ void FunctionTracer::Implementation::writeForProcessor(const Segment &S) {
                                           "{rax},~{dirflag},~{fpsr},~{flags}", true);
   for (unsigned Number : S.Recorded) {
     const Access &A = Accesses[Number];
+    if (A.Is.Class == ML_TRACE_CONSTANT)
+      continue;
     B.SetCurrentDebugLocation(DebugLoc());
     Value *Address = B.CreatePtrToInt(again(B, Sites[A.Site].At->getOperand(A.Operand), 0), I64);
     B.CreateCall(Instruction, {Address})->setDebugLoc(Sites[A.Site].At->getDebugLoc()); // the trace names it by its place in the code
@@ -401,6 +441,13 @@ void FunctionTracer::Implementation::write(GlobalVariable *TheDescriptor, Table 
       FirstOf[S.Recorded.front()] = Order.size();
     Order.insert(Order.end(), S.Recorded.begin(), S.Recorded.end());
   }
+  DenseMap<unsigned, unsigned> PlaceOf; // number of a recorded access → its place in the table, from 1
+  for (unsigned I = 0; I < Order.size(); ++I)
+    PlaceOf[Order[I]] = I + 1;
+  DenseMap<unsigned, unsigned> StandInOf; // number of a constant → place of the access that stands for it
+  for (const Segment &S : Segments)
+    for (const auto &[Number, By] : S.Constants)
+      StandInOf[Number] = PlaceOf.lookup(standInOf(S));
   if (Order.size() >= ML_TRACE_FIRST_SITE) { // numbers of functions that are not registered yet
     F.getContext().diagnose(DiagnosticInfoUnsupported(
         F, "memlens: function '" + F.getName() + "' has " + Twine(Order.size()) + " addresses and can have " +
@@ -458,11 +505,11 @@ void FunctionTracer::Implementation::write(GlobalVariable *TheDescriptor, Table 
   Recorded = Order.size();
   for (unsigned Number : Order) {
     const Access &A = Accesses[Number];
-    Result.Traced.push_back({A.Site, A.Is.Class, A.Is.Kind, A.Is.Step, A.IsWritten, bytesOfOne(A)});
+    Result.Traced.push_back({A.Site, A.Is.Class, A.Is.Kind, A.Is.Step, A.IsWritten, bytesOfOne(A), 0});
   }
-  for (const Access &A : Accesses)
-    if (A.Is.Class == ML_TRACE_CONSTANT)
-      Result.Traced.push_back({A.Site, A.Is.Class, A.Is.Kind, A.Is.Step, A.IsWritten, bytesOfOne(A)});
+  for (unsigned Number = 0; Number < Accesses.size(); ++Number)
+    if (const Access &A = Accesses[Number]; A.Is.Class == ML_TRACE_CONSTANT && !PlaceOf.lookup(Number))
+      Result.Traced.push_back({A.Site, A.Is.Class, A.Is.Kind, A.Is.Step, A.IsWritten, bytesOfOne(A), StandInOf.lookup(Number)});
 }
 
 FunctionTracer::FunctionTracer(Function &F, FunctionAnalysisManager &FAM, const Options &O, const Versions &V,

@@ -9,6 +9,8 @@ declare void @opaque()
 ; CHECK-DAG: @memlens.header{{[.0-9]*}} = private unnamed_addr constant i64 2251808403619840, align 8
 ; CHECK-DAG: @memlens.header{{[.0-9]*}} = private unnamed_addr constant i64 279172874240, align 8
 ; CHECK-DAG: @memlens.header{{[.0-9]*}} = private unnamed_addr constant i64 2533291970265088, align 8
+; CHECK-DAG: @memlens.header{{[.0-9]*}} = private unnamed_addr constant i64 141733920768, align 8
+; CHECK-DAG: @memlens.header{{[.0-9]*}} = private unnamed_addr constant i64 1126045935730688, align 8
 ; CHECK-LABEL: define void @two
 ; CHECK: load i32, ptr %p
 ; CHECK: store i32 1, ptr %q
@@ -42,16 +44,60 @@ define void @two(ptr %p, ptr %q) {
   ret void
 }
 
-@global = global i32 0
-; A scalar of the program is implied: counted down (three accesses), not told (one word, two implied: 2 << 37).
+; A scalar of the frame is implied: counted down (three accesses), not told (one word, two implied: 2 << 37).
 ; CHECK-LABEL: define void @implied
 ; CHECK: usub.with.overflow.i64(i64 %{{.*}}, i64 3)
 ; CHECK: load atomic i64, ptr @memlens.header.{{[0-9]+}} monotonic
 ; CHECK: ret void
 define void @implied(ptr %p) {
-  %a = load i32, ptr @global
+  %x = alloca i32
+  %a = load volatile i32, ptr %x
   %b = load i32, ptr %p
+  store volatile i32 %a, ptr %x
+  ret void
+}
+
+; Where nothing else would be told, a load of them stands for the others (one word, one implied: 1 << 37), also where there are only stores beside it
+; (two words, a store first: 1 << 50, one implied).
+; CHECK-LABEL: define void @alone
+; CHECK: usub.with.overflow.i64(i64 %{{.*}}, i64 2)
+; CHECK: ptrtoint ptr %x to i64
+; CHECK: ret void
+define void @alone() {
+  %x = alloca i32
+  %a = load volatile i32, ptr %x
+  store volatile i32 %a, ptr %x
+  ret void
+}
+; CHECK-LABEL: define void @beside
+; CHECK: usub.with.overflow.i64(i64 %{{.*}}, i64 3)
+; CHECK: ptrtoint ptr %p to i64
+; CHECK: ptrtoint ptr %x to i64
+; CHECK: ret void
+define void @beside(ptr %p) {
+  %x = alloca i32
+  store volatile i32 1, ptr %x
+  %a = load volatile i32, ptr %x
+  store i32 %a, ptr %p
+  ret void
+}
+
+; A variable of the program may be shared by threads: it is told (two words, the second a store), unless each thread has its own.
+@global = global i32 0
+@own = thread_local global i32 0
+; CHECK-LABEL: define void @shared
+; CHECK: usub.with.overflow.i64(i64 %{{.*}}, i64 4)
+; CHECK: store i64 ptrtoint (ptr @global to i64)
+; CHECK: store i64 ptrtoint (ptr @global to i64)
+; CHECK-NOT: @own to i64
+; CHECK: ret void
+declare ptr @llvm.threadlocal.address.p0(ptr)
+define void @shared() {
+  %a = load i32, ptr @global
+  %t = call ptr @llvm.threadlocal.address.p0(ptr @own)
   store i32 %a, ptr @global
+  %b = load i32, ptr %t
+  store i32 %b, ptr %t
   ret void
 }
 

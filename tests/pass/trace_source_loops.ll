@@ -6,19 +6,19 @@ target triple = "x86_64-unknown-linux-gnu"
 ; A vector body (line 12), its remainder (the same place), the rest of an unrolled loop (no place; its load is that of the others): one loop, in the one of line
 ; 10. The load before all loops is in none, that of the outer loop in the first; the last loop has no place and code of its own: its head's line, 15.
 ;   03 | 00 00 02 0A 03 | 01 00 02 0C 05 | 00 00 02 0F 01 || sites: none, outer, vector, remainder, rest, last
-; CHECK: @memlens.table.nest = private constant [{{[0-9]+}} x i8] c"\02\80\0F{{.*}}\03\00\00\02\0A\03\01\00\02\0C\05\00\00\02\0F\01\00\01\02\02\02\03", section "memlens_tables"
+; CHECK: @memlens.table.nest = private constant [{{[0-9]+}} x i8] c"\03\80\1F{{.*}}\03\00\00\02\0A\03\01\00\02\0C\05\00\00\02\0F\01\00\01\02\02\02\03", section "memlens_tables"
 
 ; A loop that was inlined belongs to the function it is written in (scope 1, line 31); the one around the call is this function's own.
 ;   02 | 00 00 02 14 03 | 01 01 02 1F 03 || sites: inner, outer
-; CHECK: @memlens.table.caller = private constant [{{[0-9]+}} x i8] c"\02\80\0F{{.*}}\02\00\00\02\14\03\01\01\02\1F\03\02\01", section "memlens_tables"
+; CHECK: @memlens.table.caller = private constant [{{[0-9]+}} x i8] c"\03\80\1F{{.*}}\02\00\00\02\14\03\01\01\02\1F\03\02\01", section "memlens_tables"
 
 ; Two ways back to one head, of which one tells the place; two loops of one place inside each other: one loop each.
 ;   01 | 00 00 02 ( 03 || sites: all in it
-; CHECK: @memlens.table.twice = private constant [{{[0-9]+}} x i8] c"\02\80\0F{{.*}}\01\00\00\02(\03\01\01", section "memlens_tables"
+; CHECK: @memlens.table.twice = private constant [{{[0-9]+}} x i8] c"\03\80\1F{{.*}}\01\00\00\02(\03\01\01", section "memlens_tables"
 
 ; Without debug information a loop is known, but not where it is. Copies of our own make no loops.
 ;   01 | 00 00 00 00 00 || sites: both in it
-; CHECK: @memlens.table.unnamed = private constant [{{[0-9]+}} x i8] c"\02\80\0F{{.*}}\01\00\00\00\00\00\01\01", section "memlens_tables"
+; CHECK: @memlens.table.unnamed = private constant [{{[0-9]+}} x i8] c"\03\80\1F{{.*}}\01\00\00\00\00\00\01\01", section "memlens_tables"
 
 define void @nest(ptr %p, i64 %n) !dbg !4 {
 entry:

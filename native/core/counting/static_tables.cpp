@@ -172,7 +172,8 @@ std::optional<std::string> Decoder::add(Bytes table, const ml_count_function& he
   if (cursor.failed()) return "ends in its sites";
   const auto site_base = static_cast<uint32_t>(out_.sites.kind.size());
   const bool has_bytes = flags & ML_TABLE_TRACE_BYTES;
-  const uint64_t n_traced = flags & ML_TABLE_TRACE ? count(cursor, has_bytes ? 6 : 5) : 0;
+  const bool has_stand_ins = flags & ML_TABLE_TRACE_STAND_INS;
+  const uint64_t n_traced = flags & ML_TABLE_TRACE ? count(cursor, 5 + (has_bytes ? 1 : 0) + (has_stand_ins ? 1 : 0)) : 0;
   if (!cursor.failed() && header.trace_sites > n_traced)
     return "tells of " + std::to_string(n_traced) + " traced sites, its entry of " + std::to_string(header.trace_sites);
   for (uint64_t i = 0; i < n_traced && !cursor.failed(); ++i) {
@@ -189,6 +190,9 @@ std::optional<std::string> Decoder::add(Bytes table, const ml_count_function& he
     // Without a width of its own an address has that of its site; a gather's is not that of one lane.
     const uint64_t own = known && (s.sites.flags[site] & ML_SITE_GATHER) == 0 ? s.sites.bytes[site] : 0;
     s.traced.bytes.push_back(has_bytes ? cursor.uleb128() : own);
+    const uint64_t stand_in = has_stand_ins ? cursor.uleb128() : 0;
+    bad_reference |= stand_in > header.trace_sites;
+    s.traced.stand_in.push_back(stand_in == 0 ? kNone : static_cast<uint32_t>(first_site + stand_in - 1));
   }
   if (cursor.failed()) return "ends in its traced sites";
   const uint64_t n_loops = flags & ML_TABLE_LOOPS ? count(cursor, 5) : 0;
@@ -280,6 +284,7 @@ std::optional<std::string> Decoder::add(Bytes table, const ml_count_function& he
   append(out_.traced.is_written, s.traced.is_written);
   append(out_.traced.step_bytes, s.traced.step_bytes);
   append(out_.traced.bytes, s.traced.bytes);
+  append(out_.traced.stand_in, s.traced.stand_in);
   append(out_.loops.function, s.loops.function);
   append(out_.loops.parent, s.loops.parent);
   append(out_.loops.scope, s.loops.scope);

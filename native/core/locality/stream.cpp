@@ -7,7 +7,7 @@ namespace memlens::locality {
 
 Stream::Stream(const StreamOptions& options) : options_(options), reuse_(options.block_bytes, options.memory_limit_bytes) {
   for (uint32_t i = 0; i < options.views; ++i)
-    views_.push_back({{}, Footprint(options.has_windows, options.memory_limit_bytes), {}, false, 0});
+    views_.push_back({{}, Footprint(options.has_windows, options.memory_limit_bytes), {}});
   if (options.heat_columns > 0)
     heat_ = std::make_unique<HeatMap>(options.begin_ns, options.end_ns, options.heat_columns, options.heat_rows);
 }
@@ -18,10 +18,47 @@ uint64_t Stream::memory_bytes() const {
   return sum;
 }
 
+void Stream::add_constants(const ConstantColumns& columns) {
+  const size_t count = columns.windows.size();
+  if (columns.groups.size() != views_.size()) throw std::invalid_argument("there is one column of groups for each view");
+  if (columns.counts.size() != count || columns.weights.size() != count) throw std::invalid_argument("the columns have one length");
+  for (const auto& groups : columns.groups)
+    if (groups.size() != count) throw std::invalid_argument("the columns have one length");
+  constants_.erase(constants_.begin(), constants_.begin() + static_cast<ptrdiff_t>(next_constant_));
+  constant_groups_.erase(constant_groups_.begin(), constant_groups_.begin() + static_cast<ptrdiff_t>(next_constant_ * views_.size()));
+  next_constant_ = 0;
+  for (size_t i = 0; i < count; ++i) {
+    constants_.push_back({columns.windows[i], columns.counts[i], columns.weights[i]});
+    for (const auto& groups : columns.groups) constant_groups_.push_back(groups[i]);
+  }
+}
+
+void Stream::take_constants(uint32_t window) {
+  for (; next_constant_ < constants_.size() && constants_[next_constant_].window == window; ++next_constant_) {
+    const Constants& one = constants_[next_constant_];
+    for (size_t number = 0; number < views_.size(); ++number) {
+      const uint32_t group = constant_groups_[next_constant_ * views_.size() + number];
+      if (group == kNoGroup) continue;
+      View& view = views_[number];
+      view.footprint.add_implied_constants(group, one.count);
+      if (view.executed.size() <= group) view.executed.resize(size_t{group} + 1);
+      view.executed[group] += one.weight * static_cast<double>(one.count);
+    }
+  }
+}
+
+// Windows that have no access but constants.
+void Stream::end_windows_of_constants(uint32_t before) {
+  while (next_constant_ < constants_.size() && constants_[next_constant_].window < before) {
+    window_ = constants_[next_constant_].window;
+    ++windows_;
+    end_window();
+  }
+}
+
 void Stream::end_window() {
+  take_constants(window_);
   for (View& view : views_) {
-    if (view.has_implied && window_ < implied_.size())
-      view.footprint.add_implied_constants(view.last_group, implied_[window_]);
     view.reuse.end_window();
     view.footprint.end_window();
   }
@@ -44,6 +81,7 @@ void Stream::add(const StreamColumns& columns) {
     }
     if (is_open_ && window != window_) end_window();
     if (!is_open_) {
+      end_windows_of_constants(window);
       if (options_.has_windows) reuse_.begin_window();
       window_ = window;
       is_open_ = true;
@@ -70,18 +108,13 @@ void Stream::part(const StreamColumns& columns, size_t from, size_t count) {
     view.reuse.add(distances_, intervals_, groups);
     view.footprint.add(cut(columns.addresses), cut(columns.bytes), cut(columns.classes), groups);
     if (view.executed.size() < view.reuse.rows().size()) view.executed.resize(view.reuse.rows().size());
-    view.last_group = groups.empty() ? 0 : groups.back();
     for (size_t i = 0; i < count; ++i) view.executed[groups.empty() ? 0 : groups[i]] += weights.empty() ? 1 : weights[i];
   }
 }
 
-void Stream::set_implied_constants(std::vector<uint64_t> by_window, std::span<const uint32_t> views) {
-  implied_ = std::move(by_window);
-  for (const uint32_t number : views) views_.at(number).has_implied = true;
-}
-
 void Stream::finish() {
   if (is_open_) end_window();
+  end_windows_of_constants(kNoGroup);
 }
 
 void Stream::merge(const Stream& other) {

@@ -35,15 +35,24 @@ struct StreamColumns {
   std::vector<std::span<const uint32_t>> groups;  // one for each view; an empty one: all are group 0
 };
 
+// Constant accesses that a stream leaves out, in the order of windows. A group of kNoGroup is in no row of its view.
+struct ConstantColumns {
+  std::span<const uint32_t> windows;
+  std::span<const uint64_t> counts;
+  std::span<const double> weights;
+  std::vector<std::span<const uint32_t>> groups;  // one for each view
+};
+constexpr uint32_t kNoGroup = 0xFFFFFFFF;
+
 class Stream {
  public:
   explicit Stream(const StreamOptions& options);
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
   void add(const StreamColumns& columns);
-  // Constant accesses that each window leaves out, by the number of the window. They are known of a window, not of its code:
-  // `views` are those of which all accesses of a window have one group.
-  void set_implied_constants(std::vector<uint64_t> by_window, std::span<const uint32_t> views);
+  // Before the accesses of their windows that come last, so that a window has its constants when it ends. A window may have nothing else. Numbers
+  // of windows grow.
+  void add_constants(const ConstantColumns& columns);
   void finish();
   void merge(const Stream& other);  // both finished
 
@@ -61,18 +70,25 @@ class Stream {
     ReuseSummary reuse;
     Footprint footprint;
     std::vector<double> executed;
-    bool has_implied = false;
-    uint32_t last_group = 0;
+  };
+  struct Constants {
+    uint32_t window;
+    uint64_t count;
+    double weight;
   };
   void part(const StreamColumns& columns, size_t from, size_t count);
   void end_window();
+  void take_constants(uint32_t window);
+  void end_windows_of_constants(uint32_t before);
 
   StreamOptions options_;
   Reuse reuse_;
   std::vector<View> views_;
   MissCurve curve_;
   std::unique_ptr<HeatMap> heat_;
-  std::vector<uint64_t> implied_;
+  std::vector<Constants> constants_;  // from `next_constant_` on not taken yet
+  std::vector<uint32_t> constant_groups_;  // of each, one for each view
+  size_t next_constant_ = 0;
   uint32_t window_ = 0;
   uint64_t windows_ = 0;
   bool is_open_ = false;

@@ -73,8 +73,7 @@ void AccessJoin::add(uint32_t process, std::span<const unsigned char> payload, s
 }
 
 void AccessJoin::take(uint32_t process, Unit& unit, const Part& part, const SiteRange* sites) {
-  const size_t count = part.count;
-  unit.recorded += count;
+  size_t count = part.count;
   const bool is_site = part.window->encoding != ML_ENUM_stream_encoding_PC_DELTA;
   // A site becomes its entry in the facts, which tell what the stream leaves out; kNoSite where there is none.
   constexpr uint64_t kNoSite = UINT32_MAX;
@@ -91,12 +90,27 @@ void AccessJoin::take(uint32_t process, Unit& unit, const Part& part, const Site
     }
   }
   times_.resize(count);
+  for (size_t i = 0; i < count; ++i) times_[i] = part.time_ns(i);
+  // Constants that a trace records so that others are known to have run are no accesses here: most constants are not recorded at all.
+  if (is_site) {
+    size_t kept = 0;
+    for (size_t i = 0; i < count; ++i) {
+      if (part.operation[i] == 0) continue;
+      part.code[kept] = part.code[i];
+      part.address[kept] = part.address[i];
+      part.bytes[kept] = part.bytes[i];
+      part.operation[kept] = part.operation[i];
+      times_[kept++] = times_[i];
+    }
+    count = kept;
+    times_.resize(count);
+  }
+  unit.recorded += count;
   ids_.resize(count);
   asked_.clear();
   asked_addresses_.clear();
   asked_times_.clear();
   for (size_t i = 0; i < count; ++i) {
-    times_[i] = part.time_ns(i);
     const Recent& recent = recent_[part.code[i] % kRecent];
     // Objects of the heap come before all others but tags and do not overlap: the same range is the same object.
     if (recent.pc == part.code[i] && recent.window == windows_ && part.address[i] - recent.base < recent.bytes &&
@@ -182,7 +196,7 @@ Row& AccessJoin::row_of(std::vector<Row>& rows, std::unordered_map<Key, uint32_t
 
 void AccessJoin::flush(uint32_t number, Unit& unit) {
   const uint64_t executed = std::max(unit_executed_[number], unit.covered);
-  if (unit.recorded == 0) {
+  if (unit.covered == 0) {
     if (unit.damaged_parts > 0) totals_.damaged_executed += executed;
     return;
   }

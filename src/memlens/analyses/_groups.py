@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 DIMENSIONS = ("program", "function", "line", "loop", "object", "thread", "region", "node", "range")
 RANGE_BYTES = 2 << 20
+NO_GROUP = 2**32 - 1
 Range = tuple[int, int]
 """Addresses from the first to before the second."""
 
@@ -30,13 +31,66 @@ class Dimension:
     def numbers(self, batch: AccessBatch) -> Any:
         raise NotImplementedError
 
+    def constant_numbers(self, batch: AccessBatch) -> Any:
+        """The same of constants, whose addresses are not known; `NO_GROUP` where the group is not."""
+        import numpy as np
+
+        return np.full(len(batch), NO_GROUP, dtype=np.uint32)
+
     @property
-    def follows_windows(self) -> bool:
-        """Whether all accesses of a window belong to one group."""
+    def knows_constants(self) -> bool:
+        """Whether constants that traces leave out can be counted by group."""
+        return False
+
+    @property
+    def has_constants(self) -> bool:
+        """Whether they belong to groups at all: they have no known address."""
         return False
 
 
-class _Program(Dimension):
+class _OfWindow(Dimension):
+    """All accesses of a window, constants included, belong to one group."""
+
+    def constant_numbers(self, batch: AccessBatch) -> Any:
+        return self.numbers(batch)
+
+    @property
+    def knows_constants(self) -> bool:
+        return True
+
+    @property
+    def has_constants(self) -> bool:
+        return True
+
+
+class _OfCode(Dimension):
+    """The code of an access has its group."""
+
+    _of_code: Any
+
+    def numbers(self, batch: AccessBatch) -> Any:
+        import numpy as np
+
+        return self._of_code[np.minimum(self.accesses.codes(batch), np.uint32(len(self._of_code) - 1))]
+
+    def constant_numbers(self, batch: AccessBatch) -> Any:
+        import numpy as np
+
+        codes = self.accesses.codes(batch)
+        found = self._of_code[np.minimum(codes, np.uint32(len(self._of_code) - 1))]
+        # Without an instruction either, nothing leads to their code; code without a name is a group like others.
+        return np.where((codes >= len(self._of_code)) & (batch.pc == 0), np.uint32(NO_GROUP), found).astype(np.uint32)
+
+    @property
+    def knows_constants(self) -> bool:
+        return self.accesses.knows_constants_by_code
+
+    @property
+    def has_constants(self) -> bool:
+        return True
+
+
+class _Program(_OfWindow):
     def __init__(self, accesses: ThreadAccesses) -> None:
         super().__init__(accesses)
         self.keys = [()]
@@ -46,12 +100,8 @@ class _Program(Dimension):
 
         return np.zeros(len(batch), dtype=np.uint32)
 
-    @property
-    def follows_windows(self) -> bool:
-        return True
 
-
-class _Thread(Dimension):
+class _Thread(_OfWindow):
     names = ("process", "thread", "thread_name")
 
     def __init__(self, accesses: ThreadAccesses) -> None:
@@ -65,12 +115,8 @@ class _Thread(Dimension):
 
         return np.full(len(batch), batch.stream, dtype=np.uint32)
 
-    @property
-    def follows_windows(self) -> bool:
-        return True
 
-
-class _Region(Dimension):
+class _Region(_OfWindow):
     names = ("region",)
 
     def __init__(self, accesses: ThreadAccesses) -> None:
@@ -86,12 +132,8 @@ class _Region(Dimension):
 
         return self._of_window.reshape(-1)[batch.window].astype(np.uint32)
 
-    @property
-    def follows_windows(self) -> bool:
-        return True
 
-
-class _Code(Dimension):
+class _Code(_OfCode):
     def __init__(self, accesses: ThreadAccesses, *, line: bool) -> None:
         import numpy as np
 
@@ -105,12 +147,6 @@ class _Code(Dimension):
         numbers = [index.setdefault(key, len(index)) for key in zip(*columns, strict=True)]
         self._of_code = np.array(numbers, dtype=np.uint32)
         self.keys = list(index)
-
-    def numbers(self, batch: AccessBatch) -> Any:
-        import numpy as np
-
-        codes = np.minimum(self.accesses.codes(batch), np.uint32(len(self._of_code) - 1))
-        return self._of_code[codes]
 
 
 class _Object(Dimension):
@@ -137,7 +173,7 @@ class _Object(Dimension):
         return self._of_object[found].astype(np.uint32)
 
 
-class _Loop(Dimension):
+class _Loop(_OfCode):
     """The innermost loop around an access, as the table ``sites`` names it; (None, …) outside any.
 
     A loop of traced code belongs to the function that it is written in, also where an access in it is of an inlined one.
@@ -172,11 +208,6 @@ class _Loop(Dimension):
         numbers = [index.setdefault(key, len(index)) for key in keys]
         self._of_code = np.array(numbers, dtype=np.uint32)
         self.keys = list(index)
-
-    def numbers(self, batch: AccessBatch) -> Any:
-        import numpy as np
-
-        return self._of_code[np.minimum(self.accesses.codes(batch), np.uint32(len(self._of_code) - 1))]
 
 
 class _Node(Dimension):
@@ -332,9 +363,23 @@ class _Pair(Dimension):
     def numbers(self, batch: AccessBatch) -> Any:
         return self.of_parts(*(part.numbers(batch) for part in self._parts))
 
+    def constant_numbers(self, batch: AccessBatch) -> Any:
+        import numpy as np
+
+        first, second = (part.constant_numbers(batch) for part in self._parts)
+        known = (first != NO_GROUP) & (second != NO_GROUP)
+        found = np.full(len(batch), NO_GROUP, dtype=np.uint32)
+        if known.any():
+            found[known] = self.of_parts(first[known], second[known])
+        return found
+
     @property
-    def follows_windows(self) -> bool:
-        return all(part.follows_windows for part in self._parts)
+    def knows_constants(self) -> bool:
+        return all(part.knows_constants for part in self._parts)
+
+    @property
+    def has_constants(self) -> bool:
+        return all(part.has_constants for part in self._parts)
 
 
 def named_dimension(

@@ -17,8 +17,8 @@ def _memgaze_columns(
     order of the trace."""
     import numpy as np
 
+    from ..capture.constants import ImpliedConstants
     from ..capture.locality import CLASSES, Classifier
-    from ..capture.samples import ImpliedConstants
 
     capture = accesses.capture
     constants = ImpliedConstants(capture)

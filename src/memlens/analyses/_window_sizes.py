@@ -149,13 +149,12 @@ def footprint_across(batches: Iterable[tuple[AccessBatch, Any]], period: int, wi
 def footprint_of_spans(
     batches: Iterable[tuple[AccessBatch, Any]], spans: list[int], lengths: list[int]
 ) -> dict[int, float]:
-    """The true mean of the same, of a trace that is whole: pieces of so many accesses of a thread."""
+    """The true mean of the same, of a trace that is whole: pieces of so many accesses of a thread, constants included. Batches have numbers."""
     import numpy as np
 
     from ..capture.locality import REUSE_FIRST, ReuseDistances
 
     engines = {stream: ReuseDistances(block_bytes=1) for stream in range(len(lengths))}
-    done = [0] * len(lengths)
     # Intervals count accesses that are not constant: their positions are kept to go back by.
     positions = [np.empty(length, dtype=np.int64) for length in lengths]
     moving = [0] * len(lengths)
@@ -163,8 +162,7 @@ def footprint_of_spans(
     for batch, classes in batches:
         at = batch.stream
         mine = classes != CONSTANT
-        position = done[at] + np.flatnonzero(mine)
-        done[at] += len(batch)
+        position = batch.number[mine]
         distances, between = engines[at].add(np.ascontiguousarray(batch.key_address[mine]))
         own = np.arange(moving[at], moving[at] + len(position))
         moving[at] += len(position)

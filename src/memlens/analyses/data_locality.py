@@ -100,7 +100,6 @@ def locality(
     dimensions = {name: named_dimension(accesses, name, ranges=ranges, range_bytes=range_bytes) for name in names}
     classes = Classifier(accesses, site_classes)
     executed, recorded = int(accesses.unit_executed.sum()), accesses.recorded
-    implied = accesses.implied_constants
     whole = accesses.is_whole
     count = max(1, len(accesses.streams))
     streams = [
@@ -111,14 +110,15 @@ def locality(
         )
         for _ in accesses.streams
     ]  # fmt: skip
-    # Constants that a window leaves out are known of the window: of a program, thread or region, not of a function.
-    implied_views = [view for view, dimension in enumerate(dimensions.values()) if dimension.follows_windows]
-    for stream in streams:
-        stream.set_implied_constants(implied, implied_views)
     done = 0
     try:
         with Workers(workers) as pool:
-            for batch in accesses:
+            for batch in accesses.batches(constants=True):
+                if batch.constants is not None:
+                    numbers = [dimension.constant_numbers(batch.constants) for dimension in dimensions.values()]
+                    pool.submit(batch.stream, _constant_adder(streams[batch.stream], batch.constants, numbers))
+                if not len(batch):
+                    continue
                 groups = [dimension.numbers(batch) for dimension in dimensions.values()]
                 pool.submit(batch.stream, _adder(streams[batch.stream], batch, classes(batch), groups))
                 done += len(batch)
@@ -141,7 +141,6 @@ def locality(
         line_bytes=line_bytes,
         executed=executed,
         recorded=recorded,
-        implied=int(implied.sum()),
     )
 
 
@@ -172,6 +171,20 @@ def _adder(stream: Any, batch: Any, classes: Any, groups: list[Any]) -> Callable
     return add
 
 
+def _constant_adder(stream: Any, constants: Any, groups: list[Any]) -> Callable[[], None]:
+    import numpy as np
+
+    def add() -> None:
+        stream.add_constants(
+            np.ascontiguousarray(constants.unit),
+            counts=np.ascontiguousarray(constants.count),
+            weights=np.ascontiguousarray(constants.weight),
+            groups=[np.ascontiguousarray(numbers) for numbers in groups],
+        )
+
+    return add
+
+
 def _result(
     capture: Capture,
     accesses: ThreadAccesses,
@@ -183,7 +196,6 @@ def _result(
     line_bytes: int,
     executed: int,
     recorded: int,
-    implied: int,
 ) -> Result:
     import pyarrow as pa
 
@@ -192,12 +204,12 @@ def _result(
     merged = streams[0] if streams else None
     for other in streams[1:]:
         merged.merge(other)  # type: ignore[union-attr]
-    kappa_implied = (recorded + implied) / recorded if recorded else 1.0
+    leaves_out = int(accesses.implied_constants.sum()) > 0
     tables: dict[str, pa.Table] = {}
     for view, (name, dimension) in enumerate(dimensions.items()):
         rows = [] if merged is None else _rows(
             dimension, merged.reuse(view), merged.footprint(view), whole=whole, origin=origin, windows=merged.windows,
-            executed=executed, kappa_implied=1.0 if dimension.follows_windows else kappa_implied,
+            leaves_out=leaves_out,
         )  # fmt: skip
         title = "by_" + name.replace(",", "_and_")
         tables[title] = pa.Table.from_pylist(rows, schema=_schema(dimension))
@@ -246,61 +258,59 @@ def _rows(
     whole: bool,
     origin: str,
     windows: int,
-    executed: int,
-    kappa_implied: float,
+    leaves_out: bool,
 ) -> list[dict[str, Any]]:
+    """`leaves_out`: the trace leaves constants out."""
     reuse = {name: values.tolist() for name, values in reuse.items()}
     footprint = {name: values.tolist() for name, values in footprint.items()}
-    total = sum(reuse["executed"])
+    executed = reuse.pop("executed")
+    total = sum(executed)
+    none = dict.fromkeys(reuse, 0)
+    knows_constants = dimension.knows_constants or not leaves_out
     rows = []
     for at, key in enumerate(dimension.keys):
-        if at >= len(reuse["accesses"]) or not reuse["accesses"][at]:
+        if at >= len(footprint["accesses"]) or not footprint["accesses"][at] + footprint["constants"][at]:
             continue
+        r = {n: v[at] for n, v in reuse.items()} if at < len(reuse["accesses"]) else none
         row = dict(zip(dimension.names, key, strict=True))
-        row.update(
-            _footprint_row(
-                {n: v[at] for n, v in footprint.items()},
-                reuse["executed"][at],
-                reuse["accesses"][at],
-                kappa_implied,
-                whole,
-            )
-        )
-        row.update(_reuse_row({n: v[at] for n, v in reuse.items()}, windows, executed, whole))
-        row["recorded"] = reuse["accesses"][at]
-        row["share"] = reuse["executed"][at] / total if total else 0.0
+        f = {n: v[at] for n, v in footprint.items()}
+        row.update(_footprint_row(f, executed[at], whole, knows_constants, dimension.has_constants))
+        row.update(_reuse_row(r, windows, executed[at] * r["accesses"] / (f["accesses"] + f["constants"]), whole))
+        row["recorded"] = r["accesses"]
+        row["share"] = executed[at] / total if total else 0.0
         row["class_origin"] = origin
         error, growth = row["window_growth_error"], row["window_growth"]
         row["under_sampled"] = not whole and (
-            row["windows"] < FEWEST_WINDOWS or error is None or (growth > 0 and error / growth > GREATEST_ERROR)
+            row["windows"] < FEWEST_WINDOWS
+            or (knows_constants and (error is None or (growth > 0 and error / growth > GREATEST_ERROR)))
         )
         rows.append(row)
     return sorted(rows, key=lambda row: -row["executed"])
 
 
 def _footprint_row(
-    f: dict[str, Any], executed: float, recorded: int, kappa_implied: float, whole: bool
+    f: dict[str, Any], executed: float, whole: bool, knows_constants: bool, has_constants: bool
 ) -> dict[str, Any]:
     a, constants = f["accesses"], f["constants"]
-    made = (a + constants) * kappa_implied  # kappa · A
-    # `executed` and `recorded` both leave implied constants out: the ratio is that of kappa · A.
-    rho = 1.0 if whole else executed / recorded if recorded else None
+    # kappa · A. Data has no constants: their addresses are not recorded. Of code whose constants are not known there is no growth.
+    made = a + constants if knows_constants or not has_constants else None
+    rho = 1.0 if whole else executed / (a + constants)
     f_total = f["footprint"]
     moving = f["addresses_strided"] + f["addresses_irregular"]
     return {
         "executed": executed,
         "accesses": a,
-        "constants": constants,
-        "constant_percent": 100 * constants / (a + constants) if a + constants else None,
-        **_constant_interval(f, whole),
-        "kappa": made / a if a else None,
+        "constants": constants if knows_constants else None,
+        "constant_percent": 100 * constants / (a + constants) if knows_constants else None,
+        **_constant_interval(f, whole, knows_constants),
+        "kappa": made / a if a and made and knows_constants else None,
         "rho": rho,
         "footprint": f_total,
         "footprint_strided": f["addresses_strided"],
         "footprint_irregular": f["addresses_irregular"],
-        "footprint_estimated": None if rho is None else rho * f_total,
-        "footprint_strided_estimated": None if rho is None else rho * f["addresses_strided"],
-        "footprint_irregular_estimated": None if rho is None else rho * f["addresses_irregular"],
+        "footprint_estimated": rho * f_total,
+        "footprint_strided_estimated": rho * f["addresses_strided"],
+        "footprint_irregular_estimated": rho * f["addresses_irregular"],
         # Streams of sites have no widths.
         "footprint_bytes": f["bytes"] if f["bytes"] or not f["addresses"] else None,
         "footprint_lines": f["lines"],
@@ -321,8 +331,10 @@ def _footprint_row(
     }  # fmt: skip
 
 
-def _ratio(name: str, f: dict[str, Any], whole: bool, part: float, of: float) -> dict[str, Any]:
-    """A ratio over windows, its standard error and its interval; of a whole trace the ratio itself."""
+def _ratio(name: str, f: dict[str, Any], whole: bool, part: float, of: float | None) -> dict[str, Any]:
+    """A ratio over windows, its standard error and its interval; of a whole trace the ratio itself. Without `of` it is not known."""
+    if of is None:
+        return {f"{name}{end}": None for end in ("", "_error", "_low", "_high")}
     if whole:
         value = part / of if of else None
         return {name: value, f"{name}_error": 0.0, f"{name}_low": value, f"{name}_high": value}
@@ -331,9 +343,9 @@ def _ratio(name: str, f: dict[str, Any], whole: bool, part: float, of: float) ->
     return {name: value, f"{name}_error": error, f"{name}_low": low, f"{name}_high": high}
 
 
-def _constant_interval(f: dict[str, Any], whole: bool) -> dict[str, float | None]:
+def _constant_interval(f: dict[str, Any], whole: bool, is_known: bool) -> dict[str, float | None]:
     a, constants = f["accesses"], f["constants"]
-    low = high = constants / (a + constants) if a + constants else None
+    low = high = constants / (a + constants) if is_known else None
     if not whole:
         low, high = interval(low, _known(f["window_constant_error"]), f["window_constant_windows"])
     return {
@@ -342,7 +354,7 @@ def _constant_interval(f: dict[str, Any], whole: bool) -> dict[str, float | None
     }
 
 
-def _reuse_row(r: dict[str, Any], windows: int, executed: int, whole: bool) -> dict[str, Any]:
+def _reuse_row(r: dict[str, Any], windows: int, executed: float, whole: bool) -> dict[str, Any]:
     reuses = r["distance_count"]
     unobservable = 0 if whole else r["first"] + r["earlier"]
     new = _known(r["new_blocks"])
@@ -353,7 +365,7 @@ def _reuse_row(r: dict[str, Any], windows: int, executed: int, whole: bool) -> d
         "reuses": reuses,
         "first_accesses": r["first"],
         "unobservable": unobservable,
-        "unobservable_percent": 100 * unobservable / r["accesses"],
+        "unobservable_percent": 100 * unobservable / r["accesses"] if r["accesses"] else None,
         "reuse_distance_mean": mean,
         "reuse_distance_error": error,
         "reuse_distance_low": low,
@@ -365,7 +377,7 @@ def _reuse_row(r: dict[str, Any], windows: int, executed: int, whole: bool) -> d
         "reuse_interval_max": r["interval_max"] if reuses else None,
         "blocks_of_window": (r["first"] + r["earlier"]) / r["new_blocks_windows"] if r["new_blocks_windows"] else None,
         # From one window's start to the next one's, if blocks go on to be new as they are within windows.
-        "blocks_between_windows_estimated": None if whole or new is None or not windows else new * r["executed"] / windows,
+        "blocks_between_windows_estimated": None if whole or new is None or not windows else new * executed / windows,
     }  # fmt: skip
 
 
@@ -496,6 +508,16 @@ def _notes(figures: Mapping[str, Any], tables: Mapping[str, pa.Table], *, whole:
     if figures["class_origin"] != "static":
         notes.append(
             "Classes of accesses (constant, strided, irregular) are inferred from the addresses that were seen of each instruction."
+        )
+    by_function = tables.get("by_function")
+    if (
+        by_function is not None
+        and by_function.num_rows
+        and by_function.column("constants").null_count == by_function.num_rows
+    ):
+        notes.append(
+            "The trace says how many constants it leaves out, but not of which code: constants, kappa and growth of functions and lines are not known. "
+            "Build the program with this version's memlens cc."
         )
     if not whole:
         notes.append(

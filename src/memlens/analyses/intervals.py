@@ -123,8 +123,9 @@ def _paper(
 ) -> Result:
     import numpy as np
 
+    from ..capture.constants import ImpliedConstants
     from ..capture.locality import Classifier, IntervalTree
-    from ..capture.samples import ImpliedConstants, Samples
+    from ..capture.samples import Samples
     from ..results import Quality, Result
     from ._groups import named_dimension
 

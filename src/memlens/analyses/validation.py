@@ -63,7 +63,7 @@ def validate(
     Parameters
     ----------
     window, period
-        Of the drawn traces, in recorded accesses. Of a sampled capture, `period` says how many of its periods become one.
+        Of the drawn traces, in executed accesses, constants included. Of a sampled capture, `period` says how many of its periods become one.
     seeds
         Traces that are drawn.
     progress
@@ -127,7 +127,7 @@ class _Source:
 
         accesses = ThreadAccesses(self.capture)
         if self._held is None and accesses.recorded <= HELD_ACCESSES:
-            self._held = list(accesses)
+            self._held = list(accesses.batches(constants=True))
         return accesses
 
     def all_windows(self) -> ThreadAccesses:
@@ -160,12 +160,16 @@ class _Source:
 
     def true_spans(self, found: list[dict[int, float]]) -> dict[int, float]:
         from ..capture.drawing import stream_lengths
+        from ..capture.locality import Classifier
         from ._window_sizes import footprint_of_spans
 
         wanted = sorted({size for one in found for size in one})
         if not wanted:
             return {}
-        return footprint_of_spans(self._classed(self.everything()), wanted, stream_lengths(self.capture))
+        accesses = self.everything()
+        classes = Classifier(accesses)
+        batches = ((batch, classes(batch)) for batch in accesses.batches(constants=True) if len(batch))
+        return footprint_of_spans(batches, wanted, stream_lengths(self.capture))
 
 
 def _source(capture: Capture, window: int | None, period: int | None) -> _Source:
@@ -190,15 +194,16 @@ def _source(capture: Capture, window: int | None, period: int | None) -> _Source
                 f"a {name} of {value} accesses cannot be", hint=f"--{name} {WINDOW if name == 'window' else PERIOD}"
             )
     if accesses.is_whole:
-        window, period = fitting(recorded, window, period)
+        executed = sum(accesses.lengths)
+        window, period = fitting(executed, window, period)
         if period < 2 * window:
             raise UsageError(
                 f"windows of {window:,} in periods of {period:,} accesses leave next to nothing out",
                 hint="--window 1000 --period 100000",
             )
-        if recorded < 10 * period:
+        if executed < 10 * period:
             raise NoDataError(
-                f"{capture.path} has {recorded:,} accesses: fewer than ten periods of {period:,}",
+                f"{capture.path} has {executed:,} accesses: fewer than ten periods of {period:,}",
                 hint="give a shorter --window and --period, or record a longer run",
             )
         return _Source(capture, window, period, True, 1)

@@ -114,8 +114,9 @@ class _Look:
     def __init__(
         self, capture: Capture, path: list[dict[str, Any]], *, block_bytes: int, site_classes: Mapping[str, Any] | None
     ) -> None:
+        from ..capture.constants import ImpliedConstants
         from ..capture.locality import Classifier, ThreadAccesses
-        from ..capture.samples import ImpliedConstants, Samples
+        from ..capture.samples import Samples
         from ._groups import named_dimension
 
         self._accesses = ThreadAccesses(capture)

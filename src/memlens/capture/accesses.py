@@ -17,6 +17,7 @@ from .tracing import FIRST_SITE
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from .constants import ConstantsOfWindows
     from .reader import Capture
 
 BATCH_ACCESSES = 1 << 15
@@ -70,8 +71,35 @@ class Windows:
         self.capture = capture
 
     @cached_property
+    def constants(self) -> ConstantsOfWindows:
+        from .constants import ConstantsOfWindows
+
+        return ConstantsOfWindows(self)
+
+    @cached_property
     def columns(self) -> dict[str, Any]:
-        """NumPy columns of the fixed parts, with ``process``; window number is the row."""
+        """NumPy columns of the fixed parts, with ``process``; window number is the row. Constants that are recorded to stand for others
+        count as left out."""
+        scalars = self.constants.scalars
+        if not scalars.any():
+            return self.raw
+        raw = self.raw
+        moved = {
+            "recorded": raw["recorded"] - scalars.astype(raw["recorded"].dtype),
+            "implied_constant": raw["implied_constant"] + scalars.astype(raw["implied_constant"].dtype),
+        }
+        return {**raw, **moved}
+
+    @cached_property
+    def covered(self) -> Any:
+        """Accesses in each record, those that it leaves out included."""
+        import numpy as np
+
+        return self.raw["recorded"].astype(np.int64) + self.raw["implied_constant"].astype(np.int64)
+
+    @cached_property
+    def raw(self) -> dict[str, Any]:
+        """The columns as they were written."""
         import numpy as np
 
         dtype = layouts()["window"].dtype()
@@ -87,7 +115,7 @@ class Windows:
 
     @property
     def count(self) -> int:
-        return len(self.columns["process"])
+        return len(self.raw["process"])
 
     def _accesses_of_threads(self) -> dict[tuple[int, int], int]:
         """Exact numbers of accesses by (process, thread), where they were counted."""
@@ -107,14 +135,15 @@ class Windows:
     def units(self) -> Units:
         """Consecutive records of one thread whose accesses follow each other without a gap are one unit.
 
-        Records without accesses are in no unit (`NO_UNIT`): they tell of lost windows, or of the end of a thread.
+        A record may have nothing but constants. Records without any access are in no unit (`NO_UNIT`): they tell of lost windows, or of the
+        end of a thread.
         """
         import numpy as np
 
         columns = self.columns
         of_window = np.full(self.count, NO_UNIT, dtype=np.uint32)
         everything = np.lexsort((columns["first_executed"], columns["begin_ns"], columns["thread"], columns["process"]))
-        order = everything[columns["recorded"][everything] > 0]
+        order = everything[self.covered[everything] > 0]
         count = len(order)
         if count == 0:
             none = np.zeros(0, dtype=np.uint64)
@@ -126,7 +155,6 @@ class Windows:
             & (columns["thread"][before] == columns["thread"][after])
             & (ends[before] == columns["first_executed"][after])
             & (columns["dropped"][before] == 0)
-            & (columns["recorded"][before] > 0)
         )
         unit = np.concatenate(([0], np.cumsum(~follows))).astype(np.uint32)
         of_window[order] = unit
@@ -138,6 +166,14 @@ class Windows:
         # A part's `executed` reaches to the next part, so a unit's is the sum.
         np.add.at(executed, unit, reach[order])
         np.add.at(covered, unit, inside[order])
+        # What a thread executed before its first window belongs to that one. Thread ids come again, and numbers then begin anew.
+        same = (columns["process"][before] == columns["process"][after]) & (
+            columns["thread"][before] == columns["thread"][after]
+        )
+        begins = np.concatenate(
+            ([True], ~same | (columns["first_executed"][after] < columns["first_executed"][before]))
+        )
+        np.add.at(executed, unit[begins], columns["first_executed"][order[begins]])
         # The last one of a thread was written with the place of a next one that never came: it ends with the thread.
         totals = self._accesses_of_threads()
         last = order[np.concatenate((np.flatnonzero(np.diff(unit)), [count - 1]))]  # one record of each unit, its last
@@ -159,7 +195,7 @@ class Windows:
         position = np.empty(self.count, dtype=np.int64)
         position[everything] = np.arange(self.count)
         # For each place in the order the last one before it that has accesses.
-        has = columns["recorded"][everything] > 0
+        has = self.covered[everything] > 0
         before = np.maximum.accumulate(np.where(has, np.arange(self.count), -1))
         for end in np.flatnonzero(self.is_end).tolist():
             at = int(before[position[end]])
@@ -175,7 +211,7 @@ class Windows:
     def is_end(self) -> Any:
         """Which records are no windows, but tell how many accesses a thread made that has ended: their `first_executed`."""
         columns = self.columns
-        return (columns["recorded"] == 0) & (columns["executed"] == 0) & (columns["dropped"] == 0)
+        return (self.covered == 0) & (columns["executed"] == 0) & (columns["dropped"] == 0)
 
     @property
     def thread_totals(self) -> int:
@@ -265,6 +301,9 @@ class Windows:
                 by_site = columns["encoding"][window] != pc_delta if has_sites else None
                 site_codes = None
                 if by_site is not None and by_site.any():
+                    if (scalar := self.is_scalar(found, window, by_site)).any():
+                        found = {name: values[~scalar] for name, values in found.items()}
+                        window, by_site = window[~scalar], by_site[~scalar]
                     site_codes = self.take_sites(found, window, by_site)
                 operations = pa.array(found["operation"].astype(np.int8) - np.int8(1), mask=found["operation"] == 0)
                 arrays = [
@@ -290,10 +329,10 @@ class Windows:
     @cached_property
     def _site_ranges(self) -> Any:
         """The range of sites (`TraceSites.ranges`) of each window record."""
-        return self.capture.trace_sites.range_of_windows(self.columns["process"], self.columns["module"])
+        return self.capture.trace_sites.range_of_windows(self.raw["process"], self.raw["module"])
 
-    def take_sites(self, found: dict[str, Any], window: Any, by_site: Any) -> Any:
-        """Codes of accesses that name sites; fills in their bytes and operations."""
+    def entries(self, found: dict[str, Any], window: Any, by_site: Any) -> tuple[Any, Any]:
+        """(which accesses name a known site, its row in `TraceSites.ranges`)."""
         import numpy as np
 
         ranges = self.capture.trace_sites.ranges
@@ -305,8 +344,26 @@ class Windows:
         size[known] = ranges.end[number[known]] - ranges.first[number[known]]
         entry = found["code"].astype(np.int64) - FIRST_SITE
         known &= (entry >= 0) & (entry < size)
+        return known, (first + entry)[known]
+
+    def is_scalar(self, found: dict[str, Any], window: Any, by_site: Any) -> Any:
+        """Which decoded accesses are constants that are recorded to stand for others."""
+        import numpy as np
+
+        marked = np.zeros(len(window), dtype=bool)
+        sites = self.capture.trace_sites.constants
+        if sites.is_scalar.any():
+            known, at = self.entries(found, window, by_site)
+            marked[known] = sites.is_scalar[at]
+        return marked
+
+    def take_sites(self, found: dict[str, Any], window: Any, by_site: Any) -> Any:
+        """Codes of accesses that name sites; fills in their bytes and operations."""
+        import numpy as np
+
+        ranges = self.capture.trace_sites.ranges
+        known, at = self.entries(found, window, by_site)
         codes = np.full(len(window), NO_CODE, dtype=np.uint32)
-        at = (first + entry)[known]
         codes[known] = ranges.code[at]
         told = found["bytes"][known]
         found["bytes"][known] = np.where(told == 0, ranges.bytes[at], told)
@@ -358,7 +415,8 @@ class Windows:
             join.set_sites(
                 code=ranges.code,
                 bytes=ranges.bytes,
-                operation=ranges.operation,
+                # 0: a constant that stands for others is no access of any object.
+                operation=np.where(self.capture.trace_sites.constants.is_scalar, 0, ranges.operation).astype(np.uint8),
                 first=ranges.first,
                 end=ranges.end,
                 number=np.full(len(ranges.first), FIRST_SITE, dtype=np.uint64),

@@ -62,7 +62,7 @@ def static_schema(name: str) -> pa.Schema:
         "count_callees": [("callee", pa.string()), ("library", pa.string())],
         "count_traced": [
             ("module", text), ("number", number), ("site", number), ("class", text), ("kind", text), ("stride_bytes", pa.int64()),
-            ("is_written", pa.bool_()), ("bytes", wide),
+            ("is_written", pa.bool_()), ("bytes", wide), ("stand_in", number),
         ],
         "count_loops": [
             ("module", text), ("loop", number), ("function", number), ("parent", number), ("name", text), ("inlined_into", pa.list_(pa.string())),
@@ -221,6 +221,7 @@ def static_tables(decoded: Mapping[str, dict[str, Any]], *, redact: bool = False
                 "stride_bytes": pa.array(traced["step_bytes"], mask=~has_step),
                 "is_written": traced["is_written"].astype(bool),
                 "bytes": traced["bytes"],
+                "stand_in": _optional(traced["stand_in"]),
             },
             len(traced["site"]),
         )

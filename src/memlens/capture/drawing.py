@@ -7,7 +7,7 @@ period, evenly, so that every access has the same chance.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of one thread, in positions of its recorded accesses: sorted, without overlap."""
+    """Windows of one thread, in numbers of its accesses, constants included: sorted, without overlap."""
 
     start: Any
     end: Any
@@ -66,14 +66,16 @@ def drawn_windows(length: int, window: int, period: int, random: Any) -> Windows
 
 
 class DrawnAccesses(ThreadAccesses):
-    """Windows of the accesses of a capture.
+    """Windows of the accesses of a capture that has every access.
+
+    Windows are ranges of access numbers, constants included: one in code that has nothing else is drawn as often as any other.
 
     Parameters
     ----------
     windows
         By stream; see `every_window` and `drawn_windows`.
     source
-        All batches of the capture, where somebody has them already.
+        All batches of the capture with their constants, where somebody has them already.
     """
 
     def __init__(
@@ -103,80 +105,105 @@ class DrawnAccesses(ThreadAccesses):
 
     @property
     def recorded(self) -> int:
-        return sum(int((part.end - part.start).sum()) for part in self._windows)
+        return int(self.unit_recorded.sum())
 
     @property
     def is_whole(self) -> bool:
         return False
 
     @cached_property
-    def _implied_before(self) -> list[tuple[Any, Any]]:
-        """By stream: positions of recorded accesses, and constants left out before them."""
+    def _covered(self) -> Any:
         import numpy as np
 
-        columns = self.capture.windows.columns
-        made = []
-        for stream in range(len(self.streams)):
-            mine = np.flatnonzero(self._stream_of_window == stream)
-            recorded = np.concatenate(([0], np.cumsum(columns["recorded"][mine].astype(np.int64))))
-            implied = np.concatenate(([0], np.cumsum(columns["implied_constant"][mine].astype(np.int64))))
-            keep = np.concatenate(([True], np.diff(recorded) > 0))
-            made.append((recorded[keep], implied[keep]))
-        return made
-
-    def _implied(self, stream: int, positions: Any) -> Any:
-        """Constants before positions: within a record they are spread evenly."""
-        import numpy as np
-
-        recorded, implied = self._implied_before[stream]
-        return np.floor(np.interp(positions, recorded, implied)).astype(np.int64)
+        return np.concatenate([np.zeros(0, dtype=np.int64), *(part.end - part.start for part in self._windows)])
 
     @property
     def implied_constants(self) -> Any:
         import numpy as np
 
-        parts = [self._implied(s, w.end) - self._implied(s, w.start) for s, w in enumerate(self._windows)]
-        return np.concatenate([np.zeros(0, dtype=np.int64), *parts]).astype(np.uint64)
+        return (self._covered - self.unit_recorded).astype(np.uint64)
 
     @cached_property
     def unit_executed(self) -> Any:
         """Accesses that each window stands for, constants included."""
         import numpy as np
 
-        parts = [np.zeros(0, dtype=np.int64)]
-        for stream, part in enumerate(self._windows):
-            reach = part.reach + self._implied(stream, part.reach)
-            parts.append(np.diff(reach, prepend=0))
+        parts = [np.zeros(0, dtype=np.int64), *(np.diff(part.reach, prepend=0) for part in self._windows)]
         return np.concatenate(parts).astype(np.uint64)
 
     @cached_property
     def unit_recorded(self) -> Any:
         import numpy as np
 
-        return np.concatenate([np.zeros(0, dtype=np.int64), *(w.end - w.start for w in self._windows)])
+        recorded = np.zeros(len(self._covered), dtype=np.int64)
+        for batch in self._all():
+            unit, _ = self._inside(batch, batch.number)
+            recorded += np.bincount(unit, minlength=len(recorded))
+        return recorded
 
-    def __iter__(self) -> Iterator[AccessBatch]:
+    def _all(self) -> Iterator[AccessBatch]:
+        return iter(self._source) if self._source is not None else super().batches(constants=True)
+
+    def _inside(self, batch: AccessBatch, number: Any) -> tuple[Any, Any]:
+        """(unit, place in the batch) of those that lie in a window."""
         import numpy as np
 
-        covered = self.unit_recorded + self.implied_constants.astype(np.int64)
-        weights = self.unit_executed / np.maximum(covered, 1)
-        position = [0] * len(self.streams)
-        for batch in self._source if self._source is not None else super().__iter__():
-            windows = self._windows[batch.stream]
-            at = position[batch.stream] + np.arange(len(batch), dtype=np.int64)
-            position[batch.stream] += len(batch)
-            number = np.searchsorted(windows.start, at, side="right") - 1
-            inside = number >= 0
-            inside[inside] = at[inside] < windows.end[number[inside]]
-            chosen = np.flatnonzero(inside)
-            if not len(chosen):
+        windows = self._windows[batch.stream]
+        at = np.searchsorted(windows.start, number, side="right") - 1
+        inside = at >= 0
+        inside[inside] = number[inside] < windows.end[at[inside]]
+        chosen = np.flatnonzero(inside)
+        return (at[chosen] + self._first_unit[batch.stream]).astype(np.uint32), chosen
+
+    def batches(self, *, constants: bool = False, scalars: bool = False) -> Iterator[AccessBatch]:
+        import numpy as np
+
+        weights = self.unit_executed / np.maximum(self._covered, 1)
+        for batch in self._all():
+            unit, chosen = self._inside(batch, batch.number)
+            drawn = _chosen(batch, chosen, unit, weights[unit])
+            if constants and batch.constants is not None:
+                drawn = replace(drawn, constants=self._drawn_constants(batch.constants, weights))
+            if len(drawn) or drawn.constants is not None:
+                yield drawn
+
+    def _drawn_constants(self, given: AccessBatch, weights: Any) -> AccessBatch | None:
+        """Those in windows. A row of many is spread over its record, and cut where windows begin and end."""
+        import numpy as np
+
+        alone = given.count == 1
+        unit, chosen = self._inside(given, given.number)
+        keep = alone[chosen]
+        unit, chosen = unit[keep], chosen[keep]
+        count = np.ones(len(chosen), dtype=np.uint64)
+        windows = self._windows[given.stream]
+        for row in np.flatnonzero(~alone).tolist():
+            begin = int(given.number[row])
+            span = int(self.capture.windows.covered[given.window[row]])
+            end = begin + span
+            low, high = np.searchsorted(windows.end, begin, side="right"), np.searchsorted(windows.start, end)
+            if high <= low:
                 continue
-            unit = (number[chosen] + self._first_unit[batch.stream]).astype(np.uint32)
-            yield AccessBatch(
-                batch.stream, batch.process, batch.thread, batch.window[chosen], unit, batch.time_ns[chosen], batch.pc[chosen],
-                batch.address[chosen], batch.bytes[chosen], batch.is_store[chosen], weights[unit], batch.process_number,
-                None if batch.site_code is None else batch.site_code[chosen],
-            )  # fmt: skip
+            first = np.maximum(windows.start[low:high], begin) - begin
+            last = np.minimum(windows.end[low:high], end) - begin
+            inside = last * int(given.count[row]) // span - first * int(given.count[row]) // span
+            unit = np.concatenate((unit, np.arange(low, high) + self._first_unit[given.stream])).astype(np.uint32)
+            chosen = np.concatenate((chosen, np.full(high - low, row)))
+            count = np.concatenate((count, inside.astype(np.uint64)))
+        if not len(chosen):
+            return None
+        order = np.argsort(unit, kind="stable")
+        unit, chosen, count = unit[order], chosen[order], count[order]
+        return replace(_chosen(given, chosen, unit, weights[unit]), count=count)
+
+
+def _chosen(batch: AccessBatch, chosen: Any, unit: Any, weight: Any) -> AccessBatch:
+    return AccessBatch(
+        batch.stream, batch.process, batch.thread, batch.window[chosen], unit, batch.time_ns[chosen], batch.pc[chosen],
+        batch.address[chosen], batch.bytes[chosen], batch.is_store[chosen], weight, batch.process_number,
+        None if batch.site_code is None else batch.site_code[chosen],
+        None if batch.number is None else batch.number[chosen], None, None if batch.count is None else batch.count[chosen],
+    )  # fmt: skip
 
 
 class ThinnedAccesses(ThreadAccesses):
@@ -223,27 +250,24 @@ class ThinnedAccesses(ThreadAccesses):
     def implied_constants(self) -> Any:
         return self._all_implied[self._chosen]
 
-    def __iter__(self) -> Iterator[AccessBatch]:
+    def batches(self, *, constants: bool = False, scalars: bool = False) -> Iterator[AccessBatch]:
+        for batch in self._source if self._source is not None else super().batches(constants=constants):
+            drawn = self._of_chosen(batch)
+            if constants and batch.constants is not None:
+                mine = self._of_chosen(batch.constants)
+                drawn = replace(drawn, constants=mine if len(mine) else None)
+            if len(drawn) or drawn.constants is not None:
+                yield drawn
+
+    def _of_chosen(self, batch: AccessBatch) -> AccessBatch:
         import numpy as np
 
-        for batch in self._source if self._source is not None else super().__iter__():
-            number = self._number[np.minimum(batch.unit, len(self._number) - 1)]
-            chosen = np.flatnonzero(number >= 0)
-            if not len(chosen):
-                continue
-            unit = number[chosen].astype(np.uint32)
-            yield AccessBatch(
-                batch.stream, batch.process, batch.thread, batch.window[chosen], unit, batch.time_ns[chosen], batch.pc[chosen],
-                batch.address[chosen], batch.bytes[chosen], batch.is_store[chosen], self._weights[unit], batch.process_number,
-                None if batch.site_code is None else batch.site_code[chosen],
-            )  # fmt: skip
+        number = self._number[np.minimum(batch.unit, len(self._number) - 1)]
+        chosen = np.flatnonzero(number >= 0)
+        unit = number[chosen].astype(np.uint32)
+        return _chosen(batch, chosen, unit, self._weights[unit])
 
 
 def stream_lengths(capture: Capture) -> list[int]:
-    """Recorded accesses of each thread, as `ThreadAccesses.streams` has them."""
-    import numpy as np
-
-    accesses = ThreadAccesses(capture)
-    recorded = capture.windows.columns["recorded"].astype(np.int64)
-    sums = np.bincount(accesses._stream_of_window, weights=recorded, minlength=len(accesses.streams))
-    return [int(value) for value in sums]
+    """Accesses of each thread, constants included, as `ThreadAccesses.streams` has them."""
+    return ThreadAccesses(capture).lengths

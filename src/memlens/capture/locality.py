@@ -11,18 +11,20 @@ An engine takes columns from anywhere: a capture's windows, an imported trace, a
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
-from .accesses import NO_UNIT
+from .accesses import NO_CODE, NO_UNIT
 from .layouts import enum_value
 
 if TYPE_CHECKING:
+    from .constants import Told
     from .reader import Capture
 
 AccessClasses = _core.AccessClasses
@@ -69,6 +71,12 @@ class AccessBatch:
     """Processes in the order of their first window."""
     site_code: Any = None
     """Code of each access whose window has sites; None = the window has instructions."""
+    number: Any = None
+    """Place of each access among all of its thread, constants included, where constants were asked for."""
+    constants: AccessBatch | None = None
+    """Constants that belong to these accesses: address and width are not known."""
+    count: Any = None
+    """Of constants: how many a row stands for."""
 
     def __len__(self) -> int:
         return len(self.address)
@@ -103,11 +111,24 @@ class ThreadAccesses:
         self.damaged = 0
 
     def __iter__(self) -> Iterator[AccessBatch]:
+        return self.batches()
+
+    def batches(self, *, constants: bool = False, scalars: bool = False) -> Iterator[AccessBatch]:
+        """All accesses.
+
+        Parameters
+        ----------
+        constants
+            Batches say which constants belong to them. A batch may then have constants only.
+        scalars
+            Constants that are recorded (global variables, and what stands for others) are accesses like others.
+        """
         import numpy as np
 
         windows = self.capture.windows
-        columns, units, weights = windows.columns, windows.units, windows.weights
+        raw = windows.raw
         pc_delta = enum_value("stream_encoding", "pc_delta")
+        maker = _ConstantMaker(self) if constants else None
         first = 0
         self.damaged = 0
         for header, payload in self.capture.payloads("window"):
@@ -116,22 +137,69 @@ class ThreadAccesses:
             reader = _core.AccessReader(payload, batch_accesses=BATCH_ACCESSES)
             while (found := reader.next()) is not None:
                 window = found["row"] + np.uint32(first)
-                by_site = columns["encoding"][window] != pc_delta
-                site_codes = windows.take_sites(found, window, by_site) if by_site.any() else None
+                by_site = raw["encoding"][window] != pc_delta
+                has_sites = bool(by_site.any())
+                if maker is not None:
+                    maker.take(process, found, window, by_site)
+                keep = None if scalars or not has_sites else ~windows.is_scalar(found, window, by_site)
+                site_codes = windows.take_sites(found, window, by_site) if has_sites else None
                 stream = self._stream_of_window[window]
                 # Sites of different modules have the same numbers: they do not meet in one batch.
-                changes = (np.diff(stream) != 0) | (np.diff(columns["module"][window]) != 0)
-                cuts = np.concatenate(([0], np.flatnonzero(changes) + 1, [len(stream)]))
-                for begin, end in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
-                    part = slice(begin, end)
-                    yield AccessBatch(
-                        int(stream[begin]), process, int(columns["thread"][window[begin]]), window[part],
-                        units.of_window[window[part]], found["time_ns"][part], found["code"][part], found["address"][part],
-                        found["bytes"][part], (found["operation"][part] >= STORE).astype(np.uint8), weights[window[part]],
-                        self.process_numbers[process], None if site_codes is None else site_codes[part],
-                    )  # fmt: skip
+                changes = (np.diff(stream) != 0) | (np.diff(raw["module"][window]) != 0)
+                cuts = np.concatenate(([0], np.flatnonzero(changes) + 1, [len(stream)])).tolist()
+                for begin, end in itertools.pairwise(cuts):
+                    part: Any = slice(begin, end)
+                    if keep is not None and not keep[part].all():
+                        part = begin + np.flatnonzero(keep[part])
+                    batch = self._batch(process, int(stream[begin]), window, found, site_codes, part)
+                    if maker is not None:
+                        yield from maker.empty_before(int(window[begin]))
+                        batch = maker.with_constants(batch, begin, end, part)
+                    if len(batch) or batch.constants is not None:
+                        yield batch
+            if maker is not None:
+                yield from maker.empty_before(first + count)
             self.damaged += reader.damaged
             first += count
+
+    def _batch(
+        self, process: int, stream: int, window: Any, found: dict[str, Any], site_codes: Any, part: Any
+    ) -> AccessBatch:
+        import numpy as np
+
+        windows = self.capture.windows
+        rows = window[part]
+        return AccessBatch(
+            stream, process, self.streams[stream][1], rows, windows.units.of_window[rows], found["time_ns"][part], found["code"][part],
+            found["address"][part], found["bytes"][part], (found["operation"][part] >= STORE).astype(np.uint8), windows.weights[rows],
+            self.process_numbers[process], None if site_codes is None else site_codes[part],
+        )  # fmt: skip
+
+    @cached_property
+    def _positions(self) -> Any:
+        """Number of the first access of each record among the accesses of its thread, constants included."""
+        import numpy as np
+
+        covered = self.capture.windows.covered
+        order = np.argsort(self._stream_of_window, kind="stable")
+        before = np.cumsum(covered[order]) - covered[order]
+        begins = np.searchsorted(self._stream_of_window[order], np.arange(len(self.streams)))
+        place = np.empty(len(covered), dtype=np.int64)
+        place[order] = before - (before[begins] if len(begins) else before)[self._stream_of_window[order]]
+        return place
+
+    @property
+    def lengths(self) -> list[int]:
+        """Accesses that the records of each thread cover."""
+        import numpy as np
+
+        covered = self.capture.windows.covered
+        sums = np.bincount(self._stream_of_window, weights=covered, minlength=len(self.streams))
+        return [int(value) for value in sums]
+
+    @property
+    def knows_constants_by_code(self) -> bool:
+        return bool(self.capture.windows.constants.known_by_code)
 
     def codes(self, batch: AccessBatch) -> Any:
         """The code (row of ``sites``) of each access, `NO_CODE` where it is not known."""
@@ -185,6 +253,114 @@ class ThreadAccesses:
         return int(units.covered.sum()) >= int(units.executed.sum())
 
 
+class _ConstantMaker:
+    """Constants of batches, from what `capture/constants.py` knows of the accesses."""
+
+    def __init__(self, accesses: ThreadAccesses) -> None:
+        import numpy as np
+
+        self._accesses = accesses
+        self._windows = accesses.capture.windows
+        self._known = self._windows.constants
+        self._unattributed = self._known.unattributed
+        # Records that have nothing but constants: no access leads to them.
+        self._empty = np.flatnonzero((self._windows.raw["recorded"] == 0) & (self._windows.covered > 0)).tolist()
+        self._next_empty = 0
+        self._told: Told | None = None
+
+    def take(self, process: int, found: dict[str, Any], window: Any, by_site: Any) -> None:
+        """A decoded part, before its sites are looked up."""
+        import numpy as np
+
+        self._window, self._found, self._by_site = window, found, by_site
+        last_row = self._told.last_row if self._told is not None else -1
+        self._told = self._known.tell(process, found, window, by_site, self._told)
+        access, code, number = self._known.expanded(self._told, by_site)
+        # Where constants of no known code lie is not known either: they are spread over their record.
+        self._place = self._spread(window, self._told.number)
+        number = self._spread(window[access], number)
+        count = np.ones(len(access), dtype=np.uint64)
+        begins = np.flatnonzero(np.diff(window.astype(np.int64), prepend=last_row))
+        left = self._unattributed[window[begins]]
+        begins, left = begins[left > 0], left[left > 0]
+        unknown = np.zeros(len(access), dtype=bool)
+        if len(begins):
+            access = np.concatenate((access, begins))
+            code = np.concatenate((code, np.full(len(begins), NO_CODE, dtype=np.uint32)))
+            number = np.concatenate((number, np.zeros(len(begins), dtype=np.int64)))
+            count = np.concatenate((count, left.astype(np.uint64)))
+            unknown = np.concatenate((unknown, np.ones(len(begins), dtype=bool)))
+            order = np.argsort(access, kind="stable")
+            access, code, number, count, unknown = (column[order] for column in (access, code, number, count, unknown))
+        self._unknown = unknown
+        self._access, self._code, self._number, self._count = access, code, number, count
+
+    def _spread(self, window: Any, number: Any) -> Any:
+        import numpy as np
+
+        covered, left = self._windows.covered[window], self._unattributed[window]
+        return number + number * left // np.maximum(covered - left, 1)
+
+    def with_constants(self, batch: AccessBatch, begin: int, end: int, part: Any) -> AccessBatch:
+        """The batch of accesses `begin` to `end` of the decoded part, of which `part` are no constants."""
+        import numpy as np
+
+        base = self._accesses._positions
+        number = self._place[part] + base[batch.window]
+        low, high = np.searchsorted(self._access, (begin, end))
+        if low == high:
+            return replace(batch, number=number)
+        access, code = self._access[low:high], self._code[low:high]
+        rows = self._window[access]
+        # Of an imported trace the constants of an access are its instruction's; what belongs to no code has none.
+        pc = np.where(self._unknown[low:high], np.uint64(0), self._found["code"][access])
+        return replace(
+            batch,
+            number=number,
+            constants=self._constants(
+                batch, rows, pc, code if self._by_site[begin] else None, self._number[low:high], self._count[low:high]
+            ),
+        )
+
+    def empty_before(self, row: int) -> Iterator[AccessBatch]:
+        """Batches without accesses for the records before `row` that have constants only."""
+        import numpy as np
+
+        accesses, raw = self._accesses, self._windows.raw
+        while self._next_empty < len(self._empty) and self._empty[self._next_empty] < row:
+            at = self._empty[self._next_empty]
+            self._next_empty += 1
+            process, stream = int(raw["process"][at]), int(accesses._stream_of_window[at])
+            left = int(self._unattributed[at])
+            if not left or self._windows.units.of_window[at] == NO_UNIT:
+                continue
+            none = {name: np.zeros(0, dtype=kind) for name, kind in _DECODED}
+            batch = accesses._batch(process, stream, np.zeros(0, dtype=np.uint32), none, None, slice(None))
+            rows, zero = np.array([at], dtype=np.uint32), np.zeros(1, dtype=np.int64)
+            code = (
+                None
+                if raw["encoding"][at] == enum_value("stream_encoding", "pc_delta")
+                else np.array([NO_CODE], dtype=np.uint32)
+            )
+            constants = self._constants(
+                batch, rows, np.zeros(1, dtype=np.uint64), code, zero, np.array([left], dtype=np.uint64)
+            )
+            yield replace(batch, number=np.zeros(0, dtype=np.int64), constants=constants)
+
+    def _constants(self, batch: AccessBatch, rows: Any, pc: Any, code: Any, number: Any, count: Any) -> AccessBatch:
+        import numpy as np
+
+        windows, size = self._windows, len(rows)
+        return AccessBatch(
+            batch.stream, batch.process, batch.thread, rows, windows.units.of_window[rows], windows.raw["begin_ns"][rows], pc,
+            np.zeros(size, dtype=np.uint64), np.zeros(size, dtype=np.uint32), np.zeros(size, dtype=np.uint8), windows.weights[rows],
+            batch.process_number, code, number + self._accesses._positions[rows], None, count,
+        )  # fmt: skip
+
+
+_DECODED = (("time_ns", "u8"), ("code", "u8"), ("address", "u8"), ("bytes", "u4"), ("operation", "u1"))
+
+
 class Classifier:
     """The class of each access: what is known of its code beforehand (table ``sites``, or `site_classes` by module), else from the addresses
     of its instruction. With `ignore_static` always from the addresses."""
@@ -209,7 +385,7 @@ class Classifier:
         )
         self._has_static = bool(self._of_code.any()) and not ignore_static
         for batch in accesses:
-            if self._module(batch) in self._site_classes:
+            if not len(batch) or self._module(batch) in self._site_classes:
                 continue
             unknown = self.static_of(batch) == 0
             if unknown.all():
@@ -301,8 +477,8 @@ class Workers:
                     future.result()
 
 
-def by_time(accesses: ThreadAccesses) -> Iterator[list[AccessBatch]]:
-    """Batches of all threads, in groups: everything in a group is earlier than everything in the next."""
+def by_time(accesses: ThreadAccesses, *, scalars: bool = False) -> Iterator[list[AccessBatch]]:
+    """Batches of all threads, in groups: everything in a group is earlier than everything in the next. `scalars` as `ThreadAccesses.batches`."""
     import numpy as np
 
     waiting: dict[int, list[AccessBatch]] = {}
@@ -310,7 +486,7 @@ def by_time(accesses: ThreadAccesses) -> Iterator[list[AccessBatch]]:
     # The earliest moment that a later window record may still begin at.
     last_begin = np.minimum.accumulate(begins[::-1])[::-1] if len(begins) else begins
     held = 0
-    for batch in accesses:
+    for batch in accesses.batches(scalars=scalars):
         waiting.setdefault(batch.stream, []).append(batch)
         held += len(batch)
         if held < 4 * BATCH_ACCESSES:

@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
 
 from .accesses import NO_UNIT
 from .locality import AccessBatch, ThreadAccesses, _part
-
-if TYPE_CHECKING:
-    from .reader import Capture
 
 
 class Samples:
@@ -71,33 +67,3 @@ class Samples:
         for number in sorted(held):
             for part in held[number]:
                 yield number, part
-
-
-class ImpliedConstants:
-    """Constants that go with single accesses: imported traces know them by instruction (table ``import_sites``)."""
-
-    def __init__(self, capture: Capture) -> None:
-        import numpy as np
-
-        table = capture.table("import_sites")
-        rows = [row for row in table.to_pylist() if row["implied_constants"] is not None]
-        self.known = bool(rows)
-        self.imported = table.num_rows > 0
-        """The trace is another tool's, with what that one knew of instructions, be it nothing."""
-        self._tables: dict[int, tuple[Any, Any]] = {}
-        for process in {row["process"] for row in rows}:
-            mine = sorted((row["pc"], row["implied_constants"]) for row in rows if row["process"] == process)
-            self._tables[process] = (
-                np.array([pc for pc, _ in mine], dtype=np.uint64),
-                np.array([count for _, count in mine], dtype=np.uint32),
-            )
-
-    def __call__(self, batch: AccessBatch) -> Any:
-        """Of each access; None where nothing is known of the process's instructions."""
-        import numpy as np
-
-        if batch.process not in self._tables:
-            return None
-        pcs, counts = self._tables[batch.process]
-        at = np.minimum(np.searchsorted(pcs, batch.pc), len(pcs) - 1)
-        return np.where(pcs[at] == batch.pc, counts[at], np.uint32(0)).astype(np.uint32)

@@ -38,6 +38,29 @@ class SiteRanges:
     """Number of a program image → its range."""
 
 
+@dataclass(frozen=True)
+class SiteConstants:
+    """Constants by the recorded site that stands for them, for each row of `SiteRanges`."""
+
+    first: Any
+    count: Any
+    code: Any
+    """Codes of constants; those of a row from `first` on."""
+    is_scalar: Any
+    """Recorded, and a constant itself."""
+    own_code: Any
+    store_codes: Any
+
+    @property
+    def any(self) -> bool:
+        return bool(self.is_scalar.any() or self.count.any())
+
+    def is_store_code(self, codes: Any) -> Any:
+        import numpy as np
+
+        return np.isin(codes, self.store_codes)
+
+
 class TraceSites:
     """All sites of traced code in a capture. Use `Capture.trace_sites`."""
 
@@ -91,6 +114,7 @@ class TraceSites:
         """The table ``trace_sites``."""
         import numpy as np
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         static, sites = self._static, self.capture.table("count_sites")
         take = pa.array(self._sites["row"])
@@ -105,8 +129,68 @@ class TraceSites:
         columns["operation"] = pa.DictionaryArray.from_arrays(pa.array(self.operation.astype(np.int8) - 1), names)
         for name in ("bytes", "class", "kind", "stride_bytes"):
             columns[name] = static.column(name)
-        columns["implied"] = static.column("number").is_null()
+        # Some are recorded, to stand for others or because threads may share them: no accesses of the tables either.
+        columns["implied"] = pc.equal(static.column("class"), "constant")
+        columns["stand_in"] = self._stand_in_codes()
         return pa.table({**columns, **self._loops()})
+
+    @cached_property
+    def _row_of_number(self) -> dict[tuple[str, int], int]:
+        numbers, modules = self._static.column("number").to_pylist(), self._static.column("module").to_pylist()
+        return {
+            (module, number): row
+            for row, (module, number) in enumerate(zip(modules, numbers, strict=True))
+            if number is not None
+        }
+
+    @cached_property
+    def _stand_in_rows(self) -> Any:
+        """Row of the recorded site that is executed with an implied constant, -1 = none is known."""
+        import numpy as np
+
+        if "stand_in" not in self._static.column_names:
+            return np.full(self.count, -1, dtype=np.int64)
+        modules, numbers = self._static.column("module").to_pylist(), self._static.column("stand_in").to_pylist()
+        rows = (-1 if n is None else self._row_of_number.get((m, n), -1) for m, n in zip(modules, numbers, strict=True))
+        return np.fromiter(rows, dtype=np.int64, count=self.count)
+
+    def _stand_in_codes(self) -> Any:
+        import pyarrow as pa
+
+        rows = self._stand_in_rows
+        return pa.array((rows + self.first_code) % 2**32, pa.uint32(), mask=rows < 0)
+
+    @cached_property
+    def constants(self) -> SiteConstants:
+        """Which constants recorded sites stand for, or are."""
+        import numpy as np
+
+        ranges = self.ranges
+        rows, stand_in = np.arange(self.count), self._stand_in_rows
+        order = np.argsort(stand_in, kind="stable")
+        order = order[stand_in[order] >= 0]
+        first = np.searchsorted(stand_in[order], rows)
+        count = np.searchsorted(stand_in[order], rows, side="right") - first
+        names = self._static.column("class").to_pylist()
+        # Recorded constants of older tables stand for nothing: there are none.
+        scalar = np.array([name == "constant" for name in names], dtype=bool) & np.array(
+            [number is not None for number in self._static.column("number").to_pylist()], dtype=bool
+        )
+        known = ranges.code != NONE
+        row = np.where(known, ranges.code.astype(np.int64) - self.first_code, 0)
+        if not self.count:
+            nothing = np.zeros(len(row), dtype=np.int64)
+            empty = np.zeros(0, dtype=np.uint32)
+            return SiteConstants(nothing, nothing, empty, nothing.astype(bool), ranges.code, empty)
+        stores = np.flatnonzero(self.operation == STORE_OPERATION) + self.first_code
+        return SiteConstants(
+            first=first[row],
+            count=np.where(known, count[row], 0),
+            code=(order + self.first_code).astype(np.uint32),
+            is_scalar=known & scalar[row],
+            own_code=ranges.code,
+            store_codes=stores.astype(np.uint32),
+        )
 
     def _loops(self) -> dict[str, Any]:
         """The innermost loop around each, as far as its module tells loops."""
