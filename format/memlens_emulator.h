@@ -88,6 +88,7 @@ struct ml_arena_block { /* 64 bytes, then the content */
 #define ML_RUNS ((ML_RUNS_BYTES - 64) / 8)
 
 /* A slot is one (instruction, direction, width): what one counter counts. */
+#define ML_SLOT_WHOLE 256 /* in `store`: `width` is that of an access, not of its parts */
 struct ml_count_slot {
   uint64_t pc;
   uint64_t first_ns;
@@ -95,7 +96,7 @@ struct ml_count_slot {
   uint16_t width;      /* bytes of each part */
   uint16_t parts;      /* > 0: this many parts make one access; 0: `merged` tells */
   uint16_t store;      /* 0 load, 1 store, 2 unseen: `parts` of the counter are executions; 3 as many loads as stores;
-                        * 4 a block: `parts` of the counter are executions, each of `parts` accesses */
+                        * 4 a block: `parts` of the counter are executions, each of `parts` accesses; or ML_SLOT_WHOLE */
   uint16_t flags;      /* enum ml_code_flags */
   uint32_t run;        /* of a block: 1 + its place among the runs, which add to its counter; 0: none */
 };

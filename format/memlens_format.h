@@ -210,6 +210,7 @@ enum ml_record_version {
   ML_ENUM(code_flags, MODIFIED, 4, "modified")                   \
   ML_ENUM(code_flags, ATOMIC, 8, "atomic")                       \
   ML_ENUM(code_flags, UNSEEN, 16, "unseen")                      \
+  ML_ENUM(code_flags, EMULATOR_WIDTH, 32, "emulator_width")      \
   ML_ENUM(unseen_cause, EXEC, 1, "exec")                         \
   ML_ENUM(unseen_cause, INSTRUCTION, 2, "instruction")           \
   ML_ENUM(unseen_cause, SYSTEM_CALL, 3, "system_call")           \

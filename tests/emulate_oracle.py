@@ -17,6 +17,8 @@ musl builds of the graph workloads, address by address. The first four are put r
 - *Bit tests of registers* (``bt %rax, %rcx``) are made with a scratch word on the stack: a store and a load that the
   program does not make.
 - ``rep lods`` runs only once (VEX ignores the prefix). No compiler emits it; :data:`LACKEY_CANNOT` names the kernel.
+- *Repeated string instructions.* lackey shows every element. memlens counts one access for each 64 bytes of an execution
+  (repeated movs, stos and lods). Put right: they are merged here by that definition.
 - *The initial stack.* valgrind and qemu give the program other environment and auxiliary vectors, so code of the C library
   that walks over them sees more or fewer words: :data:`START_UP` names those functions of musl.
 - *Long double.* valgrind computes x87 values in double precision, so printing a floating-point number with musl goes another
@@ -28,7 +30,7 @@ musl builds of the graph workloads, address by address. The first four are put r
   same; compare one thread.
 
 Equal in both, and checked by the kernels: x87 values are one access of 10 bytes; 16- and 32-byte accesses are one each, also
-over a page boundary; an element of a string instruction is one execution; a gather is one load for each element. What the
+over a page boundary; a gather is one load for each element. What the
 kernel reads and writes in a system call is in neither.
 """
 
@@ -51,6 +53,9 @@ import pytest
 WORKLOADS = Path(__file__).resolve().parent.parent / "workloads"
 
 LACKEY_CANNOT = frozenset({"kernel_load_string_8"})
+# Repeated string instructions: one access for each 64 bytes, and one load for the return.
+REPEATED = frozenset(f"kernel_{name}" for name in ("move_string_1", "move_string_8", "store_string_1", "load_string_8"))
+STRING_BYTES = 64
 START_UP = frozenset({"__init_libc", "__vdsosym", "dl_iterate_phdr", "__malloc_alloc_meta"})  # of musl
 COLUMNS = ("loads", "stores", "load_bytes", "store_bytes")
 
@@ -199,6 +204,10 @@ class ClosedForm:
 
 def closed_form(text: str) -> ClosedForm:
     document: dict[str, Any] = json.loads(text)
+    for kernel in document["kernels"]:
+        if kernel["name"] in REPEATED:
+            kernel["loads"] = -(-(kernel["load_bytes"] - 8) // STRING_BYTES) + 1
+            kernel["stores"] = -(-kernel["store_bytes"] // STRING_BYTES)
     return ClosedForm(
         isa=document["isa"],
         kernels={kernel["name"]: {k: v for k, v in kernel.items() if k != "name"} for kernel in document["kernels"]},
@@ -216,6 +225,7 @@ class Peculiar:
 
     locked: frozenset[int]
     bit_tests: frozenset[int]
+    strings: frozenset[int]  # repeated movs, stos, lods
 
 
 _INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\t(.*)$")
@@ -225,7 +235,7 @@ def peculiar_instructions(program: Path) -> Peculiar:
     listing = subprocess.run(
         ["objdump", "-d", "--no-show-raw-insn", "-w", str(program)], capture_output=True, text=True, check=True
     ).stdout
-    locked, bit_tests = set(), set()
+    locked, bit_tests, strings = set(), set(), set()
     for line in listing.splitlines():
         match = _INSTRUCTION.match(line)
         if not match:
@@ -236,7 +246,9 @@ def peculiar_instructions(program: Path) -> Peculiar:
             locked.add(pc)
         elif re.match(r"bt[src]?[wlq]?\s", text) and not has_memory_operand:
             bit_tests.add(pc)
-    return Peculiar(frozenset(locked), frozenset(bit_tests))
+        elif re.match(r"rep[a-z]* (movs|stos|lods)", text):
+            strings.add(pc)
+    return Peculiar(frozenset(locked), frozenset(bit_tests), frozenset(strings))
 
 
 def lackey(command: Sequence[str | Path], *, correct: bool = True) -> tuple[dict[int, Accesses], str]:
@@ -260,6 +272,9 @@ def lackey(command: Sequence[str | Path], *, correct: bool = True) -> tuple[dict
     # "I  04001000,3", then what it accesses: " L 1ffeffe7e0,8", " S …", " M …". Everything else is valgrind's own text.
     by_text: dict[bytes, list[int]] = {}
     current = [0, 0, 0, 0, 0]
+    peculiar = peculiar_instructions(Path(command[0])) if correct else None
+    strings = {b"I  %08x" % pc for pc in peculiar.strings} if peculiar else set()
+    last_line, merged = b"", {b"L": 0, b"S": 0}  # bytes of the present access of a repeated instruction
     with os.fdopen(read_end, "rb", buffering=1 << 20) as trace:
         for line in trace:
             if line.startswith(b"I "):
@@ -268,9 +283,18 @@ def lackey(command: Sequence[str | Path], *, correct: bool = True) -> tuple[dict
                     found = by_text[line] = [0, 0, 0, 0, 0]
                 found[0] += 1
                 current = found
+                if line != last_line:
+                    merged = {b"L": STRING_BYTES, b"S": STRING_BYTES}
+                last_line = line
             elif line.startswith((b" L", b" S", b" M")):
                 access_bytes = int(line[line.rindex(b",") + 1 :])
                 kind = line[1:2]
+                if strings and last_line.split(b",")[0] in strings:
+                    if merged[kind] < STRING_BYTES:
+                        merged[kind] += access_bytes
+                        current[3 if kind == b"L" else 4] += access_bytes
+                        continue
+                    merged[kind] = access_bytes
                 if kind != b"S":
                     current[1] += 1
                     current[3] += access_bytes
@@ -284,8 +308,8 @@ def lackey(command: Sequence[str | Path], *, correct: bool = True) -> tuple[dict
     by_pc: dict[int, Accesses] = {}
     for text, counts in by_text.items():
         by_pc.setdefault(int(text[1:].split(b",")[0], 16), Accesses()).add(Accesses(*counts))
-    if correct:
-        _put_right(by_pc, peculiar_instructions(Path(command[0])))
+    if peculiar is not None:
+        _put_right(by_pc, peculiar)
     return by_pc, output
 
 

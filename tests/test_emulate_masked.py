@@ -14,6 +14,7 @@ from emulate_tools import build
 from test_emulate_exact import count, need_emulation, rows_by_kernel
 
 TURNS = 300_000
+EMULATOR_WIDTH = 32  # ml_code_flags
 
 X86 = """
 #include <immintrin.h>
@@ -71,6 +72,8 @@ def test_masked_moves_and_gathers_follow_their_mask(tmp_path: Path) -> None:
     moved = TURNS * (8 + 3) * 4
     returned = 2 * 8  # two return addresses
     assert bytes_of(found["load"]) == (4 * TURNS * 32 + returned, 0), "the emulator loads all of it, whatever the mask"
+    assert any(row["flags"] & EMULATOR_WIDTH for row in found["load"]), "which is said"
+    assert not any(row["flags"] & EMULATOR_WIDTH for name in ("store", "gather", "main") for row in found.get(name, []))
     assert bytes_of(found["store"]) == (returned, 2 * moved)
     vectors = sum(row["load_bytes"] for row in found["gather"] if row["load_width"] in (0, 4))
     assert vectors == moved

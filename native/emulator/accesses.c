@@ -22,11 +22,12 @@ static struct access_kind *kind_find(struct insn *insn, uint32_t info) {
  * one kind. */
 static struct access_kind *kind_new(struct insn *insn, uint32_t info, bool store, uint16_t width) {
   static struct access_kind nowhere; /* memory is exhausted */
+  if (insn->operand_bytes != 0) width = insn->operand_bytes;
   pthread_mutex_lock(&lock);
   struct access_kind *found = kind_find(insn, info);
   const unsigned count = insn->kind_count;
   for (unsigned i = 0; i < count && found == NULL; i++)
-    if (kind_at(insn, i)->store == store && kind_at(insn, i)->width == width) {
+    if (kind_at(insn, i)->store == store && (insn->operand_bytes != 0 || kind_at(insn, i)->width == width)) {
       found = kind_at(insn, i);
       found->other_info = info;
     }
@@ -35,7 +36,7 @@ static struct access_kind *kind_new(struct insn *insn, uint32_t info, bool store
     found = kind_at(insn, count);
     found->store = store;
     found->width = width;
-    found->place = ml_slot_new(insn->pc, insn->generation, width, 0, store, insn->flags);
+    found->place = ml_slot_new(insn->pc, insn->generation, width, 0, store | ml_slot_whole(insn), insn->flags);
     found->info = info;
     __atomic_store_n(&insn->kind_count, (uint8_t)(count + 1), __ATOMIC_RELEASE);
   }
@@ -169,8 +170,15 @@ static void take_part(struct vcpu *vcpu, struct insn *insn, struct access_kind *
   const unsigned stack = is_stack(vcpu, address);
   counter->parts[stack]++;
   if (ML_UNLIKELY(ml_settings.pages)) ml_page_access(vcpu, insn->pc, address, kind->store);
-  if (vcpu->last_insn == insn && vcpu->last_serial == vcpu->serial && vcpu->last_kind->store == kind->store &&
-      !insn->alone && !insn->separate) {
+  const bool same_execution = vcpu->last_insn == insn && vcpu->last_serial == vcpu->serial && !insn->alone && !insn->separate;
+  if (same_execution && insn->operand_bytes != 0 && (vcpu->run_directions & 1u << kind->store) != 0) {
+    /* The width is known: whatever else the emulator accesses belongs to the same access. */
+    counter->merged[stack]++;
+    vcpu->run_parts++;
+    if (vcpu->last_kind != kind) vcpu->run_regular = false, kind->irregular = true; /* directions take turns */
+    return;
+  }
+  if (same_execution && insn->operand_bytes == 0 && vcpu->last_kind->store == kind->store) {
     vcpu->run_parts++;
     if (vcpu->last_kind != kind) { /* an x87 value is 8 bytes and 2 */
       vcpu->run_regular = false;
@@ -185,6 +193,7 @@ static void take_part(struct vcpu *vcpu, struct insn *insn, struct access_kind *
     vcpu->run_regular = false;
   } else {
     end_run(vcpu);
+    vcpu->run_directions = (uint8_t)((same_execution ? vcpu->run_directions : 0) | 1u << kind->store);
     vcpu->last_insn = insn;
     vcpu->last_kind = kind;
     vcpu->last_serial = vcpu->serial;
@@ -199,6 +208,45 @@ static void take_part(struct vcpu *vcpu, struct insn *insn, struct access_kind *
   }
   vcpu->last_end = address + kind->width;
   begin_access(vcpu, insn, kind, address);
+}
+
+/* Repeated movs, stos, lods. Processors move many elements at once, and so they are counted: one access for each 64 bytes of an
+ * execution, and one for the rest. Not by aligned lines: counts must not depend on where a stack happens to begin. The emulator
+ * runs the instruction's block anew for each element. */
+void ml_on_string_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data) {
+  struct insn *insn = data;
+  struct vcpu *vcpu = ml_vcpus[cpu];
+  struct access_kind *kind = kind_of(insn, info);
+  if (ML_UNLIKELY(vcpu->resync)) ml_window_resync(vcpu);
+  struct ml_slot_counter *counter = ml_counter(vcpu->base, kind->place);
+  const unsigned stack = is_stack(vcpu, address);
+  const bool begins = vcpu->string_insn != insn;
+  const bool continues = !begins && vcpu->string_bytes[kind->store] < ML_STRING_BYTES;
+  counter->parts[stack]++;
+  if (ML_UNLIKELY(ml_settings.pages) && (!continues || vcpu->string_page[kind->store] != address >> 12)) {
+    vcpu->string_page[kind->store] = address >> 12;
+    ml_page_access(vcpu, insn->pc, address, kind->store);
+  }
+  if (continues) {
+    counter->merged[stack]++;
+    vcpu->string_bytes[kind->store] += kind->width;
+    if (ML_UNLIKELY(vcpu->recording)) ml_window_extend_string(vcpu, insn->pc, address, kind->width, kind->store);
+    return;
+  }
+  if (begins) {
+    vcpu->string_insn = insn;
+    vcpu->string_bytes[!kind->store] = ML_STRING_BYTES;
+    if (vcpu->recording) ml_window_begin_string(vcpu);
+  }
+  vcpu->string_bytes[kind->store] = kind->width;
+  if (ML_UNLIKELY(vcpu->executed >= vcpu->next_event)) ml_window_event(vcpu, insn->pc);
+  vcpu->executed++;
+  if (ML_UNLIKELY(vcpu->recording)) ml_window_add_string(vcpu, insn->pc, address, kind->width, kind->store);
+}
+
+void ml_on_string_end(unsigned cpu, void *unused) {
+  (void)unused;
+  ml_vcpus[cpu]->string_insn = NULL;
 }
 
 /* Instructions that are not known yet, or make several parts. */
@@ -246,7 +294,8 @@ void ml_on_quick_atomic(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t addre
     }
     return;
   }
-  if (!qemu_plugin_mem_is_store(info)) vcpu->serial++; /* executions of its block are not told apart */
+  /* Executions of its block are not told apart: one begins with a load, or with a store whose load is not shown. */
+  if (!qemu_plugin_mem_is_store(info) || vcpu->loaded_insn != insn) vcpu->serial++;
   ml_on_atomic_access(cpu, info, address, data);
 }
 

@@ -115,7 +115,9 @@ struct insn {
   unsigned char code[MAX_CODE];
   uint8_t kind_count;
   bool multipart; /* the end of an execution must be told */
-  bool separate;  /* a repeated instruction: each part is an access */
+  bool separate;  /* each part is an access: cmps, scas */
+  bool string;    /* repeated movs, stos, lods: 64 bytes are one access */
+  uint16_t operand_bytes; /* of each access, from the encoding; 0: what the emulator accesses */
   bool modifies, conditional; /* atomic: a load and a store; a store that may not happen */
   bool leaves;    /* under several threads the emulator may leave the block here, run it alone, and go on in another block */
   bool varies;    /* how many parts an execution makes is in a register: it is never taken for known */
@@ -130,6 +132,7 @@ struct insn {
   struct access_kind *more;    /* MAX_KINDS - 2 */
   struct insn *next;           /* of the same hash */
 };
+static inline unsigned ml_slot_whole(const struct insn *insn) { return insn->operand_bytes != 0 ? ML_SLOT_WHOLE : 0; }
 /* A block as translated: its instructions that may make accesses. */
 struct block_info {
   struct block_info *next; /* translated before it */
@@ -147,6 +150,7 @@ struct block_count {
   unsigned count;
   struct insn *insns[];
 };
+#define ML_STRING_BYTES 64 /* of an access that a repeated string instruction makes */
 bool ml_kind_is_learned(const struct access_kind *kind);
 bool ml_would_improve(const struct insn *insn);
 void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb);
@@ -189,13 +193,19 @@ struct vcpu {
   uint64_t loaded_serial;
   uint64_t last_serial, last_end;
   uint64_t learning_calls, published_ns;
+  const struct insn *string_insn; /* that is being repeated */
+  uint32_t string_bytes[2];       /* of its present load and store */
+  uint64_t string_page[2];        /* where they are */
   uint32_t run_parts;
+  uint8_t run_directions; /* 1: has loaded, 2: has stored */
   bool run_regular, recording, resync, stack_tried, came_by_jump;
   uint64_t stack_low, stack_bytes; /* what is called stack now */
   uint64_t stack_whole;            /* bytes */
   /* the access that further parts may still extend */
-  uint64_t pending_pc, pending_address;
-  uint32_t pending_bytes, pending_operation;
+  struct pending {
+    uint64_t pc, address;
+    uint32_t bytes, operation; /* bytes 0: none */
+  } pending[2]; /* the second is in use while a repeated movs loads and stores */
   /* windows */
   uint64_t window_first, period_number, begin_ns, random, dropped;
   uint32_t recorded, window_stack, region_at_window, thread;
@@ -267,6 +277,8 @@ void ml_on_run_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address
 void ml_on_only_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_own_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *unused);
 void ml_on_atomic_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
+void ml_on_string_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
+void ml_on_string_end(unsigned cpu, void *unused);
 void ml_on_quick_atomic(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_page_load(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_page_store(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
@@ -289,6 +301,9 @@ void ml_window_resync(struct vcpu *vcpu);
 void ml_window_event(struct vcpu *vcpu, uint64_t pc);
 void ml_window_add(struct vcpu *vcpu, uint64_t pc, uint64_t address, uint32_t bytes, bool store);
 void ml_window_extend(struct vcpu *vcpu, uint32_t bytes);
+void ml_window_begin_string(struct vcpu *vcpu);
+void ml_window_add_string(struct vcpu *vcpu, uint64_t pc, uint64_t address, uint32_t bytes, bool store);
+void ml_window_extend_string(struct vcpu *vcpu, uint64_t pc, uint64_t address, uint32_t bytes, bool store);
 void ml_window_finish(struct vcpu *vcpu); /* writes what there is */
 
 /* ---- waiting for windows (waiting.c) ---------------------------------------------------------------------------------- */
@@ -351,13 +366,27 @@ void ml_pages_drop(struct vcpu *vcpu);
 void ml_pages_after_fork(void);
 
 /* ---- guest code and memory (isa.c, guest.c) ---------------------------------------------------------------------------- */
+/* The memory operand of an instruction, from its encoding. */
+enum operand_shape {
+  OPERAND_PARTS,     /* the instruction accesses what the emulator shows: elements, or registers of a list */
+  OPERAND_WHOLE,     /* one execution makes one access of `bytes` in each of its directions, however the emulator makes it */
+  OPERAND_ALL_LANES, /* a masked load, of which the emulator loads all lanes */
+  OPERAND_NONE,
+  OPERAND_UNKNOWN,
+};
+struct operand {
+  enum operand_shape shape;
+  uint16_t bytes;
+};
+struct operand ml_x86_operand(const unsigned char *bytes, size_t size);
 enum insn_role { ROLE_NONE, ROLE_CALL, ROLE_RETURN, ROLE_JUMP, ROLE_UNSEEN };
 struct insn_facts {
   enum insn_role role;
   const char *unseen; /* its name */
   bool atomic, modifies, conditional; /* see struct insn */
   bool leaves, varies; /* likewise */
-  bool repeated;
+  bool separate, string; /* likewise */
+  struct operand operand;
 };
 struct insn_facts ml_decode(const unsigned char *bytes, size_t size);
 struct code_place {

@@ -19,13 +19,16 @@ static bool x86_is_masked(const unsigned char *at, const unsigned char *end) {
 
 static struct insn_facts x86(const unsigned char *at, size_t size) {
   struct insn_facts facts = {0};
-  const unsigned char *end = at + size;
+  const unsigned char *const first = at, *end = at + size;
   bool repeated = false;
   while (at < end && (*at == 0x66 || *at == 0x67 || (*at >= 0x40 && *at <= 0x4f) || *at == 0xf0 || *at == 0xf2 ||
                       *at == 0xf3 || *at == 0x2e || *at == 0x36 || *at == 0x3e || *at == 0x26 || *at == 0x64 || *at == 0x65))
     facts.atomic |= *at == 0xf0, repeated |= *at == 0xf2 || *at == 0xf3, at++;
   if (at == end) return facts;
-  facts.repeated = repeated && (*at >= 0xa4 && *at <= 0xaf && *at != 0xa8 && *at != 0xa9);
+  facts.operand = ml_x86_operand(first, size);
+  facts.string = repeated && (*at == 0xa4 || *at == 0xa5 || (*at >= 0xaa && *at <= 0xad));
+  facts.separate = *at == 0xa6 || *at == 0xa7 || (repeated && (*at == 0xae || *at == 0xaf));
+  if (facts.string || facts.separate) facts.operand = (struct operand){OPERAND_PARTS, 0};
   const unsigned modrm = at + 1 < end ? at[1] : 0;
   switch (*at) {
     case 0xe8: facts.role = ROLE_CALL; break;

@@ -17,6 +17,20 @@ static struct insn *table[1u << TABLE_BITS];
 
 static struct insn **bucket(uint64_t pc) { return &table[pc * UINT64_C(0x9E3779B97F4A7C15) >> (64 - TABLE_BITS)]; }
 
+static void set_facts(struct insn *insn, const struct insn_facts *facts) {
+  const enum operand_shape shape = facts->operand.shape;
+  insn->flags &= (uint16_t)~(ML_ENUM_code_flags_ATOMIC | ML_ENUM_code_flags_EMULATOR_WIDTH);
+  insn->flags |= (uint16_t)((facts->atomic ? ML_ENUM_code_flags_ATOMIC : 0) |
+                            (shape != OPERAND_WHOLE && shape != OPERAND_PARTS ? ML_ENUM_code_flags_EMULATOR_WIDTH : 0));
+  insn->modifies = facts->modifies;
+  insn->conditional = facts->conditional;
+  insn->separate = facts->separate;
+  insn->string = facts->string;
+  insn->varies = facts->varies || facts->string;
+  insn->operand_bytes = shape == OPERAND_WHOLE ? facts->operand.bytes : 0;
+  insn->leaves = facts->atomic || facts->leaves;
+}
+
 /* The instruction at `pc`; code that changed gets a new entry, and what the old one counted stays its own. */
 static struct insn *insn_at(uint64_t pc, const unsigned char *bytes, size_t size, bool anonymous,
                             const struct insn_facts *facts) {
@@ -29,6 +43,7 @@ static struct insn *insn_at(uint64_t pc, const unsigned char *bytes, size_t size
       if (size > insn->bytes) {
         memcpy(insn->code, bytes, size);
         insn->bytes = (uint16_t)size;
+        set_facts(insn, facts);
       }
       return insn;
     }
@@ -40,13 +55,8 @@ static struct insn *insn_at(uint64_t pc, const unsigned char *bytes, size_t size
   memcpy(insn->code, bytes, size);
   insn->bytes = (uint16_t)size;
   insn->generation = newest != NULL ? newest->generation + 1 : 0;
-  insn->flags = (uint16_t)((anonymous ? ML_ENUM_code_flags_ANONYMOUS : 0) | (newest ? ML_ENUM_code_flags_MODIFIED : 0) |
-                           (facts->atomic ? ML_ENUM_code_flags_ATOMIC : 0));
-  insn->modifies = facts->modifies;
-  insn->conditional = facts->conditional;
-  insn->separate = facts->repeated;
-  insn->varies = facts->varies;
-  insn->leaves = facts->atomic || facts->leaves;
+  insn->flags = (uint16_t)((anonymous ? ML_ENUM_code_flags_ANONYMOUS : 0) | (newest ? ML_ENUM_code_flags_MODIFIED : 0));
+  set_facts(insn, facts);
   if (newest != NULL) ml_plugin.modified++;
   insn->next = *bucket(pc);
   *bucket(pc) = insn;
@@ -117,7 +127,7 @@ static void count_inline(struct qemu_plugin_insn *handle, struct insn *insn) {
   if (insn->modifies || (ML_PLUGIN_API == 1 && insn->kind_count == 2)) { /* as many loads as stores: see always_both() */
     struct access_kind *kind = &insn->kinds[0];
     if (!kind->has_inline) {
-      kind->inline_place = ml_slot_new(insn->pc, insn->generation, kind->width, kind->parts, 3, insn->flags);
+      kind->inline_place = ml_slot_new(insn->pc, insn->generation, kind->width, kind->parts, 3 | ml_slot_whole(insn), insn->flags);
       kind->has_inline = true;
     }
 #if ML_PLUGIN_API == 1
@@ -134,7 +144,8 @@ static void count_inline(struct qemu_plugin_insn *handle, struct insn *insn) {
   for (unsigned i = 0; i < insn->kind_count; i++) {
     struct access_kind *kind = &insn->kinds[i];
     if (!kind->has_inline) {
-      kind->inline_place = ml_slot_new(insn->pc, insn->generation, kind->width, kind->parts, kind->store, insn->flags);
+      kind->inline_place =
+          ml_slot_new(insn->pc, insn->generation, kind->width, kind->parts, kind->store | ml_slot_whole(insn), insn->flags);
       kind->has_inline = true;
     }
 #if ML_PLUGIN_API == 1
@@ -153,31 +164,34 @@ static void count_inline(struct qemu_plugin_insn *handle, struct insn *insn) {
                                      seen == QEMU_PLUGIN_MEM_R ? QEMU_PLUGIN_MEM_W : QEMU_PLUGIN_MEM_R, insn);
 }
 
-/* Addresses behind a call: where returns arrive. */
-static uint64_t *landings;
-static size_t landing_mask, landing_count;
+/* Addresses behind a call, where returns arrive; and behind a repeated string instruction. */
+struct addresses {
+  uint64_t *slots;
+  size_t mask, count;
+};
+static struct addresses landings, string_ends;
 
-static bool landing_find(uint64_t pc, bool add) {
-  if (landings == NULL || 2 * (landing_count + 1) > landing_mask) {
-    const size_t mask = landing_mask ? 2 * landing_mask + 1 : 4095;
+static bool address_find(struct addresses *set, uint64_t pc, bool add) {
+  if (set->slots == NULL || 2 * (set->count + 1) > set->mask) {
+    const size_t mask = set->mask ? 2 * set->mask + 1 : 4095;
     uint64_t *grown = calloc(mask + 1, sizeof *grown);
     if (grown == NULL) return false;
-    for (size_t i = 0; landings != NULL && i <= landing_mask; i++) {
-      if (landings[i] == 0) continue;
-      size_t at = (landings[i] * UINT64_C(0x9E3779B97F4A7C15) >> 20) & mask;
+    for (size_t i = 0; set->slots != NULL && i <= set->mask; i++) {
+      if (set->slots[i] == 0) continue;
+      size_t at = (set->slots[i] * UINT64_C(0x9E3779B97F4A7C15) >> 20) & mask;
       while (grown[at] != 0) at = (at + 1) & mask;
-      grown[at] = landings[i];
+      grown[at] = set->slots[i];
     }
-    free(landings);
-    landings = grown;
-    landing_mask = mask;
+    free(set->slots);
+    set->slots = grown;
+    set->mask = mask;
   }
-  size_t at = (pc * UINT64_C(0x9E3779B97F4A7C15) >> 20) & landing_mask;
-  while (landings[at] != 0 && landings[at] != pc) at = (at + 1) & landing_mask;
-  if (landings[at] == pc) return true;
+  size_t at = (pc * UINT64_C(0x9E3779B97F4A7C15) >> 20) & set->mask;
+  while (set->slots[at] != 0 && set->slots[at] != pc) at = (at + 1) & set->mask;
+  if (set->slots[at] == pc) return true;
   if (add) {
-    landings[at] = pc;
-    landing_count++;
+    set->slots[at] = pc;
+    set->count++;
   }
   return add;
 }
@@ -233,8 +247,8 @@ static struct block_count *block_count_of(struct insn *const *insns, unsigned co
     for (unsigned k = 0; k < insns[i]->kind_count; k++) {
       struct access_kind *kind = &insns[i]->kinds[k];
       if (!kind->has_member) {
-        kind->member_place = ml_slot_new(insns[i]->pc, insns[i]->generation, kind->width, kind->parts, kind->store,
-                                         insns[i]->flags);
+        kind->member_place = ml_slot_new(insns[i]->pc, insns[i]->generation, kind->width, kind->parts,
+                                         kind->store | ml_slot_whole(insns[i]), insns[i]->flags);
         kind->has_member = true;
       }
       ml_member_new(block->place, kind->member_place, kind->parts);
@@ -275,7 +289,7 @@ static void look_up(struct translated *one, struct qemu_plugin_insn *handle) {
 
 static bool is_member(const struct translated *one, bool inline_now) {
   struct insn *insn = one->insn;
-  if (insn->leaves || insn->separate || one->facts.role == ROLE_UNSEEN) return false;
+  if (insn->leaves || insn->separate || insn->string || one->facts.role == ROLE_UNSEEN) return false;
   if (insn->kind_count == 0 || !is_learned(insn) || (inline_now && !can_count_inline(insn))) return false;
   return always_the_same(insn);
 }
@@ -336,7 +350,7 @@ static qemu_plugin_vcpu_mem_cb_t page_callback(const struct insn *insn) {
 
 static void follow_calls(const struct translated *one) {
   if (one->facts.role == ROLE_CALL) {
-    landing_find(one->next_pc, true);
+    address_find(&landings, one->next_pc, true);
     qemu_plugin_register_vcpu_insn_exec_cb(one->handle, ml_on_call, QEMU_PLUGIN_CB_NO_REGS,
                                            (void *)(uintptr_t)one->next_pc);
     if ((ml_settings.functions[0] != 0 || ml_settings.frames) && ml_settings.machine == EM_X86_64)
@@ -364,7 +378,9 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     ml_write_process_event(ML_ENUM_process_operation_EXEC, (uint32_t)getpid(), 0, program);
     free(program);
   }
-  if (calls && landing_find(qemu_plugin_tb_vaddr(tb), false))
+  if (string_ends.count != 0 && address_find(&string_ends, qemu_plugin_tb_vaddr(tb), false))
+    qemu_plugin_register_vcpu_tb_exec_cb(tb, ml_on_string_end, QEMU_PLUGIN_CB_NO_REGS, NULL);
+  if (calls && address_find(&landings, qemu_plugin_tb_vaddr(tb), false))
     qemu_plugin_register_vcpu_tb_exec_cb(tb, ml_on_landing, QEMU_PLUGIN_CB_NO_REGS,
                                          (void *)(uintptr_t)qemu_plugin_tb_vaddr(tb));
   for (size_t i = 0; i < count; i++) look_up(&all[i], qemu_plugin_tb_get_insn(tb, i));
@@ -408,6 +424,9 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     if (all[i].member) {
       /* counted with its block */
       if (pages) qemu_plugin_register_vcpu_mem_cb(handle, page_callback(insn), QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
+    } else if (insn->string) {
+      address_find(&string_ends, all[i].next_pc, true);
+      qemu_plugin_register_vcpu_mem_cb(handle, ml_on_string_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
     } else if (!counts_inline && is_quick_atomic(insn)) {
       qemu_plugin_register_vcpu_mem_cb(handle, ml_on_quick_atomic, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
     } else if ((insn->modifies && !counts_inline) || insn->conditional) {
@@ -432,7 +451,7 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     } else {
       /* In a block that has run, an instruction without accesses has none, nearly always: it need not be told when
        * its executions end, and if it makes accesses after all they are not merged. */
-      insn->alone = known_block && insn->kind_count == 0;
+      insn->alone = known_block && insn->kind_count == 0 && insn->operand_bytes == 0;
       needs_serial |= !insn->alone;
       if (!insn->alone) told_apart[told_apart_count++] = insn;
       qemu_plugin_register_vcpu_mem_cb(handle, ml_on_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);

@@ -103,14 +103,21 @@ void ml_windows_start(struct vcpu *vcpu) {
   ml_plugin.near = ml_plugin.sparse && vcpu->next_begin < WORTH_WAITING;
 }
 
+static inline void flush(struct vcpu *vcpu, unsigned index) {
+  struct pending *pending = &vcpu->pending[index];
+  if (pending->bytes == 0) return;
+  vcpu->stream_at = ml_stream_add_pc(&vcpu->stream, vcpu->stream_at, pending->pc, pending->address, pending->bytes,
+                                     pending->operation);
+  vcpu->recorded++;
+  pending->bytes = 0;
+}
+
 /* A piece ends: write it. `last`: the window ends too, and `following` is where the next one begins. */
 static void write_piece(struct vcpu *vcpu, bool last, uint64_t following) {
   struct ml_window window = {0};
-  if (vcpu->pending_bytes != 0) {
-    vcpu->stream_at = ml_stream_add_pc(&vcpu->stream, vcpu->stream_at, vcpu->pending_pc, vcpu->pending_address,
-                                       vcpu->pending_bytes, vcpu->pending_operation);
-    vcpu->recorded++;
-    vcpu->pending_bytes = 0;
+  if (last) {
+    flush(vcpu, 0);
+    flush(vcpu, 1);
   }
   if (vcpu->recorded == 0) return;
   window.begin_ns = vcpu->begin_ns;
@@ -163,7 +170,7 @@ void ml_window_event(struct vcpu *vcpu, uint64_t pc) {
   vcpu->window_first = vcpu->executed;
   vcpu->begin_ns = ml_now_ns();
   vcpu->recorded = 0;
-  vcpu->pending_bytes = 0;
+  vcpu->pending[0].bytes = vcpu->pending[1].bytes = 0;
   vcpu->stream_at = vcpu->stream_bytes;
   ml_stream_begin(&vcpu->stream);
   vcpu->window_stack = ml_settings.stacks ? ml_stack_id(vcpu, pc) : 0;
@@ -171,26 +178,49 @@ void ml_window_event(struct vcpu *vcpu, uint64_t pc) {
   vcpu->cpu_at_window = sched_getcpu();
 }
 
+/* There must be room for both pending accesses and a new one. */
+static inline void keep_room(struct vcpu *vcpu, uint64_t pc) {
+  if (ML_LIKELY(vcpu->stream_at <= vcpu->stream_bytes + STREAM_BYTES - 3 * ML_STREAM_MAX_ACCESS)) return;
+  write_piece(vcpu, false, 0);
+  vcpu->window_stack = ml_settings.stacks ? ml_stack_id(vcpu, pc) : 0;
+  vcpu->region_at_window = vcpu->region;
+}
+
+static inline void set_pending(struct pending *pending, uint64_t pc, uint64_t address, uint32_t bytes, bool store) {
+  pending->pc = pc;
+  pending->address = address;
+  pending->bytes = bytes;
+  pending->operation = store ? ML_ENUM_access_operation_STORE : ML_ENUM_access_operation_LOAD;
+}
+
 void ml_window_add(struct vcpu *vcpu, uint64_t pc, uint64_t address, uint32_t bytes, bool store) {
-  if (ML_LIKELY(vcpu->pending_bytes != 0)) {
-    vcpu->stream_at = ml_stream_add_pc(&vcpu->stream, vcpu->stream_at, vcpu->pending_pc, vcpu->pending_address,
-                                       vcpu->pending_bytes, vcpu->pending_operation);
-    vcpu->recorded++;
-    if (ML_UNLIKELY(vcpu->stream_at > vcpu->stream_bytes + STREAM_BYTES - 2 * ML_STREAM_MAX_ACCESS)) {
-      vcpu->pending_bytes = 0;
-      write_piece(vcpu, false, 0);
-      vcpu->window_stack = ml_settings.stacks ? ml_stack_id(vcpu, pc) : 0;
-      vcpu->region_at_window = vcpu->region;
-    }
-  }
-  vcpu->pending_pc = pc;
-  vcpu->pending_address = address;
-  vcpu->pending_bytes = bytes;
-  vcpu->pending_operation = store ? ML_ENUM_access_operation_STORE : ML_ENUM_access_operation_LOAD;
+  flush(vcpu, 0);
+  if (ML_UNLIKELY(vcpu->pending[1].bytes != 0)) flush(vcpu, 1);
+  keep_room(vcpu, pc);
+  set_pending(&vcpu->pending[0], pc, address, bytes, store);
 }
 
 void ml_window_extend(struct vcpu *vcpu, uint32_t bytes) {
-  if (vcpu->pending_bytes != 0) vcpu->pending_bytes += bytes;
+  if (vcpu->pending[0].bytes != 0) vcpu->pending[0].bytes += bytes;
+}
+
+/* A load and a store of a repeated movs grow side by side. */
+void ml_window_begin_string(struct vcpu *vcpu) {
+  flush(vcpu, 0);
+  flush(vcpu, 1);
+}
+
+void ml_window_add_string(struct vcpu *vcpu, uint64_t pc, uint64_t address, uint32_t bytes, bool store) {
+  flush(vcpu, store);
+  keep_room(vcpu, pc);
+  set_pending(&vcpu->pending[store], pc, address, bytes, store);
+}
+
+void ml_window_extend_string(struct vcpu *vcpu, uint64_t pc, uint64_t address, uint32_t bytes, bool store) {
+  struct pending *pending = &vcpu->pending[store];
+  if (pending->bytes == 0 || pending->pc != pc) return; /* a signal handler may have come between */
+  pending->bytes += bytes;
+  if (address < pending->address) pending->address = address;
 }
 
 /* The thread ends, or another program takes the process's place. */

@@ -29,6 +29,7 @@ COUNTER = np.dtype([("other_parts", "<u8"), ("stack_parts", "<u8"), ("other_merg
 assert (BLOCK.itemsize, SLOT.itemsize, COUNTER.itemsize) == (64, 32, 32)
 MEMBER = np.dtype([("block", "<u4"), ("slot", "<u4"), ("parts", "<u4"), ("reserved", "<u4")])
 LOAD, STORE, UNSEEN, BOTH, BLOCK_RUNS = 0, 1, 2, 3, 4
+WHOLE = 256  # in `store`: the slot's width is that of an access, not of its parts
 
 
 class _Image:
@@ -98,6 +99,8 @@ def code_counts(writer: CaptureWriter, extents: Iterable[bytes], processes: dict
         slots = np.zeros(count, dtype=SLOT)
         for first, rows in image.slots:
             slots[first : first + len(rows)] = rows
+        whole = (slots["store"] & WHOLE) != 0
+        slots["store"] &= ~np.uint16(WHOLE)
         by_place: dict[tuple[int, int], list[tuple[int, Any]]] = defaultdict(list)
         for thread, region, first, rows in image.counters:
             by_place[thread, region].append((first, rows))
@@ -117,7 +120,7 @@ def code_counts(writer: CaptureWriter, extents: Iterable[bytes], processes: dict
                 counters["other_parts"][block_of_run[used]] += runs
             _run_blocks(slots, counters, image.members)
             name = string_id(image.regions[region]) if 0 < region < len(image.regions) else 0
-            table = _records(slots, counters, dtype)
+            table = _records(slots, counters, whole, dtype)
             table["thread"], table["region"] = thread, name
             if len(table):
                 writer.append(
@@ -142,10 +145,10 @@ def _run_blocks(slots: Any, counters: Any, members: list[Any]) -> None:
     counters["other_parts"][slots["store"] == BLOCK_RUNS] = 0
 
 
-def _records(slots: Any, counters: Any, dtype: Any) -> Any:
+def _records(slots: Any, counters: Any, whole: Any, dtype: Any) -> Any:
     """One record an instruction, from its slots: directions and widths, counted inline or by calls."""
     used = np.flatnonzero(counters["other_parts"] + counters["stack_parts"])
-    slots, counters = slots[used], counters[used]
+    slots, counters, whole = slots[used], counters[used], whole[used]
     parts = counters["other_parts"] + counters["stack_parts"]
     merged = counters["other_merged"] + counters["stack_merged"]
     keys = np.stack([slots["pc"], slots["generation"].astype("<u8")], axis=1)
@@ -168,20 +171,22 @@ def _records(slots: Any, counters: Any, dtype: Any) -> Any:
     both = slots["store"] == BOTH
     accesses = np.where(both, accesses // 2, accesses)
     parts = np.where(both, parts // 2, parts)
+    moved = np.where(whole, accesses, parts) * width  # bytes
+    stack_moved = np.where(whole, stack_accesses, counters["stack_parts"]) * width
     for direction, name in ((LOAD, "load"), (STORE, "store")):
         pick = both | (slots["store"] == direction)
         rows = inverse[pick]
         np.add.at(table[f"{name}s"], rows, accesses[pick])
-        np.add.at(table[f"{name}_bytes"], rows, (parts * width)[pick])
+        np.add.at(table[f"{name}_bytes"], rows, moved[pick])
         np.add.at(table[f"stack_{name}s"], rows, stack_accesses[pick])
-        np.add.at(table[f"stack_{name}_bytes"], rows, (counters["stack_parts"] * width)[pick])
+        np.add.at(table[f"stack_{name}_bytes"], rows, stack_moved[pick])
         # The width of an access, where all slots of the direction agree on it.
-        whole = np.where(accesses > 0, parts * width // np.maximum(accesses, 1), 0)
-        exact = (whole * accesses == parts * width) & (accesses > 0)
+        each = np.where(accesses > 0, moved // np.maximum(accesses, 1), 0)
+        exact = (each * accesses == moved) & (accesses > 0)
         low = np.full(len(unique), np.iinfo("<u8").max, dtype="<u8")
         high = np.zeros(len(unique), dtype="<u8")
-        np.minimum.at(low, rows, np.where(exact, whole, 0)[pick])
-        np.maximum.at(high, rows, np.where(exact, whole, 0)[pick])
+        np.minimum.at(low, rows, np.where(exact, each, 0)[pick])
+        np.maximum.at(high, rows, np.where(exact, each, 0)[pick])
         table[f"{name}_width"] = np.where((low == high) & (high < 65536), high, 0)
     table["flags"] |= np.where(known, enum_value("code_flags", "stack_known"), 0).astype("<u4")
     unseen = slots["store"] == UNSEEN
