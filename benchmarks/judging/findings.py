@@ -32,7 +32,7 @@ int main(void) {
   volatile char sum = 0;
   for (int i = 0; i < 120000; i++) {
     const char *text = remember(i);
-    for (int k = 0; k < 20000; k++) sum += text[k % 900];
+    for (int k = 0; k < 4000; k++) sum += text[k % 900];
   }
   return 0;
 }
