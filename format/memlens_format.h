@@ -186,6 +186,8 @@ enum ml_record_version {
   ML_ENUM(runtime_flags, STANDALONE, 2, "standalone")            \
   ML_ENUM(runtime_flags, OTHER_PID_NAMESPACE, 4, "other_pid_namespace") \
   ML_ENUM(runtime_flags, ENDED_IN_ORDER, 8, "ended_in_order")    \
+  ML_ENUM(runtime_flags, EXACT_FIRST, 16, "exact_first") /* its first small objects are all recorded */ \
+  ML_ENUM(runtime_flags, SAMPLED, 32, "sampled") /* and later ones are not */ \
   ML_ENUM(region_operation, BEGIN, 1, "begin")                   \
   ML_ENUM(region_operation, END, 2, "end")                       \
   ML_ENUM(region_operation, PHASE, 3, "phase")                   \

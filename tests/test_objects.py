@@ -145,7 +145,7 @@ def test_totals_agree_with_brute_force(history: list[Event]) -> None:
     for row, process in enumerate(peaks["process"].tolist()):
         heap = [t for t in model.things if t.process == process and t.kind == "heap"]
         process_peak[process] = model.peak(heap)
-        assert (peaks["heap_peak_bytes"][row], peaks["heap_peak_ns"][row]) == model.peak(heap)
+        assert (peaks["heap_highest_bytes"][row], peaks["heap_peak_ns"][row]) == model.peak(heap)
         mapped = [t for t in model.things if t.process == process and t.kind == "mmap"]
         assert (peaks["mmap_peak_bytes"][row], peaks["mmap_peak_ns"][row]) == model.peak(mapped)
         assert peaks["allocations"][row] == pytest.approx(sum(model.weighted(t)[0] for t in heap))
@@ -169,7 +169,7 @@ def test_totals_agree_with_brute_force(history: list[Event]) -> None:
             "releases": sum(model.weighted(t)[0] for t in dead),
             "live": sum(model.weighted(t)[0] for t in live),
             "live_bytes": sum(model.weighted(t)[1] for t in live),
-            "peak_bytes": model.peak(things)[0],
+            "highest_bytes": model.peak(things)[0],
             "peak_ns": model.peak(things)[1],
             "bytes_at_process_peak": sum(model.weighted(t)[1] for t in things if top_bytes and t.alive(top_ns)),
             "lifetime_ns": sum(model.weighted(t)[0] * ((t.died or 0) - t.born) for t in dead),

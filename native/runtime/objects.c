@@ -11,6 +11,8 @@ size_t ml_large = 0; /* before it is known: look closer at everything, also at o
 static void use_settings(void) {
   ml_large = ml_runtime.sample_bytes == 0 ? 0 : (size_t)ml_runtime.large_bytes;
   ml_sampled_start();
+  if (ml_in_exact_phase())
+    atomic_fetch_or_explicit(&ml_runtime.slot->flags, (uint32_t)ML_ENUM_runtime_flags_EXACT_FIRST, memory_order_relaxed);
 }
 
 static bool ready(void) {
@@ -41,16 +43,21 @@ struct ml_birth ml_choose(size_t bytes) {
   if (ready()) {
     if (bytes >= ml_large) {
       birth.wanted = true;
-    } else if (!self->has_gap) {
-      self->has_gap = true;
-      self->countdown = ml_next_gap(self) - (int64_t)bytes;
-      birth.wanted = self->countdown < 0;
-    } else {
+    } else if (!self->has_gap && ml_take_exact()) {
       birth.wanted = true;
-    }
-    if (birth.wanted && bytes < ml_large) {
-      birth.weight_bytes = ml_sample_weight(bytes);
-      self->countdown = ml_next_gap(self);
+      self->passed_bytes += bytes;
+      self->countdown = 0; /* the next one comes here too */
+    } else {
+      if (!self->has_gap) {
+        self->has_gap = true;
+        self->countdown = ml_next_gap(self) - (int64_t)bytes;
+      }
+      birth.wanted = self->countdown < 0;
+      if (birth.wanted) {
+        birth.weight_bytes = ml_sample_weight(self, bytes);
+        self->passed_bytes += (uint64_t)(self->gap - self->countdown);
+        self->countdown = ml_next_gap(self);
+      }
     }
   } else if (is_off()) {
     ml_large = SIZE_MAX;

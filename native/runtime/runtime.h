@@ -27,6 +27,9 @@ struct ml_thread {
   int64_t countdown;      /* bytes until the next sample; below 0: look closer (a new thread starts at 0) */
   uint64_t generation;    /* of the attachment that the fields below belong to */
   uint64_t random;        /* state of the generator */
+  int64_t gap;            /* the distance that countdown began with */
+  uint64_t passed_bytes;  /* small objects of this thread so far, up to the last sample */
+  uint64_t rate;          /* the mean distance that `gap` was drawn with */
   uint64_t safe_low, safe_high; /* stack memory known to be readable */
   uint32_t tid;
   uint32_t ring;
@@ -161,8 +164,12 @@ void ml_record_release(const void *address, size_t bytes, uint64_t time_ns, unsi
 #define ML_FILTER_BITS 16
 extern uint8_t *ml_filter __attribute__((visibility("hidden"))); /* never NULL */
 void ml_sampled_start(void);
+/* Small objects that a process records before it samples: short programs are exact. */
+#define ML_EXACT_OBJECTS 5000
+bool ml_in_exact_phase(void);
+bool ml_take_exact(void); /* true: this one is recorded as it is */
 int64_t ml_next_gap(struct ml_thread *self);
-uint64_t ml_sample_weight(uint64_t bytes);
+uint64_t ml_sample_weight(const struct ml_thread *self, uint64_t bytes);
 void ml_sampled_add(const void *address);
 bool ml_sampled_remove(const void *address);
 static inline uint64_t ml_pointer_hash(const void *address) {

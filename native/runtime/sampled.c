@@ -129,10 +129,35 @@ static double one_minus_exp(double x) {
   return result;
 }
 
-/* The distance to the next sample: exponential with mean sample_bytes, so that every byte is picked
- * with the same chance whatever the sizes are. */
+/* The first objects of a process are all recorded: their number is fixed, so what follows stays unbiased. A fork's child
+ * goes on with what its parent left. */
+static _Atomic int64_t exact_left = ML_EXACT_OBJECTS;
+
+bool ml_in_exact_phase(void) { return atomic_load_explicit(&exact_left, memory_order_relaxed) > 0; }
+
+bool ml_take_exact(void) {
+  if (atomic_load_explicit(&exact_left, memory_order_relaxed) > 0 &&
+      atomic_fetch_sub_explicit(&exact_left, 1, memory_order_relaxed) > 0)
+    return true;
+  if (ml_recording())
+    atomic_fetch_or_explicit(&ml_runtime.slot->flags, (uint32_t)ML_ENUM_runtime_flags_SAMPLED, memory_order_relaxed);
+  return false;
+}
+
+/* The mean distance of samples grows with what the thread has allocated, up to sample_bytes: a few thousand samples
+ * describe a short run as well as a long one. It changes only where a distance is drawn anew, and the chance of each
+ * object follows from the distance in force, so that weights stay unbiased. */
+#define FIRST_RATE UINT64_C(4096)
+#define SAMPLES_A_FOLD 1024 /* while the allocated bytes grow by a factor of e */
+
+/* The distance to the next sample: exponential, so that every byte is picked with the same chance whatever the sizes
+ * are. */
 int64_t ml_next_gap(struct ml_thread *self) {
   if (ml_runtime.sample_bytes == 0) return -1; /* every call goes the slow way */
+  uint64_t rate = self->passed_bytes / SAMPLES_A_FOLD;
+  if (rate < FIRST_RATE) rate = FIRST_RATE;
+  if (rate > ml_runtime.sample_bytes) rate = ml_runtime.sample_bytes;
+  self->rate = rate;
   uint64_t x = self->random; /* xorshift64* */
   x ^= x >> 12;
   x ^= x << 25;
@@ -140,14 +165,14 @@ int64_t ml_next_gap(struct ml_thread *self) {
   self->random = x;
   const uint64_t bits = (x * UINT64_C(0x2545F4914F6CDD1D)) >> 11;
   const double uniform = ((double)bits + 1.0) / 9007199254740993.0; /* in (0, 1] */
-  const double gap = -natural_log(uniform) * (double)ml_runtime.sample_bytes;
-  return (int64_t)gap; /* an object is sampled when its bytes exceed what is left of the gap */
+  self->gap = (int64_t)(-natural_log(uniform) * (double)rate);
+  return self->gap; /* an object is sampled when its bytes exceed what is left of the gap */
 }
 
 /* The bytes that a sampled object of this size stands for: its size over its chance to be picked. */
-uint64_t ml_sample_weight(uint64_t bytes) {
+uint64_t ml_sample_weight(const struct ml_thread *self, uint64_t bytes) {
   if (ml_runtime.sample_bytes == 0) return 0;
   const double size = bytes == 0 ? 1.0 : (double)bytes;
-  const double chance = one_minus_exp(size / (double)ml_runtime.sample_bytes);
+  const double chance = one_minus_exp(size / (double)self->rate);
   return (uint64_t)(size / chance + 0.5);
 }

@@ -96,7 +96,8 @@ int main(int argc, char** argv) {
       fresh[i] = source() % 8192;
       bytes[i] = source() % (1 << 18);
     }
-    const TouchColumns touched = table.touch({process, thread, code, time, address, span, fresh, process, time, end, address, bytes});
+    const std::vector<uint8_t> around(process.size(), process.size() % 2);
+    const TouchColumns touched = table.touch({process, thread, code, time, address, span, fresh, around, process, time, end, address, bytes});
     for (size_t row = 0; row < table.columns().size(); ++row) {
       if (touched.never_pages[row] == TouchColumns::kNotCounted) continue;
       failed += touched.never_pages[row] > table.columns().bytes[row] / 4096 && round % 7;

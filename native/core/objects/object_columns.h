@@ -1,6 +1,7 @@
 // All objects of a capture as columns, in the order of their birth; object `id` is row id - 1.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -36,6 +37,12 @@ struct Columns {
   // A sampled object stands for more than itself.
   uint64_t weighted_bytes(uint32_t id) const {
     return weight_bytes[id - 1] != 0 ? weight_bytes[id - 1] : bytes[id - 1];
+  }
+  // The chance with which the object was picked.
+  double chance(uint32_t id) const {
+    const uint64_t weight = weight_bytes[id - 1];
+    if (weight == 0) return 1.0;
+    return std::min(1.0, static_cast<double>(bytes[id - 1] != 0 ? bytes[id - 1] : 1) / static_cast<double>(weight));
   }
   double weighted_count(uint32_t id) const {
     if (weight_bytes[id - 1] == 0) return 1.0;

@@ -40,8 +40,18 @@ uint32_t SiteTotals::born(uint32_t id, uint64_t now, bool is_piece) {
   Site& site = sites_[at->second];
   const uint64_t bytes = columns_.weighted_bytes(id);
   const double count = columns_.weighted_count(id);
+  const double chance = columns_.chance(id);
+  const unsigned half = half_of(id);
   ProcessTotals& totals = of(key.process);
+  totals.sampled |= chance < 1.0;
   if (!is_piece) {
+    site.allocations_spread.add(chance, count);
+    site.bytes_spread.add(chance, static_cast<double>(bytes));
+    if (kind == Kind::heap) {
+      totals.max_bytes = std::max(totals.max_bytes, columns_.bytes[row]);
+      totals.allocations_spread.add(chance, count);
+      totals.bytes_spread.add(chance, static_cast<double>(bytes));
+    }
     site.allocations += count;
     site.allocated_bytes += bytes;
     ++site.objects;
@@ -56,6 +66,8 @@ uint32_t SiteTotals::born(uint32_t id, uint64_t now, bool is_piece) {
   }
   site.sampled |= columns_.weight_bytes[row] != 0;
   site.level.change(static_cast<int64_t>(bytes), now, [](uint64_t, uint64_t) {});
+  site.split.change(half, static_cast<int64_t>(bytes), chance >= 1.0, now);
+  if (kind == Kind::heap) totals.split.change(half, static_cast<int64_t>(bytes), chance >= 1.0, now);
   if (kind == Kind::heap) {
     totals.heap.change(static_cast<int64_t>(bytes), now, [&](uint64_t t, uint64_t b) { totals.heap_curve.add(t, b); });
   } else {
@@ -70,6 +82,10 @@ void SiteTotals::died(uint32_t id, uint64_t now, bool released, bool is_cut) {
   const int64_t bytes = -static_cast<int64_t>(columns_.weighted_bytes(id));
   const double count = columns_.weighted_count(id);
   site.level.change(bytes, now, [](uint64_t, uint64_t) {});
+  const double chance = columns_.chance(id);
+  const unsigned half = half_of(id);
+  site.split.change(half, bytes, chance >= 1.0, now);
+  if (site.kind == Kind::heap) of(site.process).split.change(half, bytes, chance >= 1.0, now);
   if (!is_cut) {
     site.releases += count;
     site.lifetime_ns += count * static_cast<double>(now - columns_.born_ns[row]);
@@ -91,16 +107,30 @@ void SiteTotals::finish() {
     totals.heap.settle([&](uint64_t t, uint64_t b) { totals.heap_curve.add(t, b); });
     totals.mmap.settle([&](uint64_t t, uint64_t b) { totals.mmap_curve.add(t, b); });
     totals.live_bytes = totals.heap.current();
+    totals.split.settle();
   }
   for (Site& site : sites_) {
     site.level.settle([](uint64_t, uint64_t) {});
     site.live_bytes = site.level.current();
+    site.split.settle();
   }
   for (uint32_t id = 1; id <= columns_.size(); ++id) {
     const uint32_t row = id - 1;
     if (columns_.site[row] == kNoSite) continue;
     Site& site = sites_[columns_.site[row]];
     ProcessTotals& totals = of(site.process);
+    const double chance = columns_.chance(id), count = columns_.weighted_count(id);
+    const uint64_t bytes = columns_.weighted_bytes(id), born_ns = columns_.born_ns[row], died_ns = columns_.died_ns[row];
+    site.split.count(half_of(id), born_ns, died_ns, bytes, chance);
+    if (site.kind == Kind::heap) totals.split.count(half_of(id), born_ns, died_ns, bytes, chance);
+    if (died_ns == 0) {
+      site.live_spread.add(chance, count);
+      site.live_bytes_spread.add(chance, static_cast<double>(bytes));
+      if (site.kind == Kind::heap) {
+        totals.live_spread.add(chance, count);
+        totals.live_bytes_spread.add(chance, static_cast<double>(bytes));
+      }
+    }
     if (columns_.died_ns[row] == 0) {  // summed here: adding and taking away fractions would leave crumbs
       site.live += columns_.weighted_count(id);
       if (site.kind == Kind::heap) totals.live += columns_.weighted_count(id);
@@ -108,7 +138,10 @@ void SiteTotals::finish() {
     const Peak& peak = totals.heap.peak();
     if (peak.bytes != 0 && columns_.born_ns[row] <= peak.time_ns &&
         (columns_.died_ns[row] == 0 || columns_.died_ns[row] > peak.time_ns))
-      site.bytes_at_process_peak += columns_.weighted_bytes(id);
+    {
+      site.bytes_at_process_peak += bytes;
+      site.at_peak_spread.add(chance, static_cast<double>(bytes));
+    }
   }
   site_index_.clear();
   last_allocation_.clear();

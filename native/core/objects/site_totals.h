@@ -3,9 +3,18 @@
 // A level (live bytes) is judged at the end of each instant: what is released and allocated
 // in the same nanosecond makes no peak. Pieces that a partial munmap leaves change levels but
 // are no allocations, and the cut is no release.
+//
+// Errors: a sampled object was picked with the chance p on its own, so a sum of weights w has the variance sum((1-p) w^2),
+// estimated from the objects in the sample. One more object of the mean weight is added to it (Spread::error): with few
+// samples the plain estimate is too small.
+//
+// The peak of a noisy level is too high: its maximum picks what was overestimated. So sampled objects are dealt into two
+// halves, each with double weight; the time of the peak comes from one half and the level at that time from the other, and
+// the two answers are averaged (`SplitPeak`). Exact objects are in both halves.
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <unordered_map>
@@ -14,6 +23,23 @@
 #include "object_columns.h"
 
 namespace memlens::objects {
+
+// What the sampled objects of a sum say about its error.
+struct Spread {
+  double variance = 0, sum = 0;  // of (1 - p) w^2, of (1 - p) w
+  uint64_t samples = 0;
+  void add(double chance, double weight) {
+    if (chance >= 1.0) return;
+    variance += (1.0 - chance) * weight * weight;
+    sum += (1.0 - chance) * weight;
+    ++samples;
+  }
+  double error() const {
+    if (sum <= 0) return 0;
+    const double mean = variance / sum;
+    return std::sqrt(variance + mean * mean);
+  }
+};
 
 struct Peak {
   uint64_t bytes = 0, time_ns = 0;
@@ -44,6 +70,35 @@ class Level {
   uint64_t current_ = 0, last_ns_ = 0;
   Peak peak_;
   bool changed_ = false;
+};
+
+// The peak of a level that is partly estimated; see the head of this file.
+struct SplitPeak {
+  Level halves[2];
+  uint64_t at_other[2] = {0, 0};  // level of half h at the time of the peak of the other one
+  Spread spread;                  // of the objects that lived at either time
+  bool sampled = false;
+  void change(unsigned half, int64_t bytes, bool exact, uint64_t now) {
+    for (unsigned h = 0; h < 2; ++h)
+      if (exact || h == half) halves[h].change(exact ? bytes : 2 * bytes, now, [](uint64_t, uint64_t) {});
+    sampled |= !exact;
+  }
+  void settle() {
+    for (Level& half : halves) half.settle([](uint64_t, uint64_t) {});
+  }
+  // An object that was born and died (0 = never) with this weight; after settle().
+  void count(unsigned half, uint64_t born_ns, uint64_t died_ns, uint64_t weight, double chance) {
+    for (unsigned h = 0; h < 2; ++h) {
+      const uint64_t time_ns = halves[1 - h].peak().time_ns;
+      if (born_ns > time_ns || (died_ns != 0 && died_ns <= time_ns)) continue;
+      const bool exact = chance >= 1.0;
+      if (exact || h == half) at_other[h] += exact ? weight : 2 * weight;
+      if (!exact && h == half) spread.add(chance, static_cast<double>(weight));
+    }
+  }
+  uint64_t bytes() const { return at_other[0] / 2 + at_other[1] / 2; }
+  // Each half has half of the samples at its time.
+  double error() const { return spread.error(); }
 };
 
 // A level as at most 2 x kBuckets points: of each slice of time its highest and its last.
@@ -85,6 +140,12 @@ struct Site {
   uint64_t min_bytes = UINT64_MAX, max_bytes = 0;
   uint32_t largest = 0;  // id
   Level level;
+  SplitPeak split;
+  Spread allocations_spread, bytes_spread, live_spread, live_bytes_spread, at_peak_spread;
+  // At least what lives at the end, a time that no sample has chosen, and the largest object that was seen.
+  uint64_t peak_bytes() const {
+    return split.sampled ? std::max({split.bytes(), level.current(), max_bytes}) : level.peak().bytes;
+  }
 };
 
 struct ProcessTotals {
@@ -92,6 +153,13 @@ struct ProcessTotals {
   Curve heap_curve, mmap_curve;
   double allocations = 0, live = 0;
   uint64_t allocated_bytes = 0, live_bytes = 0;
+  SplitPeak split;
+  Spread allocations_spread, bytes_spread, live_spread, live_bytes_spread;
+  bool sampled = false;
+  uint64_t max_bytes = 0;
+  uint64_t peak_bytes() const {
+    return split.sampled ? std::max({split.bytes(), heap.current(), max_bytes}) : heap.peak().bytes;
+  }
 };
 
 class SiteTotals {
@@ -111,6 +179,11 @@ class SiteTotals {
  private:
   static uint64_t thread_key(uint32_t process, uint32_t thread) { return uint64_t{process} << 32 | thread; }
   ProcessTotals& of(uint32_t process);
+  // Which half a sampled object is dealt to: by its place and time, which know nothing of its site.
+  unsigned half_of(uint32_t id) const {
+    const uint64_t mixed = (columns_.born_ns[id - 1] ^ columns_.base[id - 1] << 7) * 0x9E3779B97F4A7C15u;
+    return static_cast<unsigned>(mixed >> 63);
+  }
   struct SiteKey {
     uint32_t process, stack;
     Kind kind;

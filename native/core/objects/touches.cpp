@@ -194,35 +194,42 @@ TouchColumns ObjectTable::touch(const TouchInput& input) const {
     const uint64_t old_born_ns = columns_.born_ns[old], died_ns = columns_.died_ns[old];
     const bool is_piece = (columns_.flags[row] & kPiece) != 0;
     if (is_piece) {  // it lies where it was
+      std::vector<uint64_t> touched;  // changed afterwards: blocks may be shared with a child
       pages.each(base >> shift, ((base + columns_.bytes[row] - 1) >> shift) + 1, [&](uint64_t page, const PageTimes::Page& seen) {
-        if (seen.touched_ns < seen.mapped_ns || seen.touched_ns < old_born_ns || seen.touched_ns == 0) return;
-        const_cast<PageTimes::Page&>(seen).touched_ns = std::max(born_ns, seen.touched_ns);
+        if (seen.touched_ns != 0 && seen.touched_ns >= seen.mapped_ns && seen.touched_ns >= old_born_ns) touched.push_back(page);
       });
+      for (const uint64_t page : touched) pages.touch(page, born_ns);
       return;
     }
     const uint64_t kept = std::min(columns_.bytes[row], columns_.bytes[old]);
+    const uint64_t first = base >> shift, last = ((base + columns_.bytes[row] - 1) >> shift) + 1;
+    if (kept == 0) return;
+    std::vector<uint64_t> touched, gone;
     if ((base & (page_bytes - 1)) != (old_base & (page_bytes - 1))) {
       // Copied: every byte of the new object up to here was written by the copy.
-      for (uint64_t page = base >> shift; page < (base + kept) >> shift; ++page) pages.touch(page, born_ns);
+      pages.each(first, (base + kept) >> shift, [&](uint64_t page, const PageTimes::Page& seen) {
+        if (seen.touched_ns != 0 && seen.touched_ns >= seen.mapped_ns) touched.push_back(page);
+      });
+      for (const uint64_t page : touched) pages.touch(page, born_ns);
       return;
     }
     const bool moved = base != old_base;
-    const uint64_t pages_kept = ((old_base + kept - 1) >> shift) + 1 - (old_base >> shift);
-    const uint64_t all_pages = ((base + columns_.bytes[row] - 1) >> shift) + 1 - (base >> shift);
-    for (uint64_t i = 0; i < all_pages; ++i) {
-      const uint64_t to = (base >> shift) + i;
-      const PageTimes::Page* target = pages.look(to);
-      // A fault here since the old object ended: the program or the copy of the realloc touched it.
-      if (moved && target != nullptr && target->touched_ns != 0 && died_ns != 0 && target->touched_ns >= died_ns) {
-        pages.touch(to, born_ns);
-        continue;
-      }
-      const PageTimes::Page* source = i < pages_kept ? pages.look((old_base >> shift) + i) : nullptr;
-      const bool was_touched = source != nullptr && source->touched_ns != 0 && source->touched_ns >= source->mapped_ns;
-      const uint64_t source_ns = was_touched ? source->touched_ns : 0;
-      if (was_touched && source_ns >= old_born_ns) pages.touch(to, born_ns);
-      else if (moved && (target != nullptr || was_touched)) pages.change(to) = {source_ns, 0, 0};
-    }
+    const uint64_t old_first = old_base >> shift, old_last = ((old_base + kept - 1) >> shift) + 1;
+    std::vector<std::pair<uint64_t, uint64_t>> recycled;  // page, time of the touch before the old object
+    pages.each(old_first, old_last, [&](uint64_t page, const PageTimes::Page& seen) {
+      if (seen.touched_ns == 0 || seen.touched_ns < seen.mapped_ns) return;
+      const uint64_t to = page - old_first + first;
+      if (seen.touched_ns >= old_born_ns) touched.push_back(to);
+      else if (moved) recycled.emplace_back(to, seen.touched_ns);
+    });
+    if (moved)  // what is known of the new place is of other memory, except faults since the old object ended: the copy's
+      pages.each(first, last, [&](uint64_t page, const PageTimes::Page& seen) {
+        if (died_ns != 0 && seen.touched_ns >= died_ns) touched.push_back(page);
+        else gone.push_back(page);
+      });
+    for (const uint64_t page : gone) pages.change(page) = {};
+    for (const auto& [page, time_ns] : recycled) pages.change(page) = {time_ns, 0, 0};
+    for (const uint64_t page : touched) pages.touch(page, born_ns);
   };
   const auto judge = [&](uint32_t id) {
     const size_t row = id - 1;

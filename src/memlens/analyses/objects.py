@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ..registry import AnalysisDescriptor
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pyarrow as pa
 
     from ..capture.reader import Capture
@@ -22,8 +25,12 @@ CURVE_PROCESSES = 8
 def objects(capture: Capture) -> Result:
     """Objects by allocation site, the largest ones, leaks, and live bytes over time.
 
-    Small objects are sampled unless every object was recorded: ``allocations`` and bytes are then
-    estimates, scaled by what each recorded object stands for. Bytes are requested bytes. Touched
+    The first small objects of a process are all recorded, later ones are sampled (unless every object was
+    recorded): ``allocations`` and bytes are then estimates, scaled by what each recorded object stands for, and
+    ``*_error`` is the standard error of each, 0 where it is exact; ``samples`` counts the sampled objects behind a
+    row. Whether an object is temporary (freed before its thread allocates again) cannot be seen in a sample: null.
+    A sampled peak is estimated from two halves of the sample, because the highest of a noisy level is too high.
+    Bytes are requested bytes. Touched
     bytes come from page faults, so they are known for whole pages only: ``recycled`` pages were
     touched before the object was born, and whether it used them too is not known. ``never_touched``
     is known for private anonymous memory only (null otherwise): of files and shared memory one
@@ -46,21 +53,28 @@ def objects(capture: Capture) -> Result:
 
     status = capture.table("runtime_status")
     rate = max(status.column("sample_bytes").to_pylist(), default=0)
-    sampled = rate > 0  # also when no small object was picked: there may have been some
+    sampled = rate > 0 and _has_sampled(status.column("flags").to_pylist())
+    if sampled:
+        by_site = _without_temporary(by_site)
     peak = max(peaks.to_pylist(), key=lambda row: row["heap_peak_bytes"], default=None)
     data = engine.is_kind("heap", "mmap")
     known = engine.pages_known("never") & data
     never = int(engine.pages("never")[known].sum()) if engine.touches is not None else None
     figures: dict[str, Any] = {
         "peak_heap_bytes": peak["heap_peak_bytes"] if peak else 0,
+        "peak_heap_bytes_error": peak["heap_peak_error"] if peak else 0.0,
         "peak_heap_process": peak["process"] if peak else None,
         "peak_heap_s": (peak["heap_peak_ns"] - capture.begin_ns) / 1e9 if peak and peak["heap_peak_ns"] else None,
         "peak_mmap_bytes": max(peaks.column("mmap_peak_bytes").to_pylist(), default=0),
         "allocations": float(pc.sum(heap.column("allocations")).as_py() or 0),
         "allocated_bytes": int(pc.sum(heap.column("allocated_bytes")).as_py() or 0),
-        "temporary_allocations": float(pc.sum(heap.column("temporary")).as_py() or 0),
+        "allocations_error": _joint(peaks.column("allocations_error").to_pylist()),
+        "allocated_bytes_error": _joint(peaks.column("allocated_bytes_error").to_pylist()),
+        "temporary_allocations": None if sampled else float(pc.sum(heap.column("temporary")).as_py() or 0),
         "leaked_bytes": sum(row["live_bytes"] for row in leaks),
+        "leaked_bytes_error": _joint(row["live_bytes_error"] for row in leaks),
         "leaked_objects": sum(row["live"] for row in leaks),
+        "leaked_objects_error": _joint(row["live_error"] for row in leaks),
         "never_touched_bytes": never,
         "objects_recorded": int(data.sum()),
         "sample_bytes": rate if sampled else 0,
@@ -69,8 +83,9 @@ def objects(capture: Capture) -> Result:
     notes = []
     if sampled:
         notes.append(
-            f"Objects below {status.column('large_bytes')[0].as_py() >> 10} KiB are sampled, one in {rate >> 10} KiB of "
-            "allocations: their counts and bytes are estimates (record with --sample-bytes 0 for all)."
+            f"After the first 5,000, objects below {status.column('large_bytes')[0].as_py() >> 10} KiB are sampled, one in at "
+            f"most {rate >> 10} KiB of allocations: their counts and bytes are estimates (± is two standard errors; record "
+            "with --sample-bytes 0 for all)."
         )
     counts = engine.counts
     if counts["lost_releases"]:
@@ -96,7 +111,28 @@ def objects(capture: Capture) -> Result:
     )
 
 
-OTHER_MALLOC = 1
+OTHER_MALLOC, EXACT_FIRST, SAMPLED = 1, 16, 32
+"""Of enum ml_runtime_flags."""
+
+
+def _has_sampled(flags: list[int]) -> bool:
+    """Whether small objects may be missing: a process has left its exact beginning, or (older captures) there was none."""
+    return any(flag & SAMPLED for flag in flags) or not any(flag & EXACT_FIRST for flag in flags)
+
+
+def _joint(errors: Iterable[float]) -> float:
+    """Standard error of a sum of independent estimates."""
+    return math.sqrt(sum(error * error for error in errors))
+
+
+def _without_temporary(by_site: pa.Table) -> pa.Table:
+    import pyarrow as pa
+
+    at = by_site.column_names.index("temporary")
+    return by_site.set_column(at, "temporary", pa.nulls(by_site.num_rows, pa.float64()))
+
+
+ERRORS = ("allocations_error", "allocated_bytes_error", "peak_bytes_error", "live_error", "live_bytes_error")
 
 
 def LEAK_SCHEMA() -> pa.Schema:
@@ -106,6 +142,7 @@ def LEAK_SCHEMA() -> pa.Schema:
         [
             ("function", pa.string()), ("module", pa.string()), ("file", pa.string()), ("line", pa.uint32()),
             ("process", pa.uint32()), ("live", pa.float64()), ("live_bytes", pa.uint64()), ("sampled", pa.bool_()),
+            ("samples", pa.uint64()), ("live_error", pa.float64()), ("live_bytes_error", pa.float64()),
             ("frames", pa.list_(pa.string())), ("via", pa.string()),
         ]
     )  # fmt: skip
@@ -165,7 +202,7 @@ def _by_site(capture: Capture, sites: pa.Table, stacks: CallStacks) -> pa.Table:
                 **site, "group": len(merged), "kind": row["kind"], "stacks": 0, "recorded": 0, "cleared_bytes": 0, "allocations": 0.0, "allocated_bytes": 0, "peak_bytes": 0,
                 "bytes_at_process_peak": 0, "live": 0.0, "live_bytes": 0, "releases": 0.0, "lifetime_ns": 0.0,
                 "temporary": 0.0, "largest_bytes": 0, "touched_bytes": None, "recycled_bytes": None,
-                "never_touched_bytes": None, "sampled": False,
+                "never_touched_bytes": None, "sampled": False, "samples": 0, **dict.fromkeys(ERRORS, 0.0),
             },
         )  # fmt: skip
         entry["stacks"] += 1
@@ -173,8 +210,10 @@ def _by_site(capture: Capture, sites: pa.Table, stacks: CallStacks) -> pa.Table:
         entry["cleared_bytes"] += int(cleared[number])
         entry["via"] = entry["via"] or site["via"]
         for name in ("allocations", "allocated_bytes", "bytes_at_process_peak", "live", "live_bytes", "releases",
-                     "lifetime_ns", "temporary", "peak_bytes"):  # fmt: skip
+                     "lifetime_ns", "temporary", "peak_bytes", "samples"):  # fmt: skip
             entry[name] += row[name]
+        for name in ERRORS:
+            entry[name] = _joint((entry[name], row[name]))
         group_of_site[number] = entry["group"]
         entry["largest_bytes"] = max(entry["largest_bytes"], row["max_bytes"])
         entry["sampled"] = entry["sampled"] or row["sampled"]
@@ -198,6 +237,7 @@ def _by_site(capture: Capture, sites: pa.Table, stacks: CallStacks) -> pa.Table:
             ("temporary", pa.float64()), ("largest_bytes", pa.uint64()), ("touched_bytes", pa.uint64()),
             ("recycled_bytes", pa.uint64()), ("never_touched_bytes", pa.uint64()), ("stacks", pa.uint32()),
             ("sampled", pa.bool_()), ("recorded", pa.uint64()), ("cleared_bytes", pa.uint64()), ("via", pa.string()),
+            ("samples", pa.uint64()), *((name, pa.float64()) for name in ERRORS),
         ]
     )  # fmt: skip
     return pa.Table.from_pylist(rows, schema=schema)
@@ -241,14 +281,45 @@ def _peaks_together(capture: Capture, group_of_site: Any, wanted: Any) -> dict[i
     born = np.asarray(columns["born_ns"])[mine]
     weight = np.asarray(columns["weight_bytes"])[mine]
     weight = np.where(weight != 0, weight, np.asarray(columns["bytes"])[mine]).astype(np.int64)
+    estimated = np.asarray(columns["weight_bytes"])[mine] != 0
+    exact = _level_peaks(group[mine], born, died, weight)
+    peaks = {one: level for one, (level, _) in exact.items()}
+    # The highest of a noisy level is too high: one half of the sample gives the time, the other the level (and vice versa).
+    noisy = set(np.unique(group[mine][estimated]).tolist())
+    if noisy:
+        mixed = (born ^ (np.asarray(columns["base"])[mine] << np.uint64(7))) * np.uint64(0x9E3779B97F4A7C15)
+        half = (mixed >> np.uint64(63)).astype(bool)
+        weights = [np.where(estimated, np.where(half == side, 2 * weight, 0), weight) for side in (False, True)]
+        times = [{one: at for one, (_, at) in _level_peaks(group[mine], born, died, each).items()} for each in weights]
+        for one in noisy:
+            of_group = group[mine] == one
+            levels = [
+                int(weights[1 - side][of_group & (born <= at[one]) & (died > at[one])].sum())
+                for side, at in enumerate(times)
+            ]
+            left = of_group & (np.asarray(columns["died_ns"])[mine] == 0)
+            # At least what a process leaves at its end, a time that no sample has chosen.
+            at_end = np.bincount(process[left], weights=weight[left].astype(float))
+            peaks[one] = max(sum(levels) // 2, int(at_end.max()) if len(at_end) else 0)
+    return peaks
+
+
+def _level_peaks(group: Any, born: Any, died: Any, weight: Any) -> dict[int, tuple[int, int]]:
+    """The highest level of live bytes of each group and when it was reached."""
+    import numpy as np
+
     change = np.concatenate((weight, -weight))
-    groups = np.concatenate((group[mine], group[mine]))
-    order = np.lexsort((change > 0, np.concatenate((born, died)), groups))  # releases before births of one moment
-    groups, running = groups[order], np.cumsum(change[order])
+    groups = np.concatenate((group, group))
+    times = np.concatenate((born, died))
+    order = np.lexsort((change > 0, times, groups))  # releases before births of one moment
+    groups, running, times = groups[order], np.cumsum(change[order]), times[order]
     starts = np.flatnonzero(np.concatenate(([True], groups[1:] != groups[:-1])))
-    before = np.concatenate(([0], running[starts[1:] - 1]))
-    peaks = np.maximum.reduceat(running, starts) - before
-    return {int(one): int(peak) for one, peak in zip(groups[starts], peaks, strict=True)}
+    found = {}
+    for begin, end in zip(starts.tolist(), [*starts[1:].tolist(), len(groups)], strict=True):
+        highest = begin + int(np.argmax(running[begin:end]))
+        before = int(running[begin - 1]) if begin else 0
+        found[int(groups[begin])] = (int(running[highest]) - before, int(times[highest]))
+    return found
 
 
 def _leaks(heap: pa.Table, stacks: CallStacks, ended: set[int]) -> list[dict[str, Any]]:
@@ -259,8 +330,15 @@ def _leaks(heap: pa.Table, stacks: CallStacks, ended: set[int]) -> list[dict[str
     for row in heap.filter(pc.greater(heap.column("live"), 0)).to_pylist():
         if row["process"] not in ended:
             continue
-        names = ("process", "live", "live_bytes", "sampled")
-        rows.append({**stacks.site(row["stack"]), **{n: row[n] for n in names}, "frames": stacks.names(row["stack"])})
+        names = ("process", "live", "live_bytes", "sampled", "live_error", "live_bytes_error")
+        rows.append(
+            {
+                **stacks.site(row["stack"]),
+                **{n: row[n] for n in names},
+                "samples": row["live_samples"],
+                "frames": stacks.names(row["stack"]),
+            }
+        )
     return sorted(rows, key=lambda row: -row["live_bytes"])
 
 

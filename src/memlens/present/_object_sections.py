@@ -31,7 +31,7 @@ from ._markup import (
     top_rows,
     whole_number,
 )
-from ._units import human_bytes
+from ._units import human_bytes, plus_minus
 
 if TYPE_CHECKING:
     from ..results import Result
@@ -111,20 +111,26 @@ def _key_figures(result: Result, processes: Mapping[int, Mapping[str, Any]]) -> 
     peak, at = figures.get("peak_heap_bytes") or 0, figures.get("peak_heap_s")
     several = (figures.get("processes") or 0) > 1
     remark = "no heap object was seen" if not peak else f"at {moment(at, at)}" if at is not None else ""
+    remark += plus_minus(peak, figures.get("peak_heap_bytes_error"))
     if peak and several:
         remark += f", {process_words(figures.get('peak_heap_process'), processes)}"
     tile("Peak heap", titled("bytes", peak), remark, estimated=sampled and bool(peak))
     if figures.get("peak_mmap_bytes"):
         tile("Peak mmap", titled("bytes", figures["peak_mmap_bytes"]), "mapped by the program, one process")
-    allocations, temporary = figures.get("allocations") or 0, figures.get("temporary_allocations") or 0
-    share = f", {temporary / allocations:.0%} temporary".replace("%", " %") if allocations else ""
-    tile("Allocations", whole_number(allocations), f"of the heap{share}", estimated=sampled and bool(allocations))
+    allocations, temporary = figures.get("allocations") or 0, figures.get("temporary_allocations")
+    share = ""
+    if allocations and temporary is not None:
+        share = f", {temporary / allocations:.0%} temporary".replace("%", " %")
+    tile("Allocations", whole_number(allocations), f"of the heap{share}{plus_minus(allocations, figures.get('allocations_error'))}",
+         estimated=sampled and bool(allocations))  # fmt: skip
     allocated = figures.get("allocated_bytes") or 0
-    tile("Allocated", titled("bytes", allocated), "of the heap, in all", estimated=sampled and bool(allocated))
+    error = plus_minus(allocated, figures.get("allocated_bytes_error"))
+    tile("Allocated", titled("bytes", allocated), f"of the heap, in all{error}", estimated=sampled and bool(allocated))
     if _touches_known(result):
         tile("Never touched", titled("bytes", figures["never_touched_bytes"]), "whole pages of recorded objects")
     leaked, left = figures.get("leaked_bytes") or 0, figures.get("leaked_objects") or 0
-    remark = f"{'about ' if sampled else ''}{counted(round(left), 'heap object')}"
+    error = plus_minus(leaked, figures.get("leaked_bytes_error"))
+    remark = f"{'about ' if sampled else ''}{counted(round(left), 'heap object')}{error}"
     tile("Not freed at exit", titled("bytes", leaked), remark if leaked else "", estimated=sampled and bool(leaked))
     return tiles
 
@@ -244,7 +250,8 @@ def _site_trees(result: Result, *, sampled: bool) -> str:
 
 
 def _kind(row: Mapping[str, Any]) -> str:
-    sampled = "<small>sampled</small>" if row.get("sampled") else ""
+    error = plus_minus(row.get("allocated_bytes"), row.get("allocated_bytes_error"))
+    sampled = f"<small>sampled{esc(error)}</small>" if row.get("sampled") else ""
     return cell(esc(row["kind"]) + sampled, "kind")
 
 

@@ -53,6 +53,51 @@ def human_duration(ns: float) -> str:
     return f"{ns:.0f} ns"
 
 
+def two_digits(value: float) -> float:
+    """Rounded to two significant digits, as an estimate deserves.
+
+    >>> two_digits(97849), two_digits(0.0123), two_digits(0)
+    (98000.0, 0.012, 0.0)
+    """
+    return float(f"{value:.1e}")
+
+
+def plus_minus(value: float | None, error: float | None) -> str:
+    """Two standard errors as a share of the value; empty where the value is exact.
+
+    >>> plus_minus(1000, 25), plus_minus(10, 0), plus_minus(100, 100)
+    (' ±5 %', '', ' ±200 %')
+    """
+    if not value or not error:
+        return ""
+    return f" ±{max(1, round(200 * error / abs(value)))} %"
+
+
+def estimated_bytes(value: float | None, error: float | None) -> str:
+    """Bytes with their error: two significant digits where they are estimated.
+
+    >>> estimated_bytes(146600000, 3e6), estimated_bytes(4096, 0)
+    ('about 140 MiB ±4 %', '4.0 KiB')
+    """
+    if value is None or not error:
+        return human_bytes(value)
+    size, unit = abs(float(value)), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"about {two_digits(size):g} {unit}{plus_minus(value, error)}"
+
+
+def estimated_count(value: float, error: float | None) -> str:
+    """A count with its error: two significant digits where it is estimated.
+
+    >>> estimated_count(97849, 2000), estimated_count(37, 0)
+    ('about 98,000 ±4 %', '37')
+    """
+    return f"about {two_digits(value):,.0f}{plus_minus(value, error)}" if error else f"{value:,.0f}"
+
+
 def human_count(value: float) -> str:
     """A number of events, shortened.
 

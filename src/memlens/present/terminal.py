@@ -6,7 +6,16 @@ import os
 from typing import IO, TYPE_CHECKING, Any
 
 from ..registry import PresenterDescriptor
-from ._units import addresses_in_words, exit_in_words, human_bytes, human_duration, human_figure, imported_in_words
+from ._units import (
+    addresses_in_words,
+    estimated_bytes,
+    estimated_count,
+    exit_in_words,
+    human_bytes,
+    human_duration,
+    human_figure,
+    imported_in_words,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -211,20 +220,25 @@ def _objects(console: Console, report: Report, rows: int) -> None:
 
     result = report.results["objects"]
     figures = result.figures
-    about = "about " if figures["sample_bytes"] else ""
     peak_s = figures["peak_heap_s"]
+    of = " of the largest process" if figures["processes"] > 1 else ""
     heap = (
-        "no heap object was recorded (small ones are sampled)"
-        if figures["sample_bytes"] and not figures["allocations"]
-        else f"peak heap {about}{human_bytes(figures['peak_heap_bytes'])}"
+        f"no heap object was recorded{' (small ones are sampled)' if figures['sample_bytes'] else ''}"
+        if not figures["allocations"]
+        else f"peak heap{of} {estimated_bytes(figures['peak_heap_bytes'], figures['peak_heap_bytes_error'])}"
         + (f" at {peak_s:.2f} s" if peak_s is not None else "")
-        + f"; {about}{figures['allocations']:,.0f} allocations of {human_bytes(figures['allocated_bytes'])}"
+        + f"; {estimated_count(figures['allocations'], figures['allocations_error'])} allocations of "
+        + estimated_bytes(figures["allocated_bytes"], figures["allocated_bytes_error"])
     )
     console.print(
         f"\n[bold]Objects[/]  {heap}"
         + (f"; mmap peak {human_bytes(figures['peak_mmap_bytes'])}" if figures["peak_mmap_bytes"] else "")
         + (f"; {human_bytes(figures['never_touched_bytes'])} never touched" if figures["never_touched_bytes"] else "")
-        + (f"; {about}{human_bytes(figures['leaked_bytes'])} not freed at exit" if figures["leaked_bytes"] else "")
+        + (
+            f"; {estimated_bytes(figures['leaked_bytes'], figures['leaked_bytes_error'])} not freed at exit"
+            if figures["leaked_bytes"]
+            else ""
+        )
     )
     sites = result.tables["by_site"].slice(0, rows).to_pylist()
     if not sites:
@@ -238,13 +252,20 @@ def _objects(console: Console, report: Report, rows: int) -> None:
         never = row["never_touched_bytes"]
         table.add_row(
             escape(_where(row) + kind + _via(row)),
-            human_bytes(row["peak_bytes"]),
-            f"{'~' if row['sampled'] else ''}{row['allocations']:,.0f}",
+            _estimate(estimated_bytes(row["peak_bytes"], row["peak_bytes_error"])),
+            _estimate(estimated_count(row["allocations"], row["allocations_error"])),
             "to the end" if row["mean_lifetime_ns"] is None else human_duration(row["mean_lifetime_ns"]),
             human_bytes(never) if never else "",
-            human_bytes(row["live_bytes"]) if row["live_bytes"] and row["kind"] == "heap" else "",
+            _estimate(estimated_bytes(row["live_bytes"], row["live_bytes_error"]))
+            if row["live_bytes"] and row["kind"] == "heap"
+            else "",
         )
     console.print(Padding(table, (0, 0, 0, 2)))
+
+
+def _estimate(text: str) -> str:
+    """In a table the mark of an estimate is its error."""
+    return text.removeprefix("about ")
 
 
 def _regions(console: Console, report: Report, rows: int) -> None:
