@@ -87,6 +87,7 @@ private:
   llvm::DenseMap<uint64_t, GlobalVariable *> Constants;
 
   bool mayTrace(const Instruction &I) const;
+  bool isPassed(const std::vector<unsigned> &Numbers) const; // accesses that copy arguments of a call
   uint64_t bytesOfOne(const Access &A) const;
   void classify();
   bool isShared(const Access &A) const;

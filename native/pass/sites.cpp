@@ -1,5 +1,6 @@
 #include "sites.h"
 
+#include "by_value.h"
 #include "callees.h"
 #include "memlens_count.h"
 
@@ -33,6 +34,11 @@ public:
       : F(F), DL(F.getParent()->getDataLayout()), TLI(TLI), SE(SE) {}
 
   std::vector<Site> find() {
+    if (const uint64_t Bytes = storedOnEntry(F)) {
+      Site &S = add(*F.getEntryBlock().getFirstInsertionPt(), ML_SITE_FILL);
+      S.Bytes = Bytes;
+      S.Flags = ML_SITE_STACK_WRITTEN;
+    }
     for (BasicBlock &BB : F) {
       Loaded.clear();
       for (Instruction &I : BB) {
@@ -133,7 +139,22 @@ private:
     }
   }
 
+  /// The area of arguments is part of this function's frame.
+  void visitByValue(CallBase &Call) {
+    for (const PassedByValue &One : passedByValue(Call))
+      for (const auto &[Kind, Bytes] : {std::pair{ML_SITE_COPY, One.CopiedBytes}, std::pair{ML_SITE_READ, One.LoadedBytes}})
+        if (Bytes) {
+          Site &S = add(Call, Kind);
+          S.Bytes = Bytes;
+          S.OfArgument = true;
+          S.Flags = Kind == ML_SITE_COPY ? ML_SITE_STACK_WRITTEN : 0;
+          S.ReadOperand = One.Operand;
+          placed(S, Call.getArgOperand(One.Operand), nullptr);
+        }
+  }
+
   void visitCall(CallBase &Call) {
+    visitByValue(Call);
     if (auto *M = dyn_cast<AnyMemTransferInst>(&Call)) {
       Site &S = add(Call, ML_SITE_COPY);
       sized(S, M->getLength());

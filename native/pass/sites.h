@@ -23,6 +23,7 @@ struct Site {
   bool Scalable = false;   ///< or: `Bytes` times the vector scale of the machine
   llvm::StringRef Callee;
   int ReadOperand = -1, WrittenOperand = -1; ///< operands of `At` that are the addresses, or the vector of addresses; -1 = none is told
+  bool OfArgument = false; ///< a structure that the call at `At` passes by value: moved before the call
 
   bool hasOwnBytes() const { return Size || Mask || Scalable; }
 };

@@ -55,13 +55,18 @@ void FunctionTracer::Implementation::classify() {
     };
     if (S.Kind == ML_SITE_COPY) {
       Add(S.ReadOperand, false, false);
-      Add(S.WrittenOperand, true, true);
+      if (Writes) // where a call puts its arguments is not told
+        Add(S.WrittenOperand, true, true);
     } else if (Reads) {
       Add(S.ReadOperand, false, false); // an atomic operation is one access
     } else if (Writes) {
       Add(S.WrittenOperand, true, false);
     }
   }
+}
+
+bool FunctionTracer::Implementation::isPassed(const std::vector<unsigned> &Numbers) const {
+  return all_of(Numbers, [&](unsigned Number) { return Sites[Accesses[Number].Site].OfArgument; });
 }
 
 /// A call behind which nothing of before may be told: it may run code that traces too, or not come back. (A function of this module
@@ -73,7 +78,9 @@ bool FunctionTracer::Implementation::mayTrace(const Instruction &I) const {
   if (isOpaque(I))
     return true;
   const Instruction *Twin = TwinOf.lookup(&I);
-  if (isa<IntrinsicInst>(I) || Call->isInlineAsm() || Of.count(Twin ? Twin : &I)) // Of: copies and fills of the C library
+  if (isa<IntrinsicInst>(I) || Call->isInlineAsm())
+    return false;
+  if (auto Found = Of.find(Twin ? Twin : &I); Found != Of.end() && !isPassed(Found->second)) // copies and fills of the C library
     return false;
   const Function *Callee = Call->getCalledFunction();
   return !Callee || !Callee->isDeclaration() || !Call->doesNotAccessMemory();
@@ -141,10 +148,11 @@ void FunctionTracer::Implementation::cut() {
       Now = Segment();
     };
     for (Instruction &I : BB) {
-      if (I.isTerminator() || mayTrace(I))
-        End(&I, nullptr);
       const Instruction *Twin = TwinOf.lookup(&I);
       auto Found = Of.find(Twin ? Twin : &I);
+      const bool Ends = I.isTerminator() || mayTrace(I), Passes = Found != Of.end() && isPassed(Found->second);
+      if (Ends && !Passes)
+        End(&I, nullptr);
       if (Found == Of.end())
         continue;
       for (unsigned Number : Found->second) {
@@ -168,6 +176,10 @@ void FunctionTracer::Implementation::cut() {
         Now.Form = Form;
         Now.Recorded.push_back(Number);
         Now.By.push_back(&I);
+      }
+      if (Passes) { // arguments are copied before the call
+        End(&I, nullptr);
+        continue;
       }
       if (isOpaque(I) && !I.isTerminator()) // a copy by a function that may not return: told when it has
         End(nullptr, &I);
