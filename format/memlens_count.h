@@ -64,8 +64,10 @@ struct ml_count_region {
  *                                         for code that has one. 0 also when nobody records
  *   void __memlens_count_leave(struct ml_count_region *);
  *   void __memlens_count_begin(const char *), __memlens_count_end(const char *);   the same for names that are not constant
- *   void __memlens_count_unwound(void);   after a landing pad or a second return of setjmp: closes the regions of
- *                                         frames that are gone
+ *   void __memlens_count_unwound(void);   after a landing pad: closes the regions of frames that are gone
+ *   uint64_t __memlens_count_mark(void);  before a call that returns twice (setjmp)
+ *   void __memlens_count_returned(uint64_t mark, int keep);   after it: closes the regions of frames that are gone, and those of the calling frame
+ *                                         that were begun after the mark; with `keep` not those of memlens.h
  * Both enter and leave change the base of the calling thread. Code that was built for sampling by versions calls
  * enter_sampled and branches; an execution that is not counted leaves the base where the skipped counters of callees go. */
 

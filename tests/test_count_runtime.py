@@ -45,7 +45,10 @@ FLAGS = [
     "-fno-stack-protector",
 ]
 EXPORTED = [
-    *(f"__memlens_count_{name}" for name in ("base", "enter", "enter_sampled", "leave", "unwound", "begin", "end")),
+    *(
+        f"__memlens_count_{name}"
+        for name in ("base", "enter", "enter_sampled", "leave", "unwound", "mark", "returned", "begin", "end")
+    ),
     *(f"__memlens_count_{name}" for name in ("register", "unregister", "pthread_create", "thrd_create")),
     *("pthread_create", "thrd_create", "ompt_start_tool"),
 ]

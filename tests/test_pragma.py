@@ -22,6 +22,8 @@ int __memlens_count_enter(struct ml_count_region *r) { printf("%s{ ", r->name); 
 int __memlens_count_enter_sampled(struct ml_count_region *r) { return __memlens_count_enter(r); }
 void __memlens_count_leave(struct ml_count_region *r) { printf("}%s ", r->name); }
 void __memlens_count_unwound(void) {}
+unsigned long __memlens_count_mark(void) { return 0; }
+void __memlens_count_returned(unsigned long mark, int keep) { (void)mark, (void)keep; }
 """
 pytestmark = pytest.mark.skipif(
     not HAVE.pragmas, reason=f"no pragma plugin: sudo apt-get install {toolchain.packages(19)}; then: make build"

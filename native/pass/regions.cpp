@@ -1,9 +1,12 @@
 #include "regions.h"
 
 #include "code.h"
+#include "memlens_count.h"
 #include "sites.h"
 
 #include "llvm/Demangle/Demangle.h"
+#include "llvm/ADT/SmallPtrSet.h"
+#include "llvm/IR/CFG.h"
 #include "llvm/IR/Constants.h"
 #include "llvm/IR/DebugInfoMetadata.h"
 #include "llvm/IR/IRBuilder.h"
@@ -43,7 +46,7 @@ static Instruction *lastPlace(BasicBlock &BB) {
   return BB.getTerminator();
 }
 
-static void makeRegion(Function &F, StringRef Name, Function *Untouched) {
+static void makeRegion(Function &F, StringRef Name, Function *Untouched, Versions &V) {
   Module &M = *F.getParent();
   LLVMContext &C = M.getContext();
   Type *Pointer = PointerType::get(C, 0);
@@ -70,6 +73,7 @@ static void makeRegion(Function &F, StringRef Name, Function *Untouched) {
     BasicBlock *Entry = B.GetInsertBlock();
     BasicBlock *Body = SplitBlock(Entry, &*B.GetInsertPoint());
     BasicBlock *Other = callCopy(F, *Untouched, Body);
+    V.leaveOut(Other);
     Entry->getTerminator()->eraseFromParent();
     B.SetInsertPoint(Entry);
     B.CreateCondBr(B.CreateIsNotNull(Counts), Body, Other);
@@ -91,23 +95,78 @@ static void makeRegion(Function &F, StringRef Name, Function *Untouched) {
         Call->setTailCallKind(CallInst::TCK_None);
 }
 
+/// Whether code behind a call that returns twice ends a region of memlens.h that it does not begin there: the region is meant to be open
+/// when the call returns again.
+static bool endsWhatIsOpen(Instruction *After) {
+  auto MayBeEnd = [](const Instruction &I) {
+    if (isCallOf(I, "__memlens_count_end"))
+      return true;
+    if (!isCallOf(I, "__memlens_count_leave"))
+      return false;
+    const auto *Variable = dyn_cast<GlobalVariable>(cast<CallInst>(I).getArgOperand(0)->stripPointerCasts());
+    const auto *Content = Variable && Variable->hasInitializer() ? dyn_cast<ConstantStruct>(Variable->getInitializer()) : nullptr;
+    const auto *Number = Content && Content->getNumOperands() == 2 ? dyn_cast<ConstantInt>(Content->getOperand(1)) : nullptr;
+    return !Number || (Number->getZExtValue() & ML_COUNT_REGION_ANY_FRAME) != 0;
+  };
+  std::vector<const Instruction *> Ends;
+  for (const BasicBlock &BB : *After->getFunction())
+    for (const Instruction &I : BB)
+      if (MayBeEnd(I))
+        Ends.push_back(&I);
+  for (const Instruction *End : Ends) {
+    const StringRef Name = isCallOf(*End, "__memlens_count_leave") ? nameOfRegion(cast<CallInst>(End)->getArgOperand(0)) : "";
+    auto Begins = [&](const Instruction &I) { // by another name only where names are not known
+      if (isCallOf(I, "__memlens_count_begin"))
+        return true;
+      return isCallOf(I, "__memlens_count_enter") && (Name.empty() || nameOfRegion(cast<CallInst>(I).getArgOperand(0)) == Name);
+    };
+    std::vector<const Instruction *> Work{After};
+    SmallPtrSet<const BasicBlock *, 16> Seen;
+    while (!Work.empty()) {
+      const Instruction *I = Work.back();
+      Work.pop_back();
+      for (; I && !Begins(*I); I = I->getNextNode()) {
+        if (I == End)
+          return true;
+        if (I->isTerminator())
+          for (const BasicBlock *Next : successors(I))
+            if (Seen.insert(Next).second)
+              Work.push_back(&Next->front());
+      }
+    }
+  }
+  return false;
+}
+
+/// Where control comes back, regions of frames that are gone are closed. A call that returns twice also closes what this function began behind it.
 static void closeLostRegions(Function &F) {
-  std::vector<Instruction *> Places;
+  std::vector<Instruction *> Pads;
+  std::vector<CallInst *> Twice;
   for (BasicBlock &BB : F) {
     if (BB.isLandingPad())
-      Places.push_back(&*BB.getFirstInsertionPt());
+      Pads.push_back(&*BB.getFirstInsertionPt());
     for (Instruction &I : BB)
       if (returnsTwice(I) && !I.isTerminator())
-        Places.push_back(I.getNextNode());
+        Twice.push_back(cast<CallInst>(&I));
   }
-  if (Places.empty())
+  if (Pads.empty() && Twice.empty())
     return;
   Module &M = *F.getParent();
-  FunctionCallee Unwound = M.getOrInsertFunction("__memlens_count_unwound", Type::getVoidTy(M.getContext()));
-  cast<Function>(Unwound.getCallee())->setDoesNotThrow();
-  for (Instruction *Place : Places) {
-    IRBuilder<> B(Place);
-    B.CreateCall(Unwound);
+  Type *Void = Type::getVoidTy(M.getContext()), *I64 = Type::getInt64Ty(M.getContext()), *I32 = Type::getInt32Ty(M.getContext());
+  for (Instruction *Place : Pads) {
+    FunctionCallee Unwound = M.getOrInsertFunction("__memlens_count_unwound", Void);
+    cast<Function>(Unwound.getCallee())->setDoesNotThrow();
+    IRBuilder<>(Place).CreateCall(Unwound);
+  }
+  for (CallInst *Call : Twice) {
+    FunctionCallee Mark = M.getOrInsertFunction("__memlens_count_mark", I64);
+    FunctionCallee Returned = M.getOrInsertFunction("__memlens_count_returned", Void, I64, I32);
+    for (FunctionCallee One : {Mark, Returned})
+      cast<Function>(One.getCallee())->setDoesNotThrow();
+    cast<Function>(Mark.getCallee())->addFnAttr(Attribute::WillReturn); // it switches nothing
+    const bool Keep = endsWhatIsOpen(Call->getNextNode());
+    Value *Before = IRBuilder<>(Call).CreateCall(Mark);
+    IRBuilder<>(Call->getNextNode()).CreateCall(Returned, {Before, ConstantInt::get(I32, Keep)});
   }
 }
 
@@ -126,15 +185,15 @@ static void callPlainly(Function &F) {
 
 void markRegions(Function &F, const Options &O, Versions &V) {
   callPlainly(F);
+  closeLostRegions(F); // before there are copies
   std::string Name = readableName(F);
   if (O.Functions && (O.Functions->match(Name) || O.Functions->match(F.getName()))) {
     Function *Untouched = O.Versions ? V.copyFunction(F) : nullptr;
-    makeRegion(F, Name, Untouched);
+    makeRegion(F, Name, Untouched, V);
     V.choosesItself(F);
   }
   if (O.Versions)
     V.copyRegions(F);
-  closeLostRegions(F);
 }
 
 } // namespace memlens

@@ -19,14 +19,13 @@ using namespace llvm;
 
 namespace memlens {
 
-static bool isCallOf(const Instruction &I, StringRef Name) {
+bool isCallOf(const Instruction &I, StringRef Name) {
   const auto *Call = dyn_cast<CallInst>(&I);
   const Function *Callee = Call ? Call->getCalledFunction() : nullptr;
   return Callee && Callee->getName() == Name;
 }
 
-/// The name of a region, where it can be read from the code: the begin and the end of one may have variables of their own.
-static StringRef nameOf(const Value *Region) {
+StringRef nameOfRegion(const Value *Region) {
   const auto *Variable = dyn_cast<GlobalVariable>(Region->stripPointerCasts());
   if (!Variable || !Variable->hasDefinitiveInitializer() || Variable->getInitializer()->getNumOperands() < 1)
     return "";
@@ -48,7 +47,7 @@ void Versions::copyRegions(Function &F) {
 void Versions::copyRegion(CallInst *Enter) {
   Function &F = *Enter->getFunction();
   const Value *Region = Enter->getArgOperand(0);
-  const StringRef Name = nameOf(Region);
+  const StringRef Name = nameOfRegion(Region);
   if (Blocks.contains(Enter->getParent()))
     return;
   BasicBlock *First = SplitBlock(Enter->getParent(), Enter->getNextNode());
@@ -57,7 +56,7 @@ void Versions::copyRegion(CallInst *Enter) {
   for (BasicBlock &BB : F)
     for (Instruction &I : BB)
       if (isCallOf(I, "__memlens_count_leave"))
-        if (const Value *Left = cast<CallInst>(I).getArgOperand(0); Left == Region || (!Name.empty() && nameOf(Left) == Name))
+        if (const Value *Left = cast<CallInst>(I).getArgOperand(0); Left == Region || (!Name.empty() && nameOfRegion(Left) == Name))
           Leaves.push_back(&I);
   for (Instruction *Leave : Leaves) {
     BasicBlock *BB = Leave->getParent();

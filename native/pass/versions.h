@@ -11,6 +11,10 @@
 
 namespace memlens {
 
+bool isCallOf(const llvm::Instruction &I, llvm::StringRef Name);
+/// The name of a region, where it can be read from the code: the begin and the end of one may have variables of their own. "" = it cannot.
+llvm::StringRef nameOfRegion(const llvm::Value *Region);
+
 class Versions {
 public:
   /// Gives every region of the function that is marked in its code a second copy of the region's body, and has the call that
@@ -23,6 +27,8 @@ public:
   /// Has a function that others may call through a pointer choose: in an execution that is not counted its untouched
   /// copy runs.
   void dispatch(llvm::Function &F);
+  /// A block that only calls a copy.
+  void leaveOut(const llvm::BasicBlock *BB) { Blocks.insert(BB); }
   bool hasCopies() const { return !Blocks.empty(); }
   /// Copies the functions that copies call. May be called again.
   void finish();

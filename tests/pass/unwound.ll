@@ -14,8 +14,9 @@ pad:
   ret void
 }
 ; CHECK-LABEL: define void @returns_twice
+; CHECK: %[[MARK:.*]] = call i64 @__memlens_count_mark()
 ; CHECK: call i32 @setjmp
-; CHECK: call void @__memlens_count_unwound()
+; CHECK: call void @__memlens_count_returned(i64 %[[MARK]], i32 0)
 ; CHECK: load ptr, ptr @__memlens_count_base
 define void @returns_twice(ptr %p) {
   %r = call i32 @setjmp(ptr %p) returns_twice

@@ -46,6 +46,8 @@ ML_EXPORT int __memlens_count_enter(struct ml_count_region *region);
 ML_EXPORT int __memlens_count_enter_sampled(struct ml_count_region *region);
 ML_EXPORT void __memlens_count_leave(struct ml_count_region *region);
 ML_EXPORT void __memlens_count_unwound(void);
+ML_EXPORT uint64_t __memlens_count_mark(void);
+ML_EXPORT void __memlens_count_returned(uint64_t mark, int keep);
 ML_EXPORT void __memlens_count_begin(const char *name);
 ML_EXPORT void __memlens_count_end(const char *name);
 ML_EXPORT void __memlens_count_register(struct ml_count_function *first, struct ml_count_function *end, const void *inside);
@@ -147,7 +149,7 @@ struct ml_open {
   const void *site;
   uint32_t node, name;
   uint32_t flags;
-  uint32_t reserved;
+  uint64_t serial; /* of the thread's begins */
   uint64_t events[ML_COUNT_EVENTS + 2]; /* region_events.c's, at the begin */
 };
 struct ml_switch { /* (node, name) → where entering leads */
@@ -162,6 +164,7 @@ struct ml_thread {
   uintptr_t busy;      /* frame of the switch that is under way, 0 = none */
   uint64_t *dump;      /* of ml_counter_words words, NULL = not needed yet */
   uint64_t random;
+  uint64_t begins;     /* so far, silent ones too */
   uint64_t synced_ticks;
   uintptr_t stack_low, stack_high; /* both 0: not known */
   uint32_t tid, order, too_deep;
@@ -235,6 +238,8 @@ enum ml_delegated {
   ML_DELEGATE_ENTER_SAMPLED,
   ML_DELEGATE_LEAVE,
   ML_DELEGATE_UNWOUND,
+  ML_DELEGATE_MARK,
+  ML_DELEGATE_RETURNED,
   ML_DELEGATE_BEGIN,
   ML_DELEGATE_END,
   ML_DELEGATE_REGISTER,

@@ -9,6 +9,7 @@ static struct {
   void *function;
 } others[ML_DELEGATED] = {{"__memlens_count_enter", NULL},      {"__memlens_count_enter_sampled", NULL},
                           {"__memlens_count_leave", NULL},      {"__memlens_count_unwound", NULL},
+                          {"__memlens_count_mark", NULL},       {"__memlens_count_returned", NULL},
                           {"__memlens_count_begin", NULL},      {"__memlens_count_end", NULL},
                           {"__memlens_count_register", NULL},   {"__memlens_count_unregister", NULL},
                           {"__memlens_trace_room", NULL}};

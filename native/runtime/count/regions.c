@@ -4,7 +4,10 @@
  * frame above it, the frame that began it is gone. Compiled code marks regions in the function that ends them, so such an
  * entry is closed at that moment ("abandoned"). memlens.h can be called from a function that only begins and returns, so its
  * regions are dropped that way only if their ends have always come from the frame of their begin; after an exception or
- * longjmp (unwound) always. Frames of two stacks (signal stacks, coroutines) are never compared. */
+ * longjmp (unwound) always. Frames of two stacks (signal stacks, coroutines) are never compared.
+ *
+ * A longjmp to a setjmp in the frame of a begin leaves no gone frame behind. Begins have serial numbers: compiled code asks for the last one
+ * before a call that returns twice (mark), and what was begun since and is still open when the call returns again is closed (returned). */
 #include "count.h"
 
 #include <string.h>
@@ -109,6 +112,19 @@ NEVER_INLINE struct ml_open *drop_stale(struct ml_thread *self, uintptr_t frame,
   return self->top;
 }
 
+/* Closes what was begun after `mark`, in `frame` or below it: the call that took the mark has returned again. `keep`: the caller ends regions of
+ * memlens.h itself that it began. */
+NEVER_INLINE void drop_newer(struct ml_thread *self, uint64_t mark, uintptr_t frame, bool keep) {
+  struct ml_open *gone = NULL;
+  const bool known_stack = self->stack_high != 0 && on_stack(self, frame);
+  for (struct ml_open *open = self->top; !is_floor(open) && open->serial > mark; open--) {
+    if (open->frame != frame && (!known_stack || !on_stack(self, open->frame) || open->frame > frame)) break;
+    if (keep && open->frame == frame && (open->flags & ML_OPEN_ANY_FRAME) != 0) break;
+    gone = open;
+  }
+  if (gone != NULL) close_down_to(self, gone);
+}
+
 /* ---- entering ------------------------------------------------------------------------------------------------- */
 NEVER_INLINE void find_way(struct ml_thread *self, uint32_t node, uint32_t name, struct ml_switch *way) {
   bool is_open;
@@ -194,6 +210,7 @@ again:
   open->node = way->below;
   open->name = name;
   open->flags = flags;
+  open->serial = ++self->begins;
   if (ML_UNLIKELY(self->events_open != 0) && (flags & ML_OPEN_SILENT) == 0) memlens_region_events_begin(self->event_state, open->events);
   FENCE(); /* a signal handler takes the next entry once this one is the top */
   self->top = open;
@@ -352,6 +369,27 @@ ML_EXPORT void __memlens_count_unwound(void) {
   }
   struct ml_thread *self = begin_switch(frame);
   if (self == NULL) return;
+  if (self->top->frame < frame) drop_stale(self, frame, true);
+  end_switch(self);
+}
+
+ML_EXPORT uint64_t __memlens_count_mark(void) {
+  const struct ml_thread *self = ml_tls.self;
+  if (ML_LIKELY(self != NULL)) return self->begins;
+  uint64_t (*other)(void) = ml_delegate(ML_DELEGATE_MARK);
+  return other != NULL ? other() : 0;
+}
+
+ML_EXPORT void __memlens_count_returned(uint64_t mark, int keep) {
+  const uintptr_t frame = CALLER_FRAME();
+  if (ml_tls.self == NULL) {
+    void (*other)(uint64_t, int) = ml_delegate(ML_DELEGATE_RETURNED);
+    if (other != NULL) other(mark, keep);
+    return;
+  }
+  struct ml_thread *self = begin_switch(frame);
+  if (self == NULL) return;
+  if (self->begins != mark) drop_newer(self, mark, frame, keep != 0);
   if (self->top->frame < frame) drop_stale(self, frame, true);
   end_switch(self);
 }
