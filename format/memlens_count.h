@@ -68,6 +68,9 @@ struct ml_count_region {
  *   uint64_t __memlens_count_mark(void);  before a call that returns twice (setjmp)
  *   void __memlens_count_returned(uint64_t mark, int keep);   after it: closes the regions of frames that are gone, and those of the calling frame
  *                                         that were begun after the mark; with `keep` not those of memlens.h
+ *   uint64_t __memlens_count_compared(a, b, bytes, result, unit, steps);   hidden, each module's own: bytes that a comparison with that result read on each
+ *                                         side: up to the end of the first unit that differs. Or, of one that is done in steps: steps is pairs of
+ *                                         uint32_t { end of the step, bytes read up to it }, the last end UINT32_MAX
  * Both enter and leave change the base of the calling thread. Code that was built for sampling by versions calls
  * enter_sampled and branches; an execution that is not counted leaves the base where the skipped counters of callees go. */
 
@@ -135,6 +138,9 @@ enum ml_site_kind {
   ML_SITE_CALL = 6,   /* of a function that is not in this translation unit: `callee`; no bytes */
   ML_SITE_PREFETCH = 7,
 };
+/* Callees of ML_SITE_CALL that are no names: no function can be called so. */
+#define ML_SITE_CALLEE_ASSEMBLY "(inline assembly)"         /* with an operand in memory, or that says that it changes memory */
+#define ML_SITE_CALLEE_FAR "(through a pointer)"            /* a call through a pointer that leads out of the module */
 enum ml_site_flags {
   ML_SITE_STACK_READ = 1,    /* what it reads is in the frame of this function: found by following the address to an alloca */
   ML_SITE_STACK_WRITTEN = 2, /* the same for what it writes */

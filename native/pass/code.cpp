@@ -118,21 +118,42 @@ BasicBlock *callCopy(Function &F, Function &Copy, BasicBlock *Before) {
 
 void markOurs(Instruction &I) { I.setMetadata(LLVMContext::MD_nosanitize, MDNode::get(I.getContext(), {})); }
 
+/// How many lanes take part, in 64 bits.
+static Value *activeLanes(IRBuilder<> &B, const Site &S) {
+  Type *I64 = B.getInt64Ty();
+  Module *M = B.GetInsertBlock()->getModule();
+  if (!S.Mask) { // the first ones; a length beyond all lanes means all of them
+    Value *All = ConstantInt::get(I64, S.Lanes.getKnownMinValue());
+    if (S.Lanes.isScalable())
+      All = B.CreateMul(B.CreateCall(intrinsicDeclaration(M, Intrinsic::vscale, {I64})), All);
+    return B.CreateBinaryIntrinsic(Intrinsic::umin, B.CreateZExtOrTrunc(S.Limit, I64), All);
+  }
+  Value *Mask = S.Mask;
+  auto *T = cast<VectorType>(Mask->getType());
+  if (const unsigned Width = T->getScalarSizeInBits(); Width > 1) { // the sign says it
+    Mask = B.CreateBitCast(Mask, VectorType::get(B.getIntNTy(Width), T->getElementCount()));
+    Mask = B.CreateICmpSLT(Mask, Constant::getNullValue(Mask->getType()));
+  }
+  if (S.Limit) {
+    Function *First = intrinsicDeclaration(M, Intrinsic::get_active_lane_mask, {Mask->getType(), I64});
+    Mask = B.CreateAnd(Mask, B.CreateCall(First, {ConstantInt::get(I64, 0), B.CreateZExt(S.Limit, I64)}));
+  }
+  if (auto *Fixed = dyn_cast<FixedVectorType>(T)) {
+    Value *Bits = B.CreateBitCast(Mask, B.getIntNTy(Fixed->getNumElements()));
+    return B.CreateZExtOrTrunc(B.CreateUnaryIntrinsic(Intrinsic::ctpop, Bits), I64);
+  }
+  // Elements as wide as a register of 128 bits holds, and wide enough for the sum: a vector has at most 256 lanes times vectors in a group.
+  const unsigned Width = std::max<unsigned>(128 / PowerOf2Ceil(T->getElementCount().getKnownMinValue()), 16);
+  Value *Ones = B.CreateZExt(Mask, VectorType::get(B.getIntNTy(std::min(Width, 64u)), T->getElementCount()));
+  return B.CreateZExtOrTrunc(B.CreateAddReduce(Ones), I64);
+}
+
 Value *bytesOf(IRBuilder<> &B, const Site &S) {
   Type *I64 = B.getInt64Ty();
   if (S.Size)
-    return B.CreateZExtOrTrunc(S.Size, I64);
-  if (S.Mask) {
-    auto *Lanes = cast<FixedVectorType>(S.Mask->getType());
-    Type *Bits = B.getIntNTy(Lanes->getNumElements());
-    Value *Mask = S.Mask;
-    if (const unsigned Width = Lanes->getScalarSizeInBits(); Width > 1) { // the sign says it
-      Mask = B.CreateBitCast(Mask, FixedVectorType::get(B.getIntNTy(Width), Lanes->getNumElements()));
-      Mask = B.CreateICmpSLT(Mask, Constant::getNullValue(Mask->getType()));
-    }
-    Value *Count = B.CreateUnaryIntrinsic(Intrinsic::ctpop, B.CreateBitCast(Mask, Bits));
-    return B.CreateMul(B.CreateZExtOrTrunc(Count, I64), ConstantInt::get(I64, S.LaneBytes));
-  }
+    return S.Unit == 1 ? B.CreateZExtOrTrunc(S.Size, I64) : B.CreateMul(B.CreateZExtOrTrunc(S.Size, I64), ConstantInt::get(I64, S.Unit));
+  if (S.Mask || S.Limit)
+    return B.CreateMul(activeLanes(B, S), ConstantInt::get(I64, S.LaneBytes));
   Function *Scale = intrinsicDeclaration(B.GetInsertBlock()->getModule(), Intrinsic::vscale, {I64});
   return B.CreateMul(B.CreateCall(Scale), ConstantInt::get(I64, S.Bytes));
 }

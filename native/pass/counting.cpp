@@ -1,6 +1,7 @@
 #include "counting.h"
 
 #include "function_counter.h"
+#include "library_calls.h"
 #include "llvm_versions.h"
 #include "memlens_count.h"
 #include "tracing.h"
@@ -8,6 +9,7 @@
 #include "llvm/ADT/PostOrderIterator.h"
 #include "llvm/Analysis/BranchProbabilityInfo.h"
 #include "llvm/Analysis/TargetLibraryInfo.h"
+#include "llvm/Analysis/TargetTransformInfo.h"
 #include "llvm/IR/Instructions.h"
 #include "llvm/IR/Module.h"
 #include "llvm/Transforms/Utils/BasicBlockUtils.h"
@@ -96,11 +98,12 @@ void FunctionCounter::prepareLoops() {
 int FunctionCounter::placeBytes(const Site &S) {
   if (!S.hasOwnBytes())
     return -1;
-  IRBuilder<> B(S.At);
+  Instruction *Place = S.Size == S.At ? S.At->getNextNode() : S.At; // known when it has run
+  IRBuilder<> B(Place);
   B.SetCurrentDebugLocation(DebugLoc());
   Value *Amount = bytesOf(B, S);
   unsigned Counter = newCounter(ML_COUNTER_BYTES);
-  Adds.push_back({S.At, Counter, Amount});
+  Adds.push_back({Place, Counter, Amount});
   return Counter;
 }
 
@@ -321,7 +324,11 @@ void FunctionCounter::listOnly() {
 }
 
 bool FunctionCounter::run(std::string &Problem) {
-  Sites = findSites(F, FAM.getResult<TargetLibraryAnalysis>(F), FAM.getResult<ScalarEvolutionAnalysis>(F));
+  const TargetLibraryInfo &TLI = FAM.getResult<TargetLibraryAnalysis>(F);
+  const TargetTransformInfo &TTI = FAM.getResult<TargetIRAnalysis>(F);
+  prepareCalls(F, TLI, TTI, V, O.Count && !O.Trace);
+  takeAnalyses(true);
+  Sites = findSites(F, FAM.getResult<TargetLibraryAnalysis>(F), FAM.getResult<TargetIRAnalysis>(F), FAM.getResult<ScalarEvolutionAnalysis>(F));
   erase_if(Sites, [&](const Site &S) { return V.isUntouched(S.At->getParent()) || V.isOurs(S.At); });
   if (Sites.empty() && !O.Mix)
     return false;

@@ -2,6 +2,7 @@
 #ifndef MEMLENS_PASS_LLVM_VERSIONS_H
 #define MEMLENS_PASS_LLVM_VERSIONS_H
 
+#include "llvm/Analysis/TargetTransformInfo.h"
 #include "llvm/Config/llvm-config.h"
 #include "llvm/IR/Intrinsics.h"
 #include "llvm/IR/Module.h"
@@ -19,6 +20,16 @@ inline llvm::Function *intrinsicDeclaration(llvm::Module *M, llvm::Intrinsic::ID
   return llvm::Intrinsic::getOrInsertDeclaration(M, ID, Types);
 #else
   return llvm::Intrinsic::getDeclaration(M, ID, Types);
+#endif
+}
+
+/// Sizes of a comparison's last loads that are done as one.
+inline llvm::ArrayRef<unsigned> tailExpansions(const llvm::TargetTransformInfo::MemCmpExpansionOptions &Options) {
+#if LLVM_VERSION_MAJOR >= 17
+  return Options.AllowedTailExpansions;
+#else
+  (void)Options;
+  return {};
 #endif
 }
 

@@ -2,6 +2,8 @@
 
 #include "by_value.h"
 #include "callees.h"
+#include "lane_accesses.h"
+#include "library_calls.h"
 #include "memlens_count.h"
 
 #include "llvm/Analysis/ValueTracking.h"
@@ -30,8 +32,8 @@ namespace {
 
 class Finder {
 public:
-  Finder(Function &F, const TargetLibraryInfo &TLI, ScalarEvolution &SE)
-      : F(F), DL(F.getParent()->getDataLayout()), TLI(TLI), SE(SE) {}
+  Finder(Function &F, const TargetLibraryInfo &TLI, const TargetTransformInfo &TTI, ScalarEvolution &SE)
+      : F(F), DL(F.getParent()->getDataLayout()), TLI(TLI), TTI(TTI), SE(SE) {}
 
   std::vector<Site> find() {
     if (const uint64_t Bytes = storedOnEntry(F)) {
@@ -55,6 +57,7 @@ private:
   Function &F;
   const DataLayout &DL;
   const TargetLibraryInfo &TLI;
+  const TargetTransformInfo &TTI;
   ScalarEvolution &SE;
   std::vector<Site> Sites;
   std::vector<LoadInst *> Loaded; // in this block since the last write or call
@@ -112,11 +115,13 @@ private:
     placed(S, Read >= 0 ? Call.getArgOperand(Read) : nullptr, Written >= 0 ? Call.getArgOperand(Written) : nullptr);
   }
 
-  static void sized(Site &S, Value *Size) {
-    if (auto *Constant = dyn_cast<ConstantInt>(Size))
-      S.Bytes = Constant->getZExtValue();
-    else
+  static void sized(Site &S, Value *Size, uint64_t Unit = 1) {
+    if (auto *Constant = dyn_cast<ConstantInt>(Size)) {
+      S.Bytes = Constant->getZExtValue() * Unit;
+    } else {
       S.Size = Size;
+      S.Unit = Unit;
+    }
   }
 
   void visit(Instruction &I) {
@@ -136,6 +141,8 @@ private:
       typed(add(I, ML_SITE_ATOMIC), X->getNewValOperand()->getType(), X->getPointerOperand(), true, true, 0);
     } else if (auto *Call = dyn_cast<CallBase>(&I)) {
       visitCall(*Call);
+    } else if (tellsFarCall(I)) {
+      add(I, ML_SITE_CALL).Callee = ML_SITE_CALLEE_FAR;
     }
   }
 
@@ -151,6 +158,17 @@ private:
           S.ReadOperand = One.Operand;
           placed(S, Call.getArgOperand(One.Operand), nullptr);
         }
+  }
+
+  /// Both sides of a comparison are read as far as it goes.
+  void compares(CallBase &Call, Value *Bytes, uint64_t Constant) {
+    for (int Side : {0, 1}) {
+      Site &S = add(Call, ML_SITE_READ);
+      S.Bytes = Constant;
+      S.Size = Bytes;
+      S.ReadOperand = Side;
+      placed(S, Call.getArgOperand(Side), nullptr);
+    }
   }
 
   void visitCall(CallBase &Call) {
@@ -171,37 +189,29 @@ private:
       visitIntrinsic(*II);
       return;
     }
+    if (tellsComparison(Call))
+      return compares(Call, &Call, 0);
+    if (isAssemblyWithMemory(Call)) {
+      add(Call, ML_SITE_CALL).Callee = ML_SITE_CALLEE_ASSEMBLY;
+      return;
+    }
     const Function *Callee = Call.getCalledFunction();
     if (!Callee || !Callee->isDeclaration())
       return;
-    LibFunc Known;
-    if (TLI.getLibFunc(Call, Known)) {
-      switch (Known) {
-      case LibFunc_memcpy: case LibFunc_memmove: case LibFunc_mempcpy: case LibFunc_memcpy_chk: case LibFunc_memmove_chk: {
-        Site &S = add(Call, ML_SITE_COPY);
-        sized(S, Call.getArgOperand(2));
-        placed(S, Call, 1, 0);
-        return;
-      }
-      case LibFunc_memset: case LibFunc_memset_chk: {
-        Site &S = add(Call, ML_SITE_FILL);
-        sized(S, Call.getArgOperand(2));
-        placed(S, Call, -1, 0);
-        return;
-      }
-      case LibFunc_bzero: {
-        Site &S = add(Call, ML_SITE_FILL);
-        sized(S, Call.getArgOperand(1));
-        placed(S, Call, -1, 0);
-        return;
-      }
-      default:
-        break;
-      }
+    if (std::optional<LibraryMove> Move = libraryMove(Call)) {
+      Site &S = add(Call, Move->Read >= 0 ? ML_SITE_COPY : ML_SITE_FILL);
+      sized(S, Move->Count, Move->Unit);
+      placed(S, Call, Move->Read, Move->Written);
+      return;
     }
+    if (std::optional<uint64_t> Bytes = expandedComparison(Call, TLI, TTI))
+      return compares(Call, nullptr, *Bytes);
+    if (const Instruction *Next = Call.getNextNode())
+      if (const auto *Told = dyn_cast<CallBase>(Next); Told && tellsComparison(*Told) && Told->getArgOperand(3) == &Call)
+        return; // counted there
     if (Callee->getName().starts_with("__memlens_"))
       return;
-    add(Call, ML_SITE_CALL).Callee = Callee->getName();
+    add(Call, ML_SITE_CALL).Callee = Callee->getName().str();
   }
 
   void masked(IntrinsicInst &II, unsigned Kind, Type *T, unsigned Operand, Value *Mask, bool Gather) {
@@ -214,8 +224,22 @@ private:
     S.Flags |= ML_SITE_MASKED;
     S.Mask = Mask;
     S.LaneBytes = DL.getTypeStoreSize(V->getElementType());
-    if (isa<ScalableVectorType>(V))
-      S.Mask = nullptr; // told as the most that it can move
+  }
+
+  /// Of which a predicate or a length chooses lanes.
+  void predicated(IntrinsicInst &II, const LaneAccess &A) {
+    Site &S = add(II, A.Writes ? ML_SITE_STORE : ML_SITE_LOAD);
+    typed(S, A.T, A.OneAddress ? II.getArgOperand(A.Operand) : nullptr, !A.Writes, A.Writes, A.Operand);
+    S.Bytes *= A.Vectors;
+    S.LaneBytes = DL.getTypeStoreSize(A.T->getElementType()) * A.Vectors;
+    S.Lanes = A.T->getElementCount();
+    if (!A.OneAddress && II.getArgOperand(A.Operand)->getType()->isVectorTy())
+      S.Flags |= ML_SITE_GATHER;
+    S.Mask = A.Mask;
+    S.Limit = A.Limit;
+    if (auto *C = dyn_cast_or_null<Constant>(S.Mask); C && C->isAllOnesValue())
+      S.Mask = nullptr;
+    S.Flags |= ML_SITE_MASKED;
   }
 
   void visitIntrinsic(IntrinsicInst &II) {
@@ -236,12 +260,17 @@ private:
       add(II, ML_SITE_PREFETCH);
       return;
     default:
-      return visitMachineIntrinsic(II);
+      break;
     }
+    if (std::optional<LaneAccess> A = laneAccess(II))
+      return predicated(II, *A);
+    const size_t Before = Sites.size();
+    visitMachineIntrinsic(II);
+    if (Sites.size() == Before && isUnknownAccess(II))
+      add(II, ML_SITE_CALL).Callee = ("(" + II.getCalledFunction()->getName() + ")").str();
   }
 
-  /// Vector accesses that only one machine has (x86 gathers, NEON's structure loads, …). Scalable ones are not told: how much they move
-  /// depends on operands of each machine's own.
+  /// Vector accesses that only one machine has (x86 gathers, NEON's structure loads, …).
   void visitMachineIntrinsic(IntrinsicInst &II) {
     StringRef Name = II.getCalledFunction()->getName();
     const bool OfX86 = Name.consume_front("llvm.x86.");
@@ -308,8 +337,8 @@ private:
 
 } // namespace
 
-std::vector<Site> findSites(Function &F, const TargetLibraryInfo &TLI, ScalarEvolution &SE) {
-  return Finder(F, TLI, SE).find();
+std::vector<Site> findSites(Function &F, const TargetLibraryInfo &TLI, const TargetTransformInfo &TTI, ScalarEvolution &SE) {
+  return Finder(F, TLI, TTI, SE).find();
 }
 
 bool returnsTwice(const Instruction &I) {

@@ -5,9 +5,11 @@
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/Analysis/ScalarEvolution.h"
 #include "llvm/Analysis/TargetLibraryInfo.h"
+#include "llvm/Analysis/TargetTransformInfo.h"
 #include "llvm/IR/Function.h"
 #include "llvm/IR/InstrTypes.h"
 
+#include <string>
 #include <vector>
 
 namespace memlens {
@@ -17,19 +19,22 @@ struct Site {
   unsigned Kind = 0;       ///< enum ml_site_kind
   unsigned Flags = 0;      ///< enum ml_site_flags
   uint64_t Bytes = 0;      ///< of one execution, where that is constant
-  llvm::Value *Size = nullptr; ///< bytes of one execution, where a value tells
+  llvm::Value *Size = nullptr; ///< bytes of one execution, where a value tells, in units of `Unit`
+  uint64_t Unit = 1;
   llvm::Value *Mask = nullptr; ///< or: lanes that take part, each of `LaneBytes`
+  llvm::Value *Limit = nullptr; ///< and: only so many of the first of `Lanes` lanes
+  llvm::ElementCount Lanes = llvm::ElementCount::getFixed(0);
   uint64_t LaneBytes = 0;
   bool Scalable = false;   ///< or: `Bytes` times the vector scale of the machine
-  llvm::StringRef Callee;
+  std::string Callee;
   int ReadOperand = -1, WrittenOperand = -1; ///< operands of `At` that are the addresses, or the vector of addresses; -1 = none is told
   bool OfArgument = false; ///< a structure that the call at `At` passes by value: moved before the call
 
-  bool hasOwnBytes() const { return Size || Mask || Scalable; }
+  bool hasOwnBytes() const { return Size || Mask || Limit || Scalable; }
 };
 
-/// All sites, in the order of the function's blocks.
-std::vector<Site> findSites(llvm::Function &F, const llvm::TargetLibraryInfo &TLI, llvm::ScalarEvolution &SE);
+/// All sites, in the order of the function's blocks. After prepareCalls.
+std::vector<Site> findSites(llvm::Function &F, const llvm::TargetLibraryInfo &TLI, const llvm::TargetTransformInfo &TTI, llvm::ScalarEvolution &SE);
 
 /// A call after which nothing is certain: it may not return, and it may change the region.
 bool isOpaque(const llvm::Instruction &I);

@@ -119,7 +119,7 @@ private:
     for (const TableSite &S : T.Sites) {
       const DILocation *L = S.S->At->getDebugLoc().get();
       for (uint64_t Value : {uint64_t(S.S->Kind), uint64_t(S.S->Flags), uint64_t(S.Block), uint64_t(S.Group),
-                             S.S->hasOwnBytes() && !(S.S->Flags & ML_SITE_MASKED) ? 0 : S.S->Bytes,
+                             S.S->hasOwnBytes() && (!(S.S->Flags & ML_SITE_MASKED) || S.S->Scalable) ? 0 : S.S->Bytes,
                              uint64_t(S.BytesCounter + 1), uint64_t(L ? scope(L) : 0),
                              uint64_t(L ? Text(pathOf(L->getFile())) : 0), uint64_t(L ? L->getLine() : 0),
                              uint64_t(L ? L->getColumn() : 0), uint64_t(Text(S.S->Callee))})

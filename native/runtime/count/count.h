@@ -49,6 +49,8 @@ ML_EXPORT void __memlens_count_unwound(void);
 ML_EXPORT uint64_t __memlens_count_mark(void);
 ML_EXPORT void __memlens_count_returned(uint64_t mark, int keep);
 ML_EXPORT void __memlens_count_begin(const char *name);
+__attribute__((visibility("hidden"))) uint64_t __memlens_count_compared(const void *a, const void *b, uint64_t bytes, int result, uint64_t unit,
+                                                                         const uint32_t *steps);
 ML_EXPORT void __memlens_count_end(const char *name);
 ML_EXPORT void __memlens_count_register(struct ml_count_function *first, struct ml_count_function *end, const void *inside);
 ML_EXPORT void __memlens_count_unregister(struct ml_count_function *first);

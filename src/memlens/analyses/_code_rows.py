@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from ..capture.reader import Capture
 
 MOST_BLOCKS = 1000
+UNNAMED = {"(inline assembly)": "the program", "(through a pointer)": "other modules"}
+"""Callees that are no functions (format/memlens_count.h), and where they are."""
 
 
 def rows_by_code(capture: Capture, regions: Regions) -> dict[str, list[dict[str, Any]]]:
@@ -220,7 +222,7 @@ def rows_unseen(capture: Capture, regions: Regions) -> list[dict[str, Any]]:
         zip(*(capture.table("count_callees").column(name).to_pylist() for name in ("callee", "library")), strict=True)
     )
     rows = [
-        {"callee": callee, "library": libraries.get(callee), "calls": calls_made, "share": calls_made / total if total else 0.0,
+        {"callee": callee, "library": UNNAMED.get(callee, libraries.get(callee)), "calls": calls_made, "share": calls_made / total if total else 0.0,
          "caller": most[callee][1]}
         for callee, calls_made in sums.items()
     ]  # fmt: skip
