@@ -517,7 +517,7 @@ def test_terminal_cuts_names_and_never_numbers_in_80_columns(
     lines = shown(results, 80)
     assert max(map(len, lines)) <= 80
     row = next(line for line in lines if "988 M" in line)
-    assert row.split("…")[1].split() == ["988", "M", "1023", "MiB", "<0.001?", "49%", "123", "89%"]
+    assert row.split()[-8:] == ["988", "M", "1023", "MiB", "<0.001?", "49%", "123", "89%"] and "…" in row
     assert sum("…" in line for line in lines) == len([line for line in lines if "std::" in line])
     assert all(line.count("…") <= 1 for line in lines)
 

@@ -110,6 +110,11 @@ std::string demangle(std::string_view mangled) {
     const std::unique_ptr<char, void (*)(void*)> name(
         abi::__cxa_demangle(terminated.c_str(), nullptr, nullptr, &status), std::free);
     if (status == 0 && name) return name.get();
+    // A clone whose suffix the runtime does not know (".omp_outlined."): its base, and the suffix as c++filt writes it.
+    if (const size_t dot = mangled.find('.', 2); dot != std::string_view::npos) {
+      const std::string base = demangle(mangled.substr(0, dot));
+      if (base != mangled.substr(0, dot)) return base + " [clone " + std::string(mangled.substr(dot)) + "]";
+    }
   }
   return std::string(mangled);
 }

@@ -97,7 +97,7 @@ class CallStacks:
                 match = INLINED.match(text)
                 found.append(
                     {"function": match["function"], "module": module, "file": match["file"], "line": int(match["line"])}
-                    if match
+                    if match and int(match["line"])
                     else {"function": text, "module": module, "file": None, "line": None}
                 )
             self._frames[code] = found

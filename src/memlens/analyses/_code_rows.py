@@ -107,11 +107,23 @@ def rows_by_code(capture: Capture, regions: Regions) -> dict[str, list[dict[str,
     block = counts.sites["block"]
     codes, first = factorized(block[used])
     is_float = (flags & FLOAT) != 0
+    lines = counts.sites["line"]
+    # A block has a line and no file: code of several files may be inlined into it. A site of that line has the file.
+    of_line: dict[tuple[int, int], str] = {}
+    for site in used.tolist():
+        if files[site]:
+            of_line.setdefault((int(block[site]), int(lines[site])), files[site])
+
+    def place_of_block(number: int, at: int) -> dict[str, Any]:
+        line = int(counts.blocks["line"][number])
+        file = of_line.get((int(number), line)) if line else None
+        return {"file": file, "line": line} if file else {"file": files[at], "line": int(lines[at]) if files[at] else 0}
+
     found["by_block"] = rows_by(
         codes, first,
         lambda at: {
             "function": function_names[function[at]], "module": modules[module[at]], "block": int(counts.blocks["block"][block[at]]),
-            "line": int(counts.blocks["line"][block[at]]) or int(counts.sites["line"][at]),
+            **place_of_block(block[at], at),
             "depth": int(counts.blocks["depth"][block[at]]), "executions": int(blocks["executions"][block[at]]) or int(runs[at]),
             "_block": int(block[at]),
         },
@@ -195,6 +207,7 @@ def _block_sums(capture: Capture, factors: Any) -> dict[str, Any]:
 def rows_unseen(capture: Capture, regions: Regions) -> list[dict[str, Any]]:
     """Calls of functions that no counted module defines, or that it has without counters."""
     from ..capture.counting import CALL
+    from ..capture.symbols import readable
 
     counts = capture.counts
     runs = _site_runs(counts, regions.place_factors())
@@ -222,7 +235,7 @@ def rows_unseen(capture: Capture, regions: Regions) -> list[dict[str, Any]]:
         zip(*(capture.table("count_callees").column(name).to_pylist() for name in ("callee", "library")), strict=True)
     )
     rows = [
-        {"callee": callee, "library": UNNAMED.get(callee, libraries.get(callee)), "calls": calls_made, "share": calls_made / total if total else 0.0,
+        {"callee": readable(callee), "library": UNNAMED.get(callee, libraries.get(callee)), "calls": calls_made, "share": calls_made / total if total else 0.0,
          "caller": most[callee][1]}
         for callee, calls_made in sums.items()
     ]  # fmt: skip

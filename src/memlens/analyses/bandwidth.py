@@ -111,7 +111,7 @@ def bandwidth(capture: Capture) -> Result:
         "by_scope": _table(code["by_scope"], [("function", text), ("inlined", pa.bool_()), ("module", text), *counts_schema]),
         "by_line": _table(code["by_line"], [("file", text), ("line", number), ("function", text), ("module", text),
                                             ("executions", wide), *counts_schema]),
-        "by_block": _table(code["by_block"], [("function", text), ("module", text), ("block", number), ("line", number),
+        "by_block": _table(code["by_block"], [("function", text), ("module", text), ("block", number), ("file", text), ("line", number),
                                               ("depth", number), ("executions", wide), *counts_schema,
                                               ("float_bytes", wide), ("scalar_float_bytes", wide), *mix_schema]),
         "unseen": _table(unseen, [("callee", text), ("library", text), ("calls", wide), ("share", real), ("caller", text)]),

@@ -143,7 +143,7 @@ def static_tables(decoded: Mapping[str, dict[str, Any]], *, redact: bool = False
                 "function": np.arange(n_functions, dtype=np.uint32),
                 "name": names.take(pa.array(functions["name"])),
                 "linkage_name": raw.take(pa.array(functions["name"])),
-                "file": _texts(functions["file"], files),
+                "file": _known(functions, files),
                 "line": functions["line"],
                 "first_counter": functions["first_counter"],
                 "counters": functions["counters"],
@@ -172,7 +172,7 @@ def static_tables(decoded: Mapping[str, dict[str, Any]], *, redact: bool = False
                 "block": sites["block"],
                 "group": _optional(sites["group"]),
                 "bytes_counter": _optional(sites["bytes_counter"]),
-                "file": _texts(sites["file"], files),
+                "file": _known(sites, files),
                 "line": sites["line"],
                 "column": sites["column"],
                 "callee": _texts(sites["callee"], raw),
@@ -241,7 +241,7 @@ def static_tables(decoded: Mapping[str, dict[str, Any]], *, redact: bool = False
                 "inlined_into": chains.take(pa.array(np.where(is_inlined, loop_scope, n_scopes))),
                 "depth": depth,
                 "own_parent": _optional(own_parent),
-                "file": _texts(loops["file"], files),
+                "file": _known(loops, files),
                 "line": loops["line"],
                 "column": loops["column"],
                 "sites": _members(tables["loop_of_site"], len(loop_scope)),
@@ -259,6 +259,15 @@ def _cast(values: Any, kind: Any) -> Any:
 
     array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
     return array if array.type == kind else array.cast(kind)
+
+
+def _known(rows: dict[str, Any], files: pa.Array) -> pa.Array:
+    """The files of rows that have a line: line 0 is code of no line, and no place."""
+    import numpy as np
+
+    empty = next((at for at, text in enumerate(files.to_pylist()) if text == ""), None)
+    known = rows["line"] != 0
+    return _texts(rows["file"] if empty is None else np.where(known, rows["file"], empty), files)
 
 
 def _texts(numbers: Any, texts: pa.Array) -> pa.Array:

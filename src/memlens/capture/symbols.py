@@ -8,6 +8,7 @@ short is named when it is read, from the files as they are then.
 from __future__ import annotations
 
 import os
+import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable
@@ -99,6 +100,43 @@ def jit_names(capture: Capture) -> dict[int, JitNames]:
     return {process: JitNames(list_) for process, list_ in entries.items()}
 
 
+def readable(name: str) -> str:
+    """A linkage name demangled, a clone's suffix beside it; other names as they are.
+
+    >>> readable("_Z3fooi.isra.0"), readable("_Z3fooi.omp_outlined."), readable("memcpy")
+    ('foo(int) [clone .isra.0]', 'foo(int) [clone .omp_outlined.]', 'memcpy')
+    """
+    return str(_core.demangle(name))
+
+
+UNKNOWN_FILE = re.compile(r"<unknown|\?\?")
+
+
+def known_place(file: str | None, line: int | None) -> tuple[str | None, int]:
+    """A file and a line, or none of both: line 0 is code that no line has (merged or made by the compiler).
+
+    >>> known_place("a.c", 3), known_place("a.c", 0), known_place("<unknown file>", 7)
+    (('a.c', 3), (None, 0), (None, 0))
+    """
+    return (file, line) if file and line and not UNKNOWN_FILE.match(file) else (None, 0)
+
+
+def known_places(table: pa.Table) -> pa.Table:
+    """The same for the columns `file` and `line` of a table."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    file, line = table.column("file").cast(pa.string()), table.column("line")
+    no_line = pc.equal(pc.fill_null(line, 0), 0)
+    unknown = pc.or_(no_line, pc.fill_null(pc.match_substring_regex(file, "^(?:<unknown|[?][?])"), False))
+    if not pc.any(pc.and_(unknown, file.is_valid())).as_py():
+        return table
+    file = pc.if_else(unknown, pa.scalar(None, pa.string()), file).cast(table.schema.field("file").type)
+    line = pc.if_else(unknown, pa.scalar(0, line.type), line)
+    table = table.set_column(table.column_names.index("file"), table.schema.field("file"), file)
+    return table.set_column(table.column_names.index("line"), table.schema.field("line"), line)
+
+
 def name_codes(
     codes: dict[str, Any],
     paths: dict[int, str],
@@ -142,7 +180,8 @@ def name_codes(
             continue
         named = jit[process].find(address, time_ns) if process in jit else None
         if named is not None:
-            row.update(module="[jit]", function=named[0], file=named[1] or None, line=named[2], quality="jit")
+            file, line = known_place(named[1], named[2])
+            row.update(module="[jit]", function=named[0], file=file, line=line, quality="jit")
         else:
             row.update(module="[jit]" if executable else "[unknown]", function=None, quality="none")
     for done, (path, indices) in enumerate(by_path.items()):
@@ -162,10 +201,13 @@ def name_codes(
                 row["kind"] = OWN_CODE
             if not frames:
                 continue
-            function, file, line, column, _ = frames[0]
-            row.update(function=function or None, file=file or None, line=line, column=column)
+            function, named_file, named_line, column, _ = frames[0]
+            file, line = known_place(named_file, named_line)
+            row.update(function=function or None, file=file, line=line, column=column if line else 0)
             row["inlined_into"] = [
-                f"{outer[0]} ({os.path.basename(outer[1])}:{outer[2]})" if outer[1] else outer[0]
+                f"{outer[0]} ({os.path.basename(outer[1])}:{outer[2]})"
+                if known_place(outer[1], outer[2])[0]
+                else outer[0]
                 for outer in frames[1:]
             ]
     return rows
@@ -212,7 +254,7 @@ def sites_of_codes(capture: Capture, codes: dict[str, Any]) -> pa.Table:
             )
         )
         if same:
-            return table
+            return known_places(table)
     build_ids = {
         row["path"]: row["build_id"]
         for row in capture.table("modules").to_pylist()

@@ -226,6 +226,7 @@ def _describe(target: ImportTarget, source: Source, reader: Any, number: int) ->
 def _add_sites(target: ImportTarget, known: dict[int, tuple[list[dict[str, Any]], Structure | None]]) -> None:
     """What is known of each instruction: of those with a class, and of others that the trace has."""
     from ..capture.reader import Capture
+    from ..capture.symbols import known_place
 
     codes = Capture(target.writer.path).replay.codes
     for number, (rows, structure) in known.items():
@@ -233,7 +234,8 @@ def _add_sites(target: ImportTarget, known: dict[int, tuple[list[dict[str, Any]]
         executed = codes["address"][codes["process"] == number].tolist()
         for pc in sorted(classes.keys() | set(executed)):
             row = classes.get(pc, {})
-            function, file, line = structure.find(pc) if structure else (None, None, 0)
+            function, named_file, named_line = structure.find(pc) if structure else (None, None, 0)
+            file, line = known_place(named_file, named_line)
             target.import_sites.append(
                 {
                     "process": number,

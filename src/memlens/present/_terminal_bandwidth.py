@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ._names import short_function
 from ._roofline import LEGEND, peak_in_words, reached_by_level, share_in_words
 from ._terminal_traffic import _code, _grid, _percent, _print
 from ._units import correction_in_words, human_count, human_duration, human_moved, human_rate
@@ -76,7 +77,9 @@ def show_bandwidth(console: Console, result: Result, rows: int, *, brief: bool) 
     unseen = result.tables["unseen"].to_pylist()
     if unseen:
         listed = ", ".join(
-            f"{row['callee']} " + (f"[{row['library']}] " if row["library"] else "") + human_count(row["calls"])
+            f"{short_function(row['callee'], 40)} "
+            + (f"[{row['library']}] " if row["library"] else "")
+            + human_count(row["calls"])
             for row in unseen[: 3 if brief else 8]
         )
         more = f", and {len(unseen) - (3 if brief else 8)} more" if len(unseen) > (3 if brief else 8) else ""

@@ -20,17 +20,8 @@ LEAST_HAND_OVERS = 0.001
 """Of all accesses: start-up and shut-down of threads share lines in every program."""
 
 
-NARROWEST_NAME = 14
-
-
 def _show(console: Console, table: Table) -> None:
     """Prints a table whose names give way to its numbers: those are never cut."""
-    from rich.cells import cell_len
-
-    numbers = sum(
-        max(cell_len(str(text)) for text in (column.header, *column.cells)) + 2 for column in table.columns[1:]
-    )
-    table.columns[0].max_width = max(NARROWEST_NAME, min(48, console.width - 4 - numbers))
     _print(console, table)
 
 
@@ -55,7 +46,7 @@ def _number(value: float | None, digits: int = 3) -> str:
 
 def _function(row: dict[str, Any]) -> str:
     """A function and its module; an anonymous namespace would leave no room for the name."""
-    return _code(row, line=False).replace("(anonymous namespace)::", "")
+    return _code({**row, "function": (row["function"] or "").replace("(anonymous namespace)::", "")}, line=False)
 
 
 def _share(value: float | None) -> str:

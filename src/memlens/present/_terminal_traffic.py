@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
+from ._names import PLACE_WIDTH, fit_names, place_text
 from ._units import human_bytes, human_count
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def _grid(*columns: tuple[str, str]) -> Table:
     table = Table(box=None, pad_edge=False, show_header=True, header_style="dim", padding=(0, 2, 0, 0))
     for title, side in columns:
         if side == "left":
-            table.add_column(title, overflow="ellipsis", no_wrap=True, max_width=48)
+            table.add_column(title, overflow="ellipsis", no_wrap=True, max_width=PLACE_WIDTH)
         else:
             table.add_column(title, justify="right", no_wrap=True)
     return table
@@ -30,15 +30,13 @@ def _grid(*columns: tuple[str, str]) -> Table:
 def _print(console: Console, table: Table) -> None:
     from rich.padding import Padding
 
+    if table.columns and table.columns[0].justify == "left":
+        fit_names(console, table)
     console.print(Padding(table, (0, 0, 0, 2)))
 
 
 def _code(row: dict[str, Any], *, line: bool) -> str:
-    module = os.path.basename(row.get("module") or "") or "?"
-    module = module if module.startswith("[") else f"[{module}]"
-    if line and row.get("file"):
-        return f"{row['function'] or '(no name)'}  {os.path.basename(row['file'])}:{row['line']}"
-    return f"{row['function'] or '(no name)'}  {module}"
+    return place_text(row, line=line)
 
 
 def _percent(part: float | None, total: float) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import IO, TYPE_CHECKING, Any
 
 from ..registry import PresenterDescriptor
+from ._names import fit_names, place_text
 from ._units import (
     addresses_in_words,
     estimated_bytes,
@@ -93,12 +93,7 @@ def _bar(share: float, width: int = 12) -> str:
     return "█" * (filled // 8) + partial
 
 
-def _where(row: dict[str, Any]) -> str:
-    function = row["function"] or "(no name)"
-    if row.get("file"):
-        return f"{function}  {os.path.basename(row['file'])}:{row['line']}"
-    module = os.path.basename(row.get("module") or "") or "?"
-    return f"{function}  {module if module.startswith('[') else f'[{module}]'}"
+PLACE_WIDTH, SITE_WIDTH = 56, 46
 
 
 def _via(row: dict[str, Any]) -> str:
@@ -199,7 +194,7 @@ def _share_table(console: Console, title: str, rows: list[tuple[str, int, int, s
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, show_header=True, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column(title, overflow="ellipsis", no_wrap=True, max_width=56)
+    table.add_column(title, overflow="ellipsis", no_wrap=True, max_width=PLACE_WIDTH)
     table.add_column("bytes", justify="right", no_wrap=True, min_width=8)
     table.add_column("share", justify="right", no_wrap=True, min_width=6)
     table.add_column("", no_wrap=True, min_width=12)
@@ -209,6 +204,8 @@ def _share_table(console: Console, title: str, rows: list[tuple[str, int, int, s
         share = size / total if total else 0.0
         table.add_row(escape(name), human_bytes(size), f"{share:.1%}", _bar(share), f"{faults:,}", extra)
     from rich.padding import Padding
+
+    fit_names(console, table, most=PLACE_WIDTH)
 
     console.print(Padding(table, (0, 0, 0, 2)))
 
@@ -244,14 +241,14 @@ def _objects(console: Console, report: Report, rows: int) -> None:
     if not sites:
         return
     table = Table(box=None, pad_edge=False, show_header=True, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("allocated by", overflow="ellipsis", no_wrap=True, max_width=46)
+    table.add_column("allocated by", overflow="ellipsis", no_wrap=True, max_width=SITE_WIDTH)
     for name in ("peak", "allocations", "mean life", "never touched", "not freed"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in sites:
         kind = " (mmap)" if row["kind"] == "mmap" else ""
         never = row["never_touched_bytes"]
         table.add_row(
-            escape(_where(row) + kind + _via(row)),
+            escape(place_text(row, extra=kind + _via(row))),
             _estimate(estimated_bytes(row["peak_bytes"], row["peak_bytes_error"])),
             _estimate(estimated_count(row["allocations"], row["allocations_error"])),
             "to the end" if row["mean_lifetime_ns"] is None else human_duration(row["mean_lifetime_ns"]),
@@ -260,6 +257,7 @@ def _objects(console: Console, report: Report, rows: int) -> None:
             if row["live_bytes"] and row["kind"] == "heap"
             else "",
         )
+    fit_names(console, table, most=SITE_WIDTH)
     console.print(Padding(table, (0, 0, 0, 2)))
 
 
@@ -326,7 +324,7 @@ def _first_touch(console: Console, report: Report, rows: int) -> None:
     )
     lines = [
         (
-            _where(row) + _via(row),
+            place_text(row, extra=_via(row)),
             row["bytes"],
             row["faults"],
             ", ".join(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import IO, TYPE_CHECKING, Any
 
+from ._names import PLACE_WIDTH, fit, place_text, short_function
 from ._terminal_traffic import _grid, _print
 from ._units import human_bytes, human_count
 from .terminal import _console
@@ -51,8 +51,9 @@ def _number(value: float | None, digits: int = 3) -> str:
 
 
 def _where(row: dict[str, Any]) -> str:
-    place = f"{os.path.basename(row['file'])}:{row['line']}" if row.get("file") else ""
-    return f"{row['function'] or '(no name)'}  {place}".rstrip()
+    if row.get("file") and row.get("line"):
+        return fit(place_text(row), PLACE_WIDTH)
+    return short_function(row["function"] or "(no name)", PLACE_WIDTH)
 
 
 def _show_location(console: Console, result: Result, top: int) -> None:

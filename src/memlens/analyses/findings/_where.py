@@ -8,6 +8,6 @@ from typing import Any
 def place(site: dict[str, Any]) -> str:
     """``solve (solver.c:42)``, as much of it as is known."""
     function = site.get("function") or f"unnamed code in {(site.get('module') or '?').rpartition('/')[2]}"
-    if not site.get("file"):
+    if not site.get("file") or not site.get("line"):
         return str(function)
     return f"{function} ({site['file'].rpartition('/')[2]}:{site['line']})"

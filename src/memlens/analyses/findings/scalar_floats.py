@@ -24,6 +24,7 @@ FROM site_counts WHERE flags & 128 <> 0 GROUP BY ALL ORDER BY bytes DESC LIMIT 1
 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
+    from ._where import place
 
     result = results["bandwidth"]
     blocks = result.tables["by_block"].to_pylist()
@@ -31,7 +32,6 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     for row in blocks:
         key = (row["function"], row["module"])
         deepest[key] = max(deepest.get(key, 0), row["depth"])
-    files = {(row["function"], row["module"]): row["file"] for row in result.tables["by_function"].to_pylist()}
     found = []
     for row in blocks:
         on_stack = row["stack_read_bytes"] + row["stack_written_bytes"]
@@ -45,10 +45,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
             or row["scalar_float_bytes"] < MIN_SCALAR_SHARE * row["float_bytes"]
         ):
             continue
-        import os
-
-        file = files.get((row["function"], row["module"]))
-        where = f"{row['function']}, {os.path.basename(file)}:{row['line']}" if file else row["function"]
+        where = place(row)
         found.append(
             Finding(
                 name=DESCRIPTOR.name,
