@@ -166,6 +166,7 @@ enum ml_record_version {
   ML_ENUM(metric, WRITE_BYTES_PER_S, 18, "write_bytes_per_s")    \
   ML_ENUM(metric, PAGE_CACHE_BYTES, 19, "page_cache_bytes")      \
   ML_ENUM(metric, THREAD_CPU_NS, 20, "thread_cpu_ns")            \
+  ML_ENUM(metric, HUGETLB_BYTES, 21, "hugetlb_bytes")            \
   ML_ENUM(allocation_operation, MALLOC, 1, "malloc")             \
   ML_ENUM(allocation_operation, CALLOC, 2, "calloc")             \
   ML_ENUM(allocation_operation, REALLOC, 3, "realloc")           \

@@ -62,7 +62,7 @@ def a_capacity(**figures: Any) -> Result:
         "capacity",
         {
             "peak_rss_bytes": 96 * MIB,
-            "steady_rss_bytes": 64 * MIB,
+            "median_rss_bytes": 64 * MIB,
             "peak_pss_bytes": 90 * MIB,
             "kernel_peak_rss_bytes": None,
             "peak_anon_huge_bytes": 0,
@@ -309,7 +309,7 @@ def empty_results() -> dict[str, Result]:
             "capacity",
             {
                 "peak_rss_bytes": 0,
-                "steady_rss_bytes": 0,
+                "median_rss_bytes": 0,
                 "limit_bytes": 0,
                 "limit_kind": "machine",
                 "duration_s": 0.0,

@@ -32,6 +32,7 @@ static void region(const char *name, unsigned operation) {
     if (depth < kept) self->regions[depth] = id;
     self->region_depth++;
   }
+  if (operation == ML_ENUM_region_operation_PHASE) ml_write_rss(); /* the end of the one before */
   struct ml_ticket ticket = ml_reserve(ML_KIND_REGION_EVENT, sizeof(struct ml_region_event));
   if (ticket.record != NULL) {
     *(struct ml_region_event *)ticket.record = (struct ml_region_event){.time_ns = ml_now_ns(),

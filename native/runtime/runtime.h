@@ -182,6 +182,7 @@ static inline bool ml_maybe_sampled(const void *address) {
 /* describe.c */
 void ml_remember_own(const void *address, size_t bytes);
 void ml_write_own_memory(void); /* our own memory, and where thread-local variables lie */
+void ml_write_rss(void);        /* at the ends of phases */
 void ml_write_maps(void);       /* mapping records of what is new in /proc/self/maps */
 
 /* standalone.c */

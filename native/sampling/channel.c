@@ -262,6 +262,10 @@ static bool take_record(struct ml_channel *channel, struct claim *claim, unsigne
       ml_buffer_append(session, process, ML_SLOT_REGION_EVENT, record, bytes, time_ns);
       return true;
     }
+    case ML_KIND_TIMELINE:
+      FIXED(ml_timeline);
+      ml_buffer_append(session, process, ML_SLOT_TIMELINE, record, bytes, time_ns);
+      return true;
     case ML_KIND_TAG_EVENT: {
       FIXED(ml_tag_event);
       struct ml_tag_event *event = (void *)record;

@@ -73,14 +73,40 @@ def metric_rows(table: pa.Table, metric: str) -> dict[str, Any]:
     return {name: rows.column(name).to_numpy() for name in ("time_ns", "process", "node", "thread", "value")}
 
 
+def shared_once(
+    rss: dict[str, Any], shared: dict[str, Any], ends: dict[int, int], times: npt.NDArray[Any], summed: npt.NDArray[Any]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The tree's memory over time with pages of files and shared memory counted once: those of the process with most of them.
+
+    Exact for one process and for processes that share the same pages; a lower bound where each maps files of its own.
+    """
+    import numpy as np
+
+    if len(np.unique(rss["process"])) < 2 or len(shared["time_ns"]) == 0:
+        return times, summed
+    _, shared_sum = step_total(shared["time_ns"], shared["process"], shared["value"], ends)
+    if len(shared_sum) != len(times):  # the two are read together; not so in an older or damaged capture
+        return times, summed
+    most = np.zeros(len(times), dtype=np.int64)
+    for process in np.unique(shared["process"]).tolist():
+        mine = shared["process"] == process
+        order = np.argsort(shared["time_ns"][mine], kind="stable")
+        when, value = shared["time_ns"][mine][order].astype(np.int64), shared["value"][mine][order].astype(np.int64)
+        at = np.searchsorted(when, times, side="right") - 1
+        alive = (at >= 0) & (times < max(ends.get(process, 1 << 62), int(when[-1])))
+        most = np.maximum(most, np.where(alive, value[np.maximum(at, 0)], 0))
+    return times, np.minimum(summed, summed - shared_sum + most)
+
+
 def capacity(capture: Capture) -> Result:
     """Capacity of the whole process tree over time.
 
-    Figures: ``peak_rss_bytes`` (the larger of the next two: a lower bound of the tree's true peak),
-    ``peak_reading_bytes`` (largest reading of the tree's summed RSS; shared pages count in each
-    process), ``steady_rss_bytes`` (time-weighted median of the readings), ``peak_pss_bytes``,
-    ``kernel_peak_rss_bytes`` (the kernel's own high-water mark of the largest single process; None
-    when it is below that of the process before exec and so cannot be told),
+    Figures: ``peak_rss_bytes`` (the larger of ``peak_reading_bytes`` and ``kernel_peak_rss_bytes``), ``peak_reading_bytes``
+    (largest reading of the tree: private pages of all processes, and pages of files and shared memory once, as many as the
+    process with most of them has), ``peak_rss_sum_bytes`` (largest sum of RSS, in which shared pages count in each process: an
+    upper bound), ``median_rss_bytes`` (time-weighted median of the readings: half of the time at or below it),
+    ``peak_pss_bytes``, ``peak_hugetlb_bytes`` (hugetlb pages, which are not in RSS), ``kernel_peak_rss_bytes`` (the kernel's own
+    high-water mark of the largest single process; None when it is below that of the process before exec),
     ``readings``, ``mean_interval_s``, ``limit_bytes`` and ``limit_kind``.
     """
     import numpy as np
@@ -93,14 +119,17 @@ def capacity(capture: Capture) -> Result:
     begin = capture.begin_ns
     ends = {row["process"]: row["end_ns"] or capture.end_ns for row in processes}
     rss = metric_rows(table, "rss_bytes")
-    times, total = step_total(rss["time_ns"], rss["process"], rss["value"], ends)
+    times, summed = step_total(rss["time_ns"], rss["process"], rss["value"], ends)
+    times, total = shared_once(rss, metric_rows(table, "shared_bytes"), ends, times, summed)
     pss = metric_rows(table, "pss_bytes")
     pss_times, pss_total = step_total(pss["time_ns"], pss["process"], pss["value"], ends)
     huge = metric_rows(table, "anon_huge_bytes")
     _, huge_total = step_total(huge["time_ns"], huge["process"], huge["value"], ends)
     swap = metric_rows(table, "swap_bytes")
+    hugetlb = metric_rows(table, "hugetlb_bytes")
+    _, hugetlb_total = step_total(hugetlb["time_ns"], hugetlb["process"], hugetlb["value"], ends)
     durations = np.diff(np.append(times, max(capture.end_ns, int(times[-1]) if len(times) else 0)))
-    steady = weighted_median(total, durations)
+    median = weighted_median(total, durations)
     peak = int(total.max()) if len(total) else 0
     readings = len(rss["time_ns"])
     span_s = (float(rss["time_ns"].max()) - float(rss["time_ns"].min())) / 1e9 if readings > 1 else 0.0
@@ -118,10 +147,12 @@ def capacity(capture: Capture) -> Result:
     figures = {
         "peak_rss_bytes": max(peak, kernel_peak) if readings or kernel_peak else None,
         "peak_reading_bytes": peak if readings else None,
+        "peak_rss_sum_bytes": int(summed.max()) if len(summed) else None,
         "peak_at_s": (int(times[int(total.argmax())]) - begin) / 1e9 if len(total) else 0.0,
-        "steady_rss_bytes": int(steady) if readings else None,
+        "median_rss_bytes": int(median) if readings else None,
         "peak_pss_bytes": int(pss_total.max()) if len(pss_total) else None,
         "peak_anon_huge_bytes": int(huge_total.max()) if len(huge_total) else None,
+        "peak_hugetlb_bytes": int(hugetlb_total.max()) if len(hugetlb_total) else 0,
         "peak_swap_bytes": int(swap["value"].max()) if len(swap["value"]) else 0,
         "kernel_peak_rss_bytes": rusage.get("peak_rss_bytes"),
         "peak_cgroup_bytes": int(cgroup.max()) if len(cgroup) else None,
@@ -133,9 +164,13 @@ def capacity(capture: Capture) -> Result:
         "duration_s": (capture.end_ns - begin) / 1e9,
     }
 
+    # The kernel's high-water mark of each process, where it was read, knows peaks between two readings.
+    marks = metric_rows(table, "peak_rss_bytes")
     by_process = []
     for row in processes:
-        own = rss["value"][rss["process"] == row["process"]]
+        own = np.concatenate(
+            (rss["value"][rss["process"] == row["process"]], marks["value"][marks["process"] == row["process"]])
+        )
         by_process.append(
             {
                 "process": row["process"],
@@ -162,10 +197,11 @@ def capacity(capture: Capture) -> Result:
     )
     if readings == 0 and expected:
         notes.append("No reading of RSS: the program ended before the first one.")
-    if readings and kernel_peak > 1.05 * peak and kernel_peak - peak > 1 << 20:
+    several = len(np.unique(rss["process"])) > 1
+    if readings and several and kernel_peak > 1.05 * peak and kernel_peak - peak > 1 << 20:
         notes.append(
-            f"The kernel saw a peak of {kernel_peak / 2**20:.0f} MiB in one process, the readings only {peak / 2**20:.0f} MiB: "
-            "it was shorter than the interval; record with a higher --rate."
+            f"The kernel saw a peak of {kernel_peak / 2**20:.0f} MiB in one process, the readings of the whole tree only "
+            f"{peak / 2**20:.0f} MiB: it was shorter than the interval; record with a higher --rate."
         )
     unread = sum(1 for row in by_process if row["peak_rss_bytes"] is None)
     if unread and expected:

@@ -181,7 +181,10 @@ def _allocations(capture: Capture) -> Counter:
 
 
 def _rss(capture: Capture, columns: dict[str, Any], mine: Any) -> tuple[int | None, int | None]:
-    """Highest RSS while any of these intervals ran, and its growth from the first to the last reading in them."""
+    """Peak RSS in these intervals and its net growth over them: at the last reading up to each end less that up to its begin.
+
+    Before and after a phase the program itself reads its RSS; other intervals know it to one reading of the timeline.
+    """
     import numpy as np
     import pyarrow.compute as pc
 
@@ -196,16 +199,24 @@ def _rss(capture: Capture, columns: dict[str, Any], mine: Any) -> tuple[int | No
         its = owner == process
         when, level = times[its], values[its]
         begins, ends = columns["begin_ns"][mine], columns["end_ns"][mine]
-        low, high = np.searchsorted(when, begins.min()), np.searchsorted(when, ends.max())
+        if len(when) == 0:
+            continue
+        order = np.argsort(when, kind="stable")
+        when, level = when[order], level[order]
+        own = columns["process"][mine] == process
+        begins, ends = begins[own], ends[own]
+        first = np.maximum(np.searchsorted(when, begins, side="right") - 1, 0)  # what held when it began
+        last = np.maximum(np.searchsorted(when, ends, side="right") - 1, 0)
         inside = np.zeros(len(when), dtype=bool)
         if len(begins) <= 10_000:
-            for begin, end in zip(np.searchsorted(when, begins), np.searchsorted(when, ends), strict=True):
-                inside[begin:end] = True
+            for begin, end in zip(first, last, strict=True):
+                inside[begin : end + 1] = True
         else:
-            inside[low:high] = True
-        if inside.any():
+            inside[first.min() : last.max() + 1] = True
+        # A timeline that begins after the interval's end knows nothing of it.
+        if ends.max() >= when[0]:
             peak = max(peak or 0, int(level[inside].max()))
-            growth += int(level[inside][-1] - level[inside][0])
+            growth += int((level[last] - level[first]).sum())
     return peak, growth if peak is not None else None
 
 

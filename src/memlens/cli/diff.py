@@ -19,6 +19,8 @@ conditions: FIGURE > LIMIT or FIGURE < LIMIT. A limit with a sign is a change ag
 first capture (+5%, -10%, +64MiB, +1000), one without is a value of the second (2GiB).
 """
 UNITS = {"": 1, "k": 1000, "m": 10**6, "g": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "s": 1}
+BYTE_UNITS = {**UNITS, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "kb": 1000, "mb": 10**6, "gb": 10**9}
+"""Of figures in bytes, as in --sample-bytes and the reports: K, M and G are binary."""
 CONDITION = re.compile(r"^\s*(\w+)\s*([<>])\s*([+-])?\s*([0-9.]+)\s*(%|[A-Za-z]*)\s*$")
 
 
@@ -27,6 +29,8 @@ def parse_condition(text: str, names: list[str]) -> dict[str, Any]:
 
     >>> parse_condition("peak_rss_bytes > +5%", ["peak_rss_bytes"])["percent"]
     True
+    >>> parse_condition("peak_rss_bytes > 2M", ["peak_rss_bytes"])["limit"], parse_condition("faults > 2M", ["faults"])["limit"]
+    (2097152.0, 2000000.0)
     """
     match = CONDITION.match(text)
     if match is None:
@@ -45,10 +49,11 @@ def parse_condition(text: str, names: list[str]) -> dict[str, Any]:
         raise UsageError(
             f"--fail-if {text!r}: a percentage is a change and needs a sign", hint=f"'{name} {relation} +{number}%'"
         )
-    if not percent and unit.lower() not in UNITS:
+    units = BYTE_UNITS if name.endswith("_bytes") else UNITS
+    if not percent and unit.lower() not in units:
         raise UsageError(f"--fail-if {text!r}: unknown unit {unit!r}", hint="units: KiB, MiB, GiB, k, M, G, %")
     try:
-        value = float(number) * (1 if percent else UNITS[unit.lower()])
+        value = float(number) * (1 if percent else units[unit.lower()])
     except ValueError as error:
         raise UsageError(f"--fail-if {text!r}: {number!r} is no number") from error
     return {

@@ -187,6 +187,13 @@ class SlowSampler:
         except (OSError, ValueError, IndexError):
             watched.rollup_due_ns = begin + MIN_INTERVAL_NS
             return
+        # The kernel's own high-water mark knows peaks between two readings; hugetlb pages are not in RSS.
+        names = {"VmHWM": "peak_rss_bytes", "HugetlbPages": "hugetlb_bytes"}
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{watched.pid}/status") as file:
+            for line in file:
+                key, _, rest = line.partition(":")
+                if key in names and (int(rest.split()[0]) or key == "VmHWM"):
+                    values[names[key]] = int(rest.split()[0]) << 10
         now = time.monotonic_ns()
         cost = time.thread_time_ns() - cpu_begin  # of our own: waiting for a CPU costs nobody
         self.rollup_budget.spend(cost)

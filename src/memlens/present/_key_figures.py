@@ -36,11 +36,13 @@ def figures_section(report: Report) -> str:
         )
     if capacity := report.results.get("capacity"):
         figures = capacity.figures
-        tile("Peak RSS", "bytes", figures.get("peak_rss_bytes"), "largest seen, all processes")
+        tile("Peak RSS", "bytes", figures.get("peak_rss_bytes"), "all processes, shared pages once")
         tile("Peak RSS, kernel", "bytes", figures.get("kernel_peak_rss_bytes"), "largest single process")
-        tile("Median RSS", "bytes", figures.get("steady_rss_bytes"), "held most of the time")
+        tile("Median RSS", "bytes", figures.get("median_rss_bytes"), "half of the time at or below it")
         tile("Peak PSS", "bytes", figures.get("peak_pss_bytes"), "shared pages divided")
         tile("Huge pages", "bytes", figures.get("peak_anon_huge_bytes"), "peak, anonymous memory")
+        if figures.get("peak_hugetlb_bytes"):
+            tile("hugetlb", "bytes", figures["peak_hugetlb_bytes"], "peak, not in RSS")
         if figures.get("peak_swap_bytes"):
             tile("Swap", "bytes", figures["peak_swap_bytes"], "peak of one process")
         tile(

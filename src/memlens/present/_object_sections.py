@@ -441,7 +441,7 @@ def regions_section(result: Result, *, faults_known: bool, objects: Result | Non
         ("First touched", "number"),
         ("Allo\u00adcations", "number"),
         ("Peak RSS", "number"),
-        ("RSS growth", "number"),
+        ("Net RSS growth", "number"),
         *([("Unfin\u00adished", "number")] if unfinished else []),
     ]
     body = table(

@@ -175,9 +175,20 @@ def _capacity(console: Console, report: Report) -> None:
         table.column("time_s").to_pylist(), table.column("rss_bytes").to_pylist(), figures["duration_s"]
     )
     console.print(
-        f"\n[bold]Memory[/]  peak {human_bytes(figures['peak_rss_bytes'])}, "
-        f"most of the time {human_bytes(figures['steady_rss_bytes'])}"
+        f"\n[bold]Memory[/]  peak {human_bytes(figures['peak_rss_bytes'])}"
+        + (
+            f" (shared pages once; {human_bytes(figures['peak_rss_sum_bytes'])} if counted in each process)"
+            if (figures["peak_rss_sum_bytes"] or 0) > 1.05 * figures["peak_rss_bytes"]
+            else ""
+        )
+        + ", "
+        f"median {human_bytes(figures['median_rss_bytes'])}"
         + (f", PSS at least {human_bytes(figures['peak_pss_bytes'])}" if figures["peak_pss_bytes"] else "")
+        + (
+            f", hugetlb {human_bytes(figures['peak_hugetlb_bytes'])} (not in RSS)"
+            if figures["peak_hugetlb_bytes"]
+            else ""
+        )
         + (f", huge pages {human_bytes(figures['peak_anon_huge_bytes'])}" if figures["peak_anon_huge_bytes"] else "")
         + (
             f", {figures['limit_kind']} limit {human_bytes(figures['limit_bytes'])}"
@@ -281,7 +292,7 @@ def _regions(console: Console, report: Report, rows: int) -> None:
     faults_known = "faults" in report.results
     rss_known = any(row["rss_growth_bytes"] is not None for row in found)
     names = ["times", "seconds", "self", *(("faults", "first touched") if faults_known else ()), "allocations"]
-    for name in (*names, *(("RSS growth",) if rss_known else ())):
+    for name in (*names, *(("peak RSS", "net growth") if rss_known else ())):
         table.add_column(name, justify="right", no_wrap=True)
     for row in found[:rows]:
         growth = row["rss_growth_bytes"]
@@ -292,7 +303,13 @@ def _regions(console: Console, report: Report, rows: int) -> None:
             f"{row['self_seconds']:.3f}",
             *((f"{row['faults']:,}", human_bytes(row["first_touched_bytes"])) if faults_known else ()),
             f"{row['allocations']:,.0f}",
-            *(("" if growth is None else ("-" if growth < 0 else "") + human_bytes(abs(growth)),) if rss_known else ()),
+            *(
+                ()
+                if not rss_known
+                else ("", "")
+                if growth is None
+                else (human_bytes(row["peak_rss_bytes"]), human_bytes(growth))
+            ),
         )
     console.print(Padding(table, (0, 0, 0, 2)))
     if len(found) > rows:
