@@ -29,8 +29,7 @@ int main(void) {
   memlens_phase("comes and goes");
   char *large = malloc(64 << 20);
   touch(large, 64 << 20);
-  usleep(300000);
-  free(large);
+  free(large);  /* too short for a reading: the high-water mark knows it */
   memlens_phase("stays");
   char *kept = malloc(32 << 20);
   touch(kept, 32 << 20);
@@ -118,7 +117,7 @@ def test_growth_of_a_region_is_net_and_its_peak_is_its_own(tmp_path: Path) -> No
 def test_phases_of_a_real_program_know_their_memory_at_both_ends(record: Record, tmp_path: Path) -> None:
     capture = record(build(tmp_path, PHASES))
     rows = {row["name"]: row for row in analyses.run("regions", capture).tables["by_name"].to_pylist()}
-    assert rows["comes and goes"]["peak_rss_bytes"] >= 64 * MIB
+    assert 64 * MIB <= rows["comes and goes"]["peak_rss_bytes"] <= 72 * MIB
     assert abs(rows["comes and goes"]["rss_growth_bytes"]) <= 2 * MIB
     assert abs(rows["stays"]["rss_growth_bytes"] - 32 * MIB) <= 2 * MIB
 

@@ -136,35 +136,46 @@ void ml_write_maps(void) {
   syscall(SYS_close, fd);
 }
 
-/* RSS now, as the recorder reads it, at most once a millisecond: a phase's growth is known at its ends. */
+/* The number of KiB of a line of /proc/self/status, 0 if there is none. */
+static uint64_t status_bytes(const char *text, const char *name) {
+  const char *at = strstr(text, name);
+  if (at == NULL) return 0;
+  uint64_t value = 0;
+  for (at += strlen(name); *at == ' ' || *at == '\t'; at++) {
+  }
+  while (*at >= '0' && *at <= '9') value = value * 10 + (uint64_t)(*at++ - '0');
+  return value << 10;
+}
+
+/* RSS and its high-water mark now, at most once a millisecond: a phase's growth is known at its ends. Without a recorder
+ * there are no readings in between, and ends alone would look like a curve. */
 void ml_write_rss(void) {
   static _Atomic uint64_t last_ns;
   const uint64_t now = ml_now_ns();
   uint64_t before = atomic_load_explicit(&last_ns, memory_order_relaxed);
-  if (ml_emulated || ml_runtime.sandboxed || now - before < 1000000 ||
+  if (ml_emulated || ml_runtime.sandboxed || ml_runtime.standalone || now - before < 1000000 ||
       !atomic_compare_exchange_strong(&last_ns, &before, now))
     return;
-  char text[128];
-  const int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/statm", O_RDONLY | O_CLOEXEC, 0);
+  char text[2048];
+  const int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/status", O_RDONLY | O_CLOEXEC, 0);
   if (fd < 0) return;
   const long length = syscall(SYS_read, fd, text, sizeof text - 1);
   syscall(SYS_close, fd);
   if (length <= 0) return;
   text[length] = '\0';
-  const char *at = text;
-  uint64_t pages[3] = {0}; /* all, resident, of files and shared memory */
-  for (int i = 0; i < 3; i++) {
-    while (*at == ' ') at++;
-    if (*at < '0' || *at > '9') return;
-    while (*at >= '0' && *at <= '9') pages[i] = pages[i] * 10 + (uint64_t)(*at++ - '0');
-  }
-  const uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
-  const uint16_t metrics[2] = {ML_ENUM_metric_RSS_BYTES, ML_ENUM_metric_SHARED_BYTES};
-  for (int i = 0; i < 2; i++) {
+  const uint64_t resident = status_bytes(text, "\nVmRSS:");
+  if (resident == 0) return;
+  const struct {
+    uint16_t metric;
+    uint64_t bytes;
+  } values[] = {{ML_ENUM_metric_RSS_BYTES, resident},
+                {ML_ENUM_metric_SHARED_BYTES, status_bytes(text, "\nRssFile:") + status_bytes(text, "\nRssShmem:")},
+                {ML_ENUM_metric_PEAK_RSS_BYTES, status_bytes(text, "\nVmHWM:")}};
+  for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
     struct ml_ticket ticket = ml_reserve(ML_KIND_TIMELINE, sizeof(struct ml_timeline));
     if (ticket.record == NULL) return;
     *(struct ml_timeline *)ticket.record = (struct ml_timeline){
-        .time_ns = now, .value = (int64_t)(pages[i + 1] * page_bytes), .metric = metrics[i], .node = -1};
+        .time_ns = now, .value = (int64_t)values[i].bytes, .metric = values[i].metric, .node = -1};
     ml_commit(ticket);
   }
 }

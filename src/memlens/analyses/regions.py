@@ -180,10 +180,14 @@ def _allocations(capture: Capture) -> Counter:
     )
 
 
+MARK_AGE_NS = 1_000_000
+
+
 def _rss(capture: Capture, columns: dict[str, Any], mine: Any) -> tuple[int | None, int | None]:
     """Peak RSS in these intervals and its net growth over them: at the last reading up to each end less that up to its begin.
 
-    Before and after a phase the program itself reads its RSS; other intervals know it to one reading of the timeline.
+    Before and after a phase the program itself reads its RSS and the kernel's high-water mark: if that rose, the phase's peak is
+    exact. Otherwise, and in other intervals, the peak is the highest reading.
     """
     import numpy as np
     import pyarrow.compute as pc
@@ -194,6 +198,8 @@ def _rss(capture: Capture, columns: dict[str, Any], mine: Any) -> tuple[int | No
     readings = timeline.filter(pc.equal(timeline.column("metric").cast("string"), "rss_bytes"))
     times, values = readings.column("time_ns").to_numpy(), readings.column("value").to_numpy()
     owner = readings.column("process").to_numpy()
+    marks = timeline.filter(pc.equal(timeline.column("metric").cast("string"), "peak_rss_bytes")).sort_by("time_ns")
+    mark_when, mark_level, mark_owner = (marks.column(name).to_numpy() for name in ("time_ns", "value", "process"))
     peak, growth = None, 0
     for process in np.unique(columns["process"][mine]):
         its = owner == process
@@ -217,6 +223,15 @@ def _rss(capture: Capture, columns: dict[str, Any], mine: Any) -> tuple[int | No
         if ends.max() >= when[0]:
             peak = max(peak or 0, int(level[inside].max()))
             growth += int((level[last] - level[first]).sum())
+        marked = mark_owner == process
+        mark_times, mark_values = mark_when[marked], mark_level[marked]
+        for begin, end in zip(begins[:10_000], ends[:10_000], strict=True):
+            low, high = np.searchsorted(mark_times, [begin, end], side="right") - 1
+            # Read right before the phase began and before it ended, not by the recorder some time ago.
+            if min(low, high) < 0 or max(begin - mark_times[low], end - mark_times[high]) > MARK_AGE_NS:
+                continue
+            if mark_values[high] > mark_values[low]:
+                peak = max(peak or 0, int(mark_values[high]))
     return peak, growth if peak is not None else None
 
 
