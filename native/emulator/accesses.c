@@ -162,6 +162,8 @@ static void find_stack(struct vcpu *vcpu, uint64_t address) {
   if (ml_mapping_at(address, &begin, &end)) {
     vcpu->stack_low = begin;
     vcpu->stack_bytes = vcpu->stack_whole = end - begin;
+    vcpu->born_ns = ml_now_ns(); /* after the event of its program */
+    ml_write_stack(vcpu);
   }
 }
 
@@ -213,35 +215,41 @@ static void take_part(struct vcpu *vcpu, struct insn *insn, struct access_kind *
 /* Repeated movs, stos, lods. Processors move many elements at once, and so they are counted: one access for each 64 bytes of an
  * execution, and one for the rest. Not by aligned lines: counts must not depend on where a stack happens to begin. The emulator
  * runs the instruction's block anew for each element. */
-void ml_on_string_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data) {
-  struct insn *insn = data;
-  struct vcpu *vcpu = ml_vcpus[cpu];
-  struct access_kind *kind = kind_of(insn, info);
+static void string_slow(struct vcpu *vcpu, struct insn *insn, uint32_t info, uint64_t address) {
+  const struct access_kind *kind = kind_of(insn, info);
+  struct string_access *access = &vcpu->string[kind->store];
   if (ML_UNLIKELY(vcpu->resync)) ml_window_resync(vcpu);
-  struct ml_slot_counter *counter = ml_counter(vcpu->base, kind->place);
-  const unsigned stack = is_stack(vcpu, address);
-  const bool begins = vcpu->string_insn != insn;
-  const bool continues = !begins && vcpu->string_bytes[kind->store] < ML_STRING_BYTES;
-  counter->parts[stack]++;
-  if (ML_UNLIKELY(ml_settings.pages) && (!continues || vcpu->string_page[kind->store] != address >> 12)) {
-    vcpu->string_page[kind->store] = address >> 12;
-    ml_page_access(vcpu, insn->pc, address, kind->store);
-  }
-  if (continues) {
-    counter->merged[stack]++;
-    vcpu->string_bytes[kind->store] += kind->width;
-    if (ML_UNLIKELY(vcpu->recording)) ml_window_extend_string(vcpu, insn->pc, address, kind->width, kind->store);
-    return;
-  }
-  if (begins) {
+  if (vcpu->string_insn != insn) {
     vcpu->string_insn = insn;
-    vcpu->string_bytes[!kind->store] = ML_STRING_BYTES;
+    vcpu->string[!kind->store].left = 0;
     if (vcpu->recording) ml_window_begin_string(vcpu);
   }
-  vcpu->string_bytes[kind->store] = kind->width;
+  *access = (struct string_access){.info = info, .left = ML_STRING_BYTES - kind->width, .width = kind->width,
+                                   .stack = is_stack(vcpu, address), .counter = ml_counter(vcpu->base, kind->place),
+                                   .page = address >> 12};
+  access->counter->parts[access->stack]++;
+  if (ML_UNLIKELY(ml_settings.pages)) ml_page_access(vcpu, insn->pc, address, kind->store);
   if (ML_UNLIKELY(vcpu->executed >= vcpu->next_event)) ml_window_event(vcpu, insn->pc);
   vcpu->executed++;
   if (ML_UNLIKELY(vcpu->recording)) ml_window_add_string(vcpu, insn->pc, address, kind->width, kind->store);
+}
+
+void ml_on_string_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data) {
+  struct insn *insn = data;
+  struct vcpu *vcpu = ml_vcpus[cpu];
+  struct string_access *access = &vcpu->string[vcpu->string[0].left != 0 && vcpu->string[0].info == info ? 0 : 1];
+  if (ML_UNLIKELY(vcpu->string_insn != insn || access->left == 0 || access->info != info)) {
+    string_slow(vcpu, insn, info, address);
+    return;
+  }
+  access->left -= access->width;
+  access->counter->parts[access->stack]++;
+  access->counter->merged[access->stack]++;
+  if (ML_UNLIKELY(ml_settings.pages) && access->page != address >> 12) {
+    access->page = address >> 12;
+    ml_page_access(vcpu, insn->pc, address, access == &vcpu->string[1]);
+  }
+  if (ML_UNLIKELY(vcpu->recording)) ml_window_extend_string(vcpu, insn->pc, address, access->width, access == &vcpu->string[1]);
 }
 
 void ml_on_string_end(unsigned cpu, void *unused) {
@@ -257,6 +265,24 @@ void ml_on_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, vo
   if (ML_UNLIKELY(vcpu->resync)) ml_window_resync(vcpu);
   if (ML_UNLIKELY(!vcpu->stack_tried) && kind->store) find_stack(vcpu, address);
   take_part(vcpu, insn, kind, address);
+}
+
+/* Indirect jumps of x86-64. qemu up to 8.2 leaves their callbacks in force until another instruction has some: the frame of a
+ * signal handler, which the emulator writes for the kernel, would go there. What one execution accesses is known, and nothing
+ * more is counted. */
+void ml_on_jump_begin(unsigned cpu, void *insn) { ml_vcpus[cpu]->jump_left = ((const struct insn *)insn)->jump; }
+
+void ml_on_jump_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data) {
+  struct insn *insn = data;
+  struct vcpu *vcpu = ml_vcpus[cpu];
+  const uint8_t direction = qemu_plugin_mem_is_store(info) ? 2 : 1;
+  if ((vcpu->jump_left & direction) == 0) return;
+  vcpu->jump_left &= (uint8_t)~direction;
+  ml_on_single_access(cpu, info, address, data);
+  if ((ml_counts_inline() || ml_only_counts()) && !ml_plugin.near && ++vcpu->learning_calls >= ml_plugin.learning_limit) {
+    vcpu->learning_calls = 0;
+    ml_ask_reset();
+  }
 }
 
 /* Atomics. What they do is a matter of the instruction set, not of how the emulator does it: qemu 7.2 shows only the
@@ -344,4 +370,5 @@ void ml_switch_region(struct vcpu *vcpu, uint32_t region) {
   vcpu->base = vcpu->bases[region];
   if (vcpu->index < MAX_VCPUS) ml_runs[vcpu->index] = vcpu->base->runs;
   vcpu->region = region;
+  vcpu->string_insn = NULL; /* its counters are another region's */
 }

@@ -117,6 +117,7 @@ struct insn {
   bool multipart; /* the end of an execution must be told */
   bool separate;  /* each part is an access: cmps, scas */
   bool string;    /* repeated movs, stos, lods: 64 bytes are one access */
+  uint8_t jump;   /* x86-64, jumps indirectly: each execution makes 1 a load, 2 a store, 3 one of each */
   uint16_t operand_bytes; /* of each access, from the encoding; 0: what the emulator accesses */
   bool modifies, conditional; /* atomic: a load and a store; a store that may not happen */
   bool leaves;    /* under several threads the emulator may leave the block here, run it alone, and go on in another block */
@@ -194,13 +195,19 @@ struct vcpu {
   uint64_t last_serial, last_end;
   uint64_t learning_calls, published_ns;
   const struct insn *string_insn; /* that is being repeated */
-  uint32_t string_bytes[2];       /* of its present load and store */
-  uint64_t string_page[2];        /* where they are */
+  struct string_access {          /* its present load and store */
+    uint32_t info, left;          /* qemu's; bytes that it may still take */
+    unsigned width, stack;
+    struct ml_slot_counter *counter;
+    uint64_t page;
+  } string[2];
+  uint8_t jump_left; /* accesses that the indirect jump being executed has not made yet: 1 a load, 2 a store */
   uint32_t run_parts;
   uint8_t run_directions; /* 1: has loaded, 2: has stored */
   bool run_regular, recording, resync, stack_tried, came_by_jump;
   uint64_t stack_low, stack_bytes; /* what is called stack now */
   uint64_t stack_whole;            /* bytes */
+  uint64_t born_ns;
   /* the access that further parts may still extend */
   struct pending {
     uint64_t pc, address;
@@ -279,6 +286,8 @@ void ml_on_own_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address
 void ml_on_atomic_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_string_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_string_end(unsigned cpu, void *unused);
+void ml_on_jump_begin(unsigned cpu, void *insn);
+void ml_on_jump_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_quick_atomic(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_page_load(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_page_store(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
@@ -386,6 +395,7 @@ struct insn_facts {
   bool atomic, modifies, conditional; /* see struct insn */
   bool leaves, varies; /* likewise */
   bool separate, string; /* likewise */
+  uint8_t jump; /* likewise */
   struct operand operand;
 };
 struct insn_facts ml_decode(const unsigned char *bytes, size_t size);
@@ -396,6 +406,7 @@ struct code_place {
 struct code_place ml_code_place(uint64_t pc); /* also reports the module to the recorder */
 void ml_code_unmapped(uint64_t address, uint64_t bytes);
 bool ml_mapping_at(uint64_t guest_address, uint64_t *begin, uint64_t *end);
+void ml_write_stack(const struct vcpu *vcpu);
 void *ml_host(uint64_t guest_address);
 char *ml_program_path(void); /* of the guest, to be freed */
 uint32_t ml_function_region(uint64_t pc); /* 0: none starts here */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -188,6 +189,26 @@ static void write_mapping(const struct map_line *line, bool executed) {
   mapping.shared = line->shared;
   mapping.operation = ML_ENUM_mapping_operation_FOUND;
   ml_write(ML_KIND_MAPPING, &mapping, sizeof mapping, NULL, 0, true);
+}
+
+/* Names a thread's stack for the recorder. To the host it is any anonymous memory. */
+void ml_write_stack(const struct vcpu *vcpu) {
+  if (vcpu->stack_whole == 0) return;
+  const uint32_t thread = (uint32_t)syscall(SYS_gettid);
+  struct ml_mapping mapping = {0};
+  mapping.time_ns = vcpu->born_ns; /* its first accesses come before its id is known */
+  mapping.address = vcpu->stack_low;
+  mapping.bytes = vcpu->stack_whole;
+  mapping.path = ml_string("[stack]", 7);
+  mapping.thread = thread;
+  mapping.protection = 3;
+  mapping.operation = ML_ENUM_mapping_operation_FOUND;
+  ml_write(ML_KIND_MAPPING, &mapping, sizeof mapping, NULL, 0, true);
+  struct ml_thread_memory memory = {0};
+  memory.time_ns = vcpu->born_ns;
+  memory.stack_address = memory.thread_pointer = vcpu->stack_low; /* an address in it */
+  memory.thread = thread;
+  ml_write(ML_KIND_THREAD_MEMORY, &memory, sizeof memory, NULL, 0, true);
 }
 
 /* The emulator may have the same library loaded for itself, somewhere else. */

@@ -32,11 +32,16 @@ static struct insn_facts x86(const unsigned char *at, size_t size) {
   const unsigned modrm = at + 1 < end ? at[1] : 0;
   switch (*at) {
     case 0xe8: facts.role = ROLE_CALL; break;
-    case 0xc2: case 0xc3: case 0xca: case 0xcb: facts.role = ROLE_RETURN; break;
+    case 0xc2: case 0xc3: case 0xca: case 0xcb:
+      facts.role = ROLE_RETURN;
+      facts.jump = *at <= 0xc3 ? 1 : 0;
+      break;
     case 0xff: {
       const unsigned operation = modrm >> 3 & 7;
       if (operation == 2 || operation == 3) facts.role = ROLE_CALL;
       if (operation == 4 || operation == 5) facts.role = ROLE_JUMP;
+      if (operation == 2) facts.jump = modrm < 0xc0 ? 3 : 2;
+      if (operation == 4 && modrm < 0xc0) facts.jump = 1;
       break;
     }
     case 0x86: case 0x87: facts.atomic |= modrm < 0xc0; break; /* xchg with memory locks */

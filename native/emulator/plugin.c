@@ -98,7 +98,10 @@ uint32_t ml_thread_id(struct vcpu *vcpu) {
     if (vcpu == ml_plugin.only) ml_inline_set_thread(vcpu->thread);
 #endif
     const uint32_t pid = (uint32_t)getpid();
-    if (vcpu->thread != pid) ml_write_process_event(ML_ENUM_process_operation_THREAD, vcpu->thread, pid, NULL);
+    if (vcpu->thread != pid) {
+      ml_write_process_event(ML_ENUM_process_operation_THREAD, vcpu->thread, pid, NULL);
+      ml_write_stack(vcpu);
+    }
   }
   return vcpu->thread;
 }
@@ -145,6 +148,7 @@ static void on_vcpu_init(qemu_plugin_id_t id, unsigned index) {
   struct vcpu *vcpu = index < MAX_VCPUS ? calloc(1, sizeof *vcpu) : NULL;
   if (vcpu == NULL) vcpu = &emergency;
   vcpu->index = index;
+  vcpu->born_ns = ml_now_ns();
   vcpu->live = true;
   ml_pages_drop(vcpu);
   if (index > ml_plugin.highest_vcpu) ml_plugin.highest_vcpu = index;
@@ -257,6 +261,8 @@ static void after_fork_in_child(void) {
       vcpu->executed = 0;
       ml_windows_start(vcpu);
       vcpu->resync = ml_plugin.reset_asked;
+      vcpu->born_ns = ml_now_ns();
+      ml_write_stack(vcpu);
     } else {
       vcpu->live = false;
       vcpu->ended = true;

@@ -29,6 +29,7 @@ static void set_facts(struct insn *insn, const struct insn_facts *facts) {
   insn->varies = facts->varies || facts->string;
   insn->operand_bytes = shape == OPERAND_WHOLE ? facts->operand.bytes : 0;
   insn->leaves = facts->atomic || facts->leaves;
+  insn->jump = facts->jump;
 }
 
 /* The instruction at `pc`; code that changed gets a new entry, and what the old one counted stays its own. */
@@ -287,8 +288,16 @@ static void look_up(struct translated *one, struct qemu_plugin_insn *handle) {
   one->insn = insn_at(pc, copy, size, place.anonymous, &one->facts);
 }
 
+/* An indirect jump whose accesses have their slots. What each execution does is known from its encoding. */
+static bool is_known_jump(struct insn *insn) {
+  if (insn->jump == 0 || insn->kind_count != (insn->jump == 3 ? 2 : 1)) return false;
+  for (unsigned i = 0; i < insn->kind_count; i++) insn->kinds[i].parts = 1;
+  return true;
+}
+
 static bool is_member(const struct translated *one, bool inline_now) {
   struct insn *insn = one->insn;
+  if (insn->jump != 0) return false; /* counts its own executions */
   if (insn->leaves || insn->separate || insn->string || one->facts.role == ROLE_UNSEEN) return false;
   if (insn->kind_count == 0 || !is_learned(insn) || (inline_now && !can_count_inline(insn))) return false;
   return always_the_same(insn);
@@ -424,6 +433,15 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     if (all[i].member) {
       /* counted with its block */
       if (pages) qemu_plugin_register_vcpu_mem_cb(handle, page_callback(insn), QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
+    } else if (insn->jump != 0) {
+      struct block_count *own = is_known_jump(insn) && (inline_now || ml_only_counts()) ? block_count_of(&insn, 1) : NULL;
+      if (own != NULL) {
+        count_executions(tb, handle, own, inline_now);
+        if (pages) qemu_plugin_register_vcpu_mem_cb(handle, page_callback(insn), QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
+      } else {
+        qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_jump_begin, QEMU_PLUGIN_CB_NO_REGS, insn);
+        qemu_plugin_register_vcpu_mem_cb(handle, ml_on_jump_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
+      }
     } else if (insn->string) {
       address_find(&string_ends, all[i].next_pc, true);
       qemu_plugin_register_vcpu_mem_cb(handle, ml_on_string_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
