@@ -95,7 +95,7 @@ def test_anonymous_code_without_a_name_and_unseen_executions(tmp_path: Path) -> 
     assert [(r["function"], r["loads"], r["unseen"]) for r in rows_of(capture, "traffic", "by_function")] == [
         ("[anonymous code]", 7, 12)
     ]
-    assert result.figures["unseen_executions"] == 15 and result.quality.exact
+    assert result.figures["unseen_executions"] == 15 and not result.quality.exact
     assert any("ls" in note for note in result.quality.notes)
     assert any("12" in note for note in result.quality.notes)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 COUNTS = ("loads", "stores", "load_bytes", "store_bytes")
 STACK_COUNTS = ("stack_loads", "stack_stores", "stack_load_bytes", "stack_store_bytes")
-STACK_KNOWN, ANONYMOUS, MODIFIED = 1, 2, 4
+STACK_KNOWN, ANONYMOUS, MODIFIED, EMULATOR_WIDTH = 1, 2, 4, 32
 NARROW_BYTES = 2
 ANONYMOUS_CODE = "[anonymous code]"
 UNSEEN_CAUSES = {
@@ -191,6 +191,8 @@ def traffic(capture: Capture) -> Result:
         if stack_bytes is not None and total["bytes"] else None,
         "instructions": total["instructions"],
         "unseen_executions": sum(row["executions"] for row in unseen),
+        "uncounted_executions": sum(row["executions"] for row in unseen if row["cause"] != "system_call"),
+        "emulator_width_bytes": int(moved[(columns["flags"] & EMULATOR_WIDTH) != 0].sum()),
         "anonymous_code_bytes": int(moved[anonymous].sum()),
         "named_share": float(moved[named].sum()) / total["bytes"] if total["bytes"] else None,
         **_addresses(capture),
@@ -202,7 +204,12 @@ def traffic(capture: Capture) -> Result:
             **{name: pa.Table.from_pylist(rows, schema=_schema(keys)) for name, (rows, keys) in tables.items()},
             "unseen": pa.Table.from_pylist(unseen, schema=_unseen_schema()),
         },
-        capture.quality.joined(Quality(exact=not cut, notes=(*cut, *_notes(columns, unseen)))),
+        capture.quality.joined(
+            Quality(
+                exact=not (cut or figures["uncounted_executions"] or figures["emulator_width_bytes"]),
+                notes=(*cut, *_notes(columns, unseen)),
+            )
+        ),
     )
 
 
@@ -265,7 +272,16 @@ def _notes(columns: dict[str, Any], unseen: list[dict[str, Any]]) -> list[str]:
         if mine:
             what = [name for name in dict.fromkeys(row["name"] or row["function"] for row in mine) if name]
             listed = f" ({', '.join(what[:5])}{', …' if len(what) > 5 else ''})" if what else ""
-            notes.append(f"Not counted: {sum(row['executions'] for row in mine):,} × {text}{listed}.")
+            what_happened = "Emulated differently" if cause == "system_call" else "Not counted"
+            notes.append(f"{what_happened}: {sum(row['executions'] for row in mine):,} × {text}{listed}.")
+    upper = (columns["flags"] & EMULATOR_WIDTH) != 0
+    upper_bytes = int((columns["load_bytes"] + columns["store_bytes"])[upper].sum())
+    if upper_bytes:
+        accesses = int((columns["loads"] + columns["stores"])[upper].sum())
+        notes.append(
+            f"{upper_bytes:,} bytes of {accesses:,} accesses are an upper bound: masked loads, of which the emulator loads all lanes, "
+            "and instructions whose width is not known."
+        )
     modified = int(((columns["flags"] & MODIFIED) != 0).sum())
     if modified:
         notes.append(

@@ -28,7 +28,7 @@ from ._markup import (
     top_rows,
     whole_number,
 )
-from ._units import addresses_in_words
+from ._units import addresses_in_words, counted_in_words
 
 if TYPE_CHECKING:
     from ..results import Result
@@ -53,7 +53,7 @@ def traffic_section(result: Result) -> str:
     if figures["stack_share"] is not None:
         tiles.append(("Stack", f"{esc(percent(figures['stack_share']))}<small>of the bytes</small>"))
     said = (
-        "Exact counts of the instructions themselves: a function has what its own code did, not what it called. "
+        f"Counts of the instructions themselves, {counted_in_words(figures)}. A function has what its own code did, not what it called. "
         "Bytes are those that instructions moved, wherever they came from, not DRAM traffic; "
         f"{addresses_in_words(figures)}."
     )

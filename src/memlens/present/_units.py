@@ -117,6 +117,26 @@ def human_count(value: float) -> str:
     return f"{value:.0f}"
 
 
+def counted_in_words(figures: dict[str, float | None]) -> str:
+    """Whether the counts of an emulated run are exact, from the figures of `traffic`.
+
+    >>> counted_in_words({"uncounted_executions": 0, "emulator_width_bytes": 0, "accessed_bytes": 100})
+    'exact: every access counted'
+    >>> counted_in_words({"uncounted_executions": 1000, "emulator_width_bytes": 0, "accessed_bytes": 100})
+    'exact except for 1,000 executions that were not counted'
+    >>> counted_in_words({"uncounted_executions": 1, "emulator_width_bytes": 25, "accessed_bytes": 100})
+    'exact except for 1 execution that was not counted and 25 % of the bytes, an upper bound'
+    """
+    missing, upper = int(figures.get("uncounted_executions") or 0), figures.get("emulator_width_bytes") or 0
+    parts = []
+    if missing:
+        parts.append(f"{missing:,} execution{' that was' if missing == 1 else 's that were'} not counted")
+    if upper:
+        share = 100 * upper / (figures["accessed_bytes"] or upper)
+        parts.append(f"{share:.2g} % of the bytes, an upper bound")
+    return f"exact except for {' and '.join(parts)}" if parts else "exact: every access counted"
+
+
 def addresses_in_words(figures: dict[str, float | None]) -> str:
     """How much of an emulated run has its addresses recorded, from the figures of `traffic`.
 

@@ -38,7 +38,7 @@ from ._markup import (
 from ._object_sections import objects_section, regions_section
 from ._sections import capacity_section, faults_section, first_touch_section, other_section, processes_section
 from ._traffic_sections import accesses_section, page_use_section, traffic_section
-from ._units import addresses_in_words, exit_in_words, human_bytes, imported_in_words
+from ._units import addresses_in_words, counted_in_words, exit_in_words, human_bytes, imported_in_words
 
 if TYPE_CHECKING:
     from ..results import Finding, Quality, Report, Result
@@ -223,7 +223,7 @@ def quality_section(report: Report) -> str:
     rows = [
         [
             head_cell(esc(name.replace("_", " ")), ""),
-            cell("exact" if result.quality.exact else "sampled or estimated"),
+            cell("exact" if result.quality.exact else "sampled, estimated or incomplete"),
             number_cell("dropped", result.quality.dropped_records),
             cell("yes" if result.quality.truncated else "no"),
         ]
@@ -271,7 +271,7 @@ def _how_recorded(meta: dict[str, Any], traffic: dict[str, Any] | None) -> str:
     collectors = meta.get("collectors") or {}
     parts = []
     if traffic is not None:
-        parts.append(f"Every access of the emulated program was counted; {addresses_in_words(traffic)}.")
+        parts.append(f"Accesses of the emulated program: {counted_in_words(traffic)}; {addresses_in_words(traffic)}.")
     if "count" in collectors:
         parts.append("Loads, stores and bytes of code built with memlens cc were counted by the program itself.")
     if "faults" in collectors:

@@ -8,6 +8,7 @@ from ..registry import PresenterDescriptor
 from ._names import fit_names, place_text
 from ._units import (
     addresses_in_words,
+    counted_in_words,
     estimated_bytes,
     estimated_count,
     exit_in_words,
@@ -429,9 +430,7 @@ def _quality(
     parts = []
     if traffic is not None:
         whole = "incomplete" if quality.dropped_records or quality.truncated else "exact"
-        parts.append(
-            f"{whole}: every access counted" if whole == "exact" else f"{whole}: {quality.dropped_records} lost"
-        )
+        parts.append(counted_in_words(traffic) if whole == "exact" else f"{whole}: {quality.dropped_records} lost")
         parts.append(addresses_in_words(traffic))
     if "count" in collectors:
         how = collectors["count"].get("sampling", "all")
