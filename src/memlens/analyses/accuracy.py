@@ -6,6 +6,7 @@ captures and runs nothing; `memlens verify` records them.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from ..errors import NoDataError
@@ -22,7 +23,7 @@ QUANTITIES = {"loads": "loads", "stores": "stores", "read_bytes": "load_bytes", 
 """Our names and those of the columns of `code_counts`."""
 SCOPES = ("heap_and_global", "all")
 WHOLE_PROGRAM = "(whole program)"
-STACK_KNOWN, ATOMIC = 1, 8
+STACK_KNOWN, ATOMIC, EMULATOR_WIDTH = 1, 8, 32
 MAX_WINDOWS = 5000
 """Decoded for the address-based categories: about a million accesses, under two seconds."""
 
@@ -33,6 +34,24 @@ UNSEEN_CAUSES = {
     "instruction": "instructions whose accesses the emulator does not show",
     "system_call": "system calls that the emulator answered otherwise",
 }
+
+
+_CLONE_OF_LLVM = re.compile(r" \((\.[^()]*)\)$")
+_OUTLINED = re.compile(r"\.(?:_omp_fn|omp_outlined(?:_debug__)?)\.?(?:\.?(\d+))?(?=\]?$)")
+
+
+def region_key(name: str) -> str:
+    """The name of a region in any build: compilers name the outlined body of a parallel region differently.
+
+    >>> region_key("sum(double*) (.omp_outlined)"), region_key("sum(double*) [clone ._omp_fn.0]")
+    ('sum(double*) [clone .omp_outlined]', 'sum(double*) [clone .omp_outlined]')
+    >>> region_key("sum._omp_fn.1"), region_key("sum.omp_outlined.1"), region_key("sum.omp_outlined_debug__")
+    ('sum.omp_outlined.1', 'sum.omp_outlined.1', 'sum.omp_outlined')
+    >>> region_key("step 1.5"), region_key("a.isra.0"), region_key("f(int) (phase)")
+    ('step 1.5', 'a.isra.0', 'f(int) (phase)')
+    """
+    name = _CLONE_OF_LLVM.sub(r" [clone \1]", name)
+    return _OUTLINED.sub(lambda match: ".omp_outlined" + (f".{match[1]}" if match[1] and match[1] != "0" else ""), name)
 
 
 class _Counts:
@@ -46,7 +65,7 @@ class _Counts:
             self._of_counters(capture)
             return
         table = capture.table("code_counts")
-        names = np.array([name or "" for name in table.column("region").to_pylist()], dtype=np.str_)
+        names = np.array([region_key(name or "") for name in table.column("region").to_pylist()], dtype=np.str_)
         self._regions, self._region_of_row = np.unique(names, return_inverse=True)
         wanted = (
             "process",
@@ -71,7 +90,7 @@ class _Counts:
         executed, places = counts.by_site(), counts.places()
         accesses = counts.accesses(executed)
         innermost = [
-            (counts.path_of(int(image), int(node)) or ("",))[-1]
+            region_key((counts.path_of(int(image), int(node)) or ("",))[-1])
             for image, node in zip(places.image, places.node, strict=True)
         ]
         names = np.array(innermost or [""], dtype=np.str_)[executed.place]
@@ -432,6 +451,8 @@ class _AddressShares:
 
 
 def _notes(exact: Capture, claim: Capture, ours: _Counts, theirs: _Counts, regions: list[str]) -> list[str]:
+    import numpy as np
+
     notes = []
     for capture, counts, side in ((exact, ours, "exact"), (claim, theirs, "claiming")):
         if not counts.stack_known.all() and any(not counts.stack_known[counts.rows_of(name)].all() for name in regions):
@@ -439,6 +460,16 @@ def _notes(exact: Capture, claim: Capture, ours: _Counts, theirs: _Counts, regio
                 f"The {side} capture {capture.path.name} does not tell the stack apart everywhere: heap and global counts "
                 "are missing there (recorded with --emulate=counts; leave out =counts)."
             )  # fmt: skip
+        upper = [
+            int((counts.columns["load_bytes"] + counts.columns["store_bytes"])[rows].sum())
+            for rows in (counts.rows_of(name) for name in regions)
+            for rows in (rows & ((counts.columns["flags"] & np.uint64(EMULATOR_WIDTH)) != 0),)
+        ]
+        if sum(upper):
+            notes.append(
+                f"{sum(upper):,} bytes of the {side} capture {capture.path.name} are an upper bound: masked loads, of which the "
+                "emulator loads all lanes, and instructions whose width is not known."
+            )
         refused = capture.meta.get("emulate", {}).get("refused_blocks")
         if refused:
             notes.append(
