@@ -350,3 +350,18 @@ def test_random_page_counts_equal_brute_force(tmp_path: Path) -> None:
     rows = rows_of(builder.open(tmp_path / "c.memlens"), "page_use", "matrix")
     assert {(r["first_thread"], r["thread"]): [r["pages"], r["loads"], r["stores"]] for r in rows} == expected
     assert np.sum([r["pages"] for r in rows]) == len(records)
+
+
+def test_counts_are_called_exact_only_when_nothing_was_left_out(tmp_path: Path) -> None:
+    import doctest
+
+    from memlens.present import _units
+
+    assert doctest.testmod(_units).failed == 0
+    builder = program()
+    builder.code_count(0x900000, loads=4, width=32, flags=32)
+    result = run("traffic", builder.open(tmp_path / "c.memlens"))
+    assert not result.quality.exact
+    assert result.figures["emulator_width_bytes"] == 128
+    assert any("upper bound" in note for note in result.quality.notes)
+    assert _units.counted_in_words(result.figures).startswith("exact except for")

@@ -375,3 +375,21 @@ def test_sections_are_those_that_readelf_lists() -> None:
         assert section.name in listed and f"{section.address:016x}" in listed
     assert {".rodata", ".data"} <= {section.name for section in file.sections}
     assert read_elf(str(program.parent / "no-such-file")) is None and read_elf(__file__) is None
+
+
+def test_outlined_parallel_regions_have_one_name_whatever_compiler_named_them(tmp_path: Path) -> None:
+    import doctest
+
+    from memlens.analyses import accuracy
+
+    assert doctest.testmod(accuracy).failed == 0
+    names = ("sum(double*) [clone ._omp_fn.0]", "sum(double*) (.omp_outlined)")
+    captures = []
+    for name in names:
+        builder = CaptureBuilder()
+        builder.code_count(0x401000, loads=10, width=8, region=name)
+        captures.append(builder.open(tmp_path / f"{len(captures)}.memlens"))
+    exact, claim = captures
+    result = accuracy.accuracy(exact, claim=claim)
+    regions = {row["region"]: row["status"] for row in result.tables["by_region"].to_pylist()}
+    assert list(regions) == ["sum(double*) [clone .omp_outlined]"]
