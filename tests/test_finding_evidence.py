@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from builders import CaptureBuilder
 from conftest import needs_faults
+from count_tools import compile_counted
+from emulate_tools import needs_emulation
 
 import memlens
 from memlens.analyses.findings import _program
@@ -161,3 +163,32 @@ def test_large_blocks_of_malloc_are_no_finding(record: Record, tmp_path: Path) -
     subprocess.run(["gcc", "-O1", "plain.c", "-o", "plain"], cwd=tmp_path, check=True)
     report = memlens.analyses.report(record(tmp_path / "plain"))
     assert [finding.name for finding in report.findings if finding.name != "fault_storm"] == []
+
+
+TRANSPOSE = r"""
+#include <stdio.h>
+static double m[512][512], t[512][512 + PAD];
+int main(void) {
+  for (int i = 0; i < 512; i++) for (int j = 0; j < 512; j++) m[i][j] = i * j;
+  for (int r = 0; r < 8; r++) for (int i = 0; i < 512; i++) for (int j = 0; j < 512; j++) t[j][i] = m[i][j] + r;
+  printf("%g\n", t[5][7]);
+}
+"""
+
+
+@needs_emulation
+@pytest.mark.parametrize("how", ["emulated", "traced"])
+@pytest.mark.parametrize("pad", [0, 8])
+def test_steps_of_powers_of_two_are_found_with_default_windows(
+    record: Record, tmp_path: Path, how: str, pad: int
+) -> None:
+    """Windows of 1,000 accesses are no longer than a column of 512 rows; the padded twin uses all sets."""
+    (tmp_path / "t.c").write_text(TRANSPOSE)
+    if how == "traced":
+        program = compile_counted(tmp_path / "t.c", tmp_path / "t", "--memlens=trace", f"-DPAD={pad}")
+        capture = record(program)
+    else:
+        subprocess.run(["gcc", "-O2", "-g", f"-DPAD={pad}", "t.c", "-o", "t"], cwd=tmp_path, check=True)
+        capture = record(tmp_path / "t", options=("--emulate",))
+    told = found(capture, "set_conflicts")
+    assert [finding.evidence["object"] for finding in told] == ([] if pad else ["t"])

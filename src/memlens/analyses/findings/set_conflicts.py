@@ -2,7 +2,9 @@
 
 Misses of the first cache as it is are compared with those of one of the same size without sets, on the same accesses (model, LRU).
 Told of a function and an object with MIN_SHARE of the program's accesses where the sets alone make MIN_RATIO of the accesses miss, and
-that is MIN_CONFLICTS of all its misses. Only the first cache: later ones are indexed by physical addresses, which captures do not have.
+that is MIN_CONFLICTS of all its misses. Windows are often shorter than the sweep after which a line is used again, so that the model
+sees first uses only. There conflicts are predicted: an instruction steps by a multiple of many lines, over more lines in a row than its
+sets hold and fewer than the cache does, and later sweeps use other bytes of the same lines. Only the first cache: later ones are indexed by physical addresses, which captures do not have.
 """
 
 from __future__ import annotations
@@ -22,6 +24,13 @@ MIN_RATIO = 0.05
 MIN_CONFLICTS = 0.5
 """Of its misses."""
 MIN_RECORDED = 1000
+MAX_SETS_SHARE = 0.25
+"""Of the sets: steps that reach more of them are not told from windows."""
+MIN_STRIDE_SHARE = 0.9
+MIN_OVERFLOW = 2.0
+"""Lines of a sweep against what its sets hold."""
+MIN_VISITS = 1.25
+"""Recorded visits of each line, or bytes used of a line against those of one visit: it is used again."""
 EVIDENCE = """
 SELECT function, address // 64 % 64 AS set_of_64, count(*) AS recorded, count(DISTINCT address // 64) AS lines
 FROM accesses a JOIN sites ON code = id GROUP BY ALL ORDER BY recorded DESC LIMIT 10
@@ -77,7 +86,64 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 quality=result.quality,
             )
         )  # fmt: skip
+    if not figures["everything_recorded"] and not found:
+        found = _predicted(result, set_span)
     return found[:5]
+
+
+def _predicted(result: Result, set_span: int) -> list[Finding]:
+    """Conflicts that windows are too short to show."""
+    from ...results import Finding
+
+    figures = result.figures
+    line, sets, ways = figures["line_bytes"], figures["first_cache_sets"], figures["first_cache_ways"]
+    instructions: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for one in result.tables["by_instruction"].to_pylist():
+        step = abs(int(one["stride_bytes"] or 0))
+        if one["class"] == "strided" and step and step % line == 0 and one["stride_share"] >= MIN_STRIDE_SHARE:
+            instructions.setdefault((one["function"], one["module"], one["object"], one["kind"], step), []).append(one)
+    rows = {
+        (row["function"], row["module"], row["object"], row["kind"]): row
+        for row in result.tables["by_function_and_object"].to_pylist()
+    }
+    found = []
+    for (*key, step), mine in instructions.items():
+        row = rows.get(tuple(key))
+        share, recorded = sum(one["share"] for one in mine), sum(one["recorded"] for one in mine)
+        reached = sets // math.gcd(step // line, sets)
+        if row is None or share < MIN_SHARE or recorded < MIN_RECORDED or reached > MAX_SETS_SHARE * sets:
+            continue
+        # A sweep ends where the step differs: one in so many executions. Without an end it is as long as was seen in a window.
+        breaks = sum((1 - one["stride_share"]) * one["recorded"] for one in mine) / recorded
+        sweep = 1 / breaks if breaks > 0 else float(figures["first_cache_bytes"] // line)
+        again = max(row["recorded"] / max(row["lines"], 1),
+                    row["used_bytes"] / max(row["lines"], 1) / max(row["visit_bytes"] or line, 1))  # fmt: skip
+        if sweep < MIN_OVERFLOW * reached * ways or sweep > sets * ways or again < MIN_VISITS:
+            continue
+        where = (
+            f"{key[0] or 'unnamed code'} ({mine[0]['file'].rpartition('/')[2]}:{mine[0]['line']})"
+            if mine[0]["file"]
+            else key[0]
+        )
+        found.append(
+            Finding(
+                name=DESCRIPTOR.name,
+                severity="medium",
+                claim=(
+                    f"{where} steps {step:,} bytes through {key[2]}, about {sweep:,.0f} lines in a row: they fall into {reached} of {sets} sets of the "
+                    f"first cache, which hold {reached * ways} lines, and are evicted before their other bytes are used. {share:.0%} of the "
+                    "accesses; predicted from steps, for windows are shorter than a sweep."
+                ),
+                evidence={"function": key[0], "object": key[2], "stride_bytes": step, "sweep_lines": sweep, "sets_used": reached, "sets": sets,
+                          "recorded": recorded, "share": share, "predicted": True, "sql": EVIDENCE},
+                remedy=(
+                    f"Take the distance of rows away from multiples of {set_span:,} bytes: pad each row by a cache line ({line} bytes), "
+                    "or walk in blocks. Longer windows (window=100000) or full show the conflicts themselves."
+                ),
+                quality=result.quality,
+            )
+        )  # fmt: skip
+    return sorted(found, key=lambda one: -one.evidence["share"])
 
 
 def _step(result: Result, row: dict[str, Any]) -> int | None:
