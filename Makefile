@@ -9,7 +9,7 @@ TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -gt 4 ] && n=4;
 
 # What the package itself needs to build, and what the tests use on top.
 BUILD_PACKAGES := g++ cmake ninja-build pkg-config libdw-dev libzstd-dev python3 python3-venv python3-dev
-TEST_PACKAGES := binutils elfutils clang llvm util-linux nodejs default-jdk-headless chromium~ \
+TEST_PACKAGES := binutils elfutils debuginfod~ clang llvm util-linux nodejs default-jdk-headless chromium~ \
   qemu-system-x86 qemu-system-common virtiofsd~ seabios busybox-static cpio kmod \
   lld gdb gfortran musl-tools~ systemtap-sdt-dev~ qemu-user~ gcc-aarch64-linux-gnu~ gcc-riscv64-linux-gnu~ gcc-powerpc64le-linux-gnu~ \
   libc6-dev-arm64-cross~ libc6-dev-riscv64-cross~ libc6-dev-ppc64el-cross~ libclang-rt-dev~ dwz~ \

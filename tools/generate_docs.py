@@ -301,6 +301,7 @@ TABLES: dict[str, tuple[str, dict[str, str]]] = {
             "stride_bytes": "stride",
             "loop": "loop that it is in",
             "quality": "why a name is missing or uncertain",
+            "nearest": "of code without a function: the last symbol before it and the distance, null where there is none",
         },
     ),
     "variables": (

@@ -233,6 +233,14 @@ class Module {
     }
   }
 
+  nb::object nearest(uint64_t file_offset) const {
+    const auto vaddr = module_->file_offset_to_vaddr(file_offset);
+    if (!vaddr) return nb::none();
+    const auto [name, distance] = module_->nearest_symbol(*vaddr);
+    if (name.empty()) return nb::none();
+    return nb::make_tuple(nb::steal(PyUnicode_DecodeUTF8(name.data(), static_cast<Py_ssize_t>(name.size()), "replace")), distance);
+  }
+
   // For each file offset: list of (function, file, line, column, inlined), innermost first.
   nb::list resolve(const std::vector<uint64_t>& file_offsets) {
     std::vector<uint64_t> addresses;
@@ -490,6 +498,7 @@ NB_MODULE(_core, module) {
       .def_prop_ro("build_id", &Module::build_id)
       .def_prop_ro("debug_file", &Module::debug_file)
       .def_prop_ro("quality", &Module::quality)
+      .def("nearest", &Module::nearest, "file_offset"_a, "(name, bytes) of the last symbol before an offset, or None.")
       .def("resolve", &Module::resolve, "file_offsets"_a,
            "Frames (function, file, line, column, inlined) of each file offset, innermost first.");
   nb::class_<Unwinder>(module, "Unwinder")

@@ -102,4 +102,10 @@ const CodeSymbol* ElfSymbols::find(uint64_t vaddr) const {
   return nullptr;
 }
 
+const CodeSymbol* ElfSymbols::nearest(uint64_t vaddr) const {
+  const auto after = std::upper_bound(symbols_.begin(), symbols_.end(), vaddr,
+                                      [](uint64_t a, const CodeSymbol& s) { return a < s.begin_vaddr; });
+  return after != symbols_.begin() ? &*std::prev(after) : nullptr;
+}
+
 }  // namespace memlens::symbols

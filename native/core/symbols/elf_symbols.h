@@ -31,6 +31,8 @@ class ElfSymbols {
   void finish();  // sort, drop aliases, extend symbols without a size to their successor
 
   const CodeSymbol* find(uint64_t vaddr) const;
+  // The last symbol that begins at or before an address, whether it holds it or not.
+  const CodeSymbol* nearest(uint64_t vaddr) const;
   bool empty() const { return symbols_.empty(); }
 
  private:

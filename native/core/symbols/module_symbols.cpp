@@ -261,6 +261,14 @@ std::optional<SymbolRange> ModuleSymbols::symbol_at(uint64_t vaddr) {
                      state_->symbol_name(*symbol)};
 }
 
+std::pair<std::string, uint64_t> ModuleSymbols::nearest_symbol(uint64_t vaddr) const {
+  constexpr uint64_t kFarthestBytes = uint64_t{1} << 20;
+  if (!state_->status.empty() || !state_->code->contains(vaddr)) return {};
+  const CodeSymbol* symbol = state_->symbols.nearest(vaddr);
+  if (!symbol || vaddr - symbol->begin_vaddr > kFarthestBytes) return {};
+  return {demangle(symbol->mangled_name), vaddr - symbol->begin_vaddr};
+}
+
 std::string read_build_id_hex(const std::string& path) {
   std::string error;
   const auto image = ElfImage::open(path, true, error);

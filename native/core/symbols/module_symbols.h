@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "open_options.h"
@@ -52,6 +53,10 @@ class ModuleSymbols {
   std::string build_id_hex() const;
   DebugQuality quality() const;
   std::string debug_file() const;  // the file the DWARF or symbols came from; "" if none
+
+  // The demangled name of the last symbol before an address, and how far that is from it: a hint for code that no symbol
+  // holds. Empty when there is none within 1 MiB.
+  std::pair<std::string, uint64_t> nearest_symbol(uint64_t vaddr) const;
 
   // A mapped file's offset as the ELF virtual address that symbols and DWARF use. Pass the offset
   // of the instruction itself, not of its mapping: mappings begin on page boundaries, where the

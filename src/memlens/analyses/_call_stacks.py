@@ -78,7 +78,7 @@ class CallStacks:
         self._capture = capture
         self.codes = capture.replay.stacks
         sites = capture.replay.code_sites
-        columns = ("function", "module", "file", "line", "inlined_into", "file_offset")
+        columns = ("function", "module", "file", "line", "inlined_into", "file_offset", "nearest")
         self._sites = list(zip(*(sites.column(name).to_pylist() for name in columns), strict=True))
         self._frames: dict[int, list[dict[str, Any]]] = {}
         self._skip = capture.skip_frames
@@ -89,9 +89,10 @@ class CallStacks:
     def frames_of_code(self, code: int) -> list[dict[str, Any]]:
         """The function at an address and those that it was inlined into, innermost first."""
         if code not in self._frames:
-            function, module, file, line, outer, offset = self._sites[code]
+            function, module, file, line, outer, offset, nearest = self._sites[code]
             if function is None and module and not module.startswith("["):
-                function = f"{module.rpartition('/')[2]}+{offset:#x}"  # stripped code: as far as it can be told apart
+                # Stripped code, as far as it can be told apart: from the nearest symbol before it, or by its offset.
+                function = nearest or f"{module.rpartition('/')[2]}+{offset:#x}"
             found = [{"function": function, "module": module, "file": file, "line": line}]
             for text in outer or []:
                 match = INLINED.match(text)
@@ -118,7 +119,7 @@ class CallStacks:
         for frame in self.frames(stack):
             module = (frame["module"] or "?").rpartition("/")[2]
             function = frame["function"] or ""
-            unnamed = not function or function.startswith(f"{module}+0x")  # one node of a tree, not one an address
+            unnamed = not function or bool(UNNAMED.search(function))  # one node of a tree, not one an address
             names.append((module if module.startswith("[") else f"[{module}]") if unnamed else function)
         return names
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from ..registry import AnalysisDescriptor
@@ -58,6 +59,7 @@ def first_touch(capture: Capture) -> Result:
     import pyarrow.compute as pc
 
     from ..results import Quality, Result
+    from ._call_stacks import UNNAMED
     from ._touch_places import rows_by, touch_places
 
     faults = capture.table("faults")
@@ -119,6 +121,13 @@ def first_touch(capture: Capture) -> Result:
         notes.append(
             "Records are missing, so some pages listed as placed by the kernel may have been touched by the program."
         )
+    exact = not notes
+    unnamed_bytes = sum(t.bytes for place, t in places.items() if not place[0] or UNNAMED.search(place[0]))
+    if unnamed_bytes >= 0.1 * max(total, 1):
+        notes.extend(
+            f"{os.path.basename(row['module'])} (build-id {row['build_id'] or 'none'}) has no symbols: {row['remedy']}."
+            for row in capture.meta.get("unnamed_modules") or []
+        )
     return Result(
         "first_touch",
         figures,
@@ -131,7 +140,7 @@ def first_touch(capture: Capture) -> Result:
             "placed_by_kernel": placed,
             "stacks": _stacks(capture, placing),
         },
-        capture.quality.joined(Quality(exact=not notes, notes=tuple(notes))),
+        capture.quality.joined(Quality(exact=exact, notes=tuple(notes))),
     )
 
 

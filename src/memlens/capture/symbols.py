@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from .counted_modules import ElfHeaders
+from .debug_servers import DebugServers, symbols_remedy
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,7 +27,7 @@ Progress = Callable[[int, int, str], None]
 
 SITE_COLUMNS = (
     "id", "module", "file_offset", "process", "function", "file", "line", "column", "inlined_into",
-    "kind", "bytes", "class", "stride_bytes", "loop", "quality",
+    "kind", "bytes", "class", "stride_bytes", "loop", "quality", "nearest",
 )  # fmt: skip
 
 OWN_SECTION = "memlens_runtime"
@@ -57,6 +58,7 @@ def site_schema() -> pa.Schema:
             ("stride_bytes", pa.int64()),
             ("loop", pa.string()),
             ("quality", pa.string()),
+            ("nearest", pa.string()),
         ]
     )
 
@@ -184,13 +186,34 @@ def name_codes(
             row.update(module="[jit]", function=named[0], file=file, line=line, quality="jit")
         else:
             row.update(module="[jit]" if executable else "[unknown]", function=None, quality="none")
+    with DebugServers() as servers:
+        _name_native(rows, by_path, paths, build_ids or {}, servers, progress)
+    return rows
+
+
+def _open_module(path: str, build_id: str, servers: DebugServers) -> Any:
+    """A module's symbols; without debug information here, with that of a server."""
+    module = _core.ModuleSymbols(path, build_id=build_id)
+    if module.status or module.quality == "dwarf" or not servers.enabled:
+        return module
+    directories = servers.directories(module.build_id)
+    return (
+        module if directories is None else _core.ModuleSymbols(path, build_id=build_id, debug_directories=directories)
+    )
+
+
+def _name_native(
+    rows: list[dict[str, Any]], by_path: dict[int, list[int]], paths: dict[int, str], build_ids: dict[str, str],
+    servers: DebugServers, progress: Progress | None,
+) -> None:  # fmt: skip
+    """Names of the code of files, put into their rows."""
     for done, (path, indices) in enumerate(by_path.items()):
         text = paths.get(path, "")
         if progress is not None:
             progress(done, len(by_path), text)
         if text.startswith("["):
             continue
-        module = _core.ModuleSymbols(text, build_id=(build_ids or {}).get(text, ""))
+        module = _open_module(text, build_ids.get(text, ""), servers)
         quality = module.quality if not module.status else "none"
         own_begin, own_end = _own_code(text) if not module.status else (0, 0)
         resolved = module.resolve([rows[index]["file_offset"] for index in indices])
@@ -199,6 +222,9 @@ def name_codes(
             row["quality"] = quality
             if own_begin <= row["file_offset"] < own_end:
                 row["kind"] = OWN_CODE
+            if not frames or not frames[0][0]:
+                near = module.nearest(row["file_offset"])
+                row["nearest"] = f"{near[0]}+{near[1]:#x}" if near else None
             if not frames:
                 continue
             function, named_file, named_line, column, _ = frames[0]
@@ -210,7 +236,23 @@ def name_codes(
                 else outer[0]
                 for outer in frames[1:]
             ]
-    return rows
+
+
+def unnamed_modules(rows: list[dict[str, Any]], build_ids: dict[str, str], *, most: int = 3) -> list[dict[str, Any]]:
+    """Modules with most code addresses that have no name, and where their symbols are."""
+    counts: dict[str, int] = defaultdict(int)
+    for row in rows:
+        if row["function"] is None and row["module"] and not row["module"].startswith("["):
+            counts[row["module"]] += 1
+    found = sorted(counts.items(), key=lambda item: -item[1])[:most]
+    return [
+        {"module": path, "addresses": count, "build_id": build_ids.get(path, ""),
+         "remedy": symbols_remedy(path, build_ids.get(path, ""))}
+        for path, count in found if count >= LEAST_UNNAMED
+    ]  # fmt: skip
+
+
+LEAST_UNNAMED = 10
 
 
 def _own_code(path: str) -> tuple[int, int]:
@@ -237,6 +279,8 @@ def _stored_sites(capture: Capture) -> pa.Table | None:
         table = parquet.read_table(capture.path / "sites.parquet") if capture.complete else None
     except (OSError, pa.ArrowException):
         return None
+    if table is not None and "nearest" not in table.column_names:  # of an older version
+        table = table.append_column("nearest", pa.nulls(table.num_rows, pa.string()))
     return table if table is not None and set(site_schema().names) <= set(table.column_names) else None
 
 

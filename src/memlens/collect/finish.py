@@ -16,7 +16,7 @@ from .. import _core
 from ..capture.layouts import Packer, enum_value, layouts, records_with_tails
 from ..capture.objects import MOST_STORED
 from ..capture.reader import COUNT_TABLES, IMPORT_TABLES, SIDE_TABLES, Capture
-from ..capture.symbols import jit_names, name_codes, site_table
+from ..capture.symbols import jit_names, name_codes, site_table, unnamed_modules
 from ..capture.tables import derive_table
 from ..capture.writer import CaptureWriter
 
@@ -39,7 +39,9 @@ def write_side_tables(
         build_ids = {real.get(path, path): build_id for path, build_id in build_ids.items()}
     paths = writer.strings
     rows = name_codes(capture.replay.codes, paths, jit_names(capture), build_ids=build_ids)
-    if writer.redact:
+    if not writer.redact:
+        writer.meta["unnamed_modules"] = unnamed_modules(rows, build_ids)
+    else:
         for row in rows:
             for key in ("module", "file"):
                 row[key] = os.path.basename(row[key]) if row[key] else row[key]
