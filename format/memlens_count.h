@@ -167,8 +167,8 @@ enum ml_site_flags {
 
 enum ml_count_sampling {
   ML_SAMPLE_ALL = 0,    /* count every execution */
-  ML_SAMPLE_EVERY = 1,  /* count the first `sample_first` executions of a region, then every `sample_every`-th */
-  ML_SAMPLE_RANDOM = 2, /* the same, one in `sample_every` at random, from `seed` */
+  ML_SAMPLE_EVERY = 1,  /* count the first `sample_first` executions of a region, then every `sample_every`-th: aliases with periodic programs */
+  ML_SAMPLE_RANDOM = 2, /* the same, but each later one with probability 1 / `sample_every`, from `seed` */
   ML_SAMPLE_BUDGET = 3, /* count as long as counting costs less than `budget_ppm` of the region's time */
 };
 
@@ -188,9 +188,11 @@ struct ml_count_header {
   uint64_t event_config[ML_COUNT_EVENTS];
   uint64_t events;
   uint64_t selection_offset, selection_bytes; /* in the file: sites of traces that are asked for (memlens_trace.h); 0 = all */
+  uint64_t sample_groups; /* random groups of sampled executions (below), at most ML_COUNT_GROUPS_MAX; 0 = none */
 };
+#define ML_COUNT_GROUPS_MAX 64u
 
-enum ml_count_kind { ML_COUNT_PROCESS = 1, ML_COUNT_MODULE = 2, ML_COUNT_NODE = 3, ML_COUNT_PLACE = 4 };
+enum ml_count_kind { ML_COUNT_PROCESS = 1, ML_COUNT_MODULE = 2, ML_COUNT_NODE = 3, ML_COUNT_PLACE = 4, ML_COUNT_GROUPS = 5 };
 
 struct ml_count_entry { /* 64 bytes */
   uint32_t kind; /* atomic, enum ml_count_kind */
@@ -260,7 +262,17 @@ struct ml_count_module {
 };
 
 /* A node is a path of regions: a name below a parent. A region that is entered again while it is open (recursion) is counted for the
- * node that is open. Content of its entry: the name, NUL-terminated. */
+ * node that is open. Content of its entry: a page, the name, NUL-terminated, and at ML_COUNT_SPAN_BYTE a span. */
+
+/* When at least one thread of the process was in the node: the time that a stopwatch would show. `inside` is one word, so that the begin of a
+ * span and the number of threads change together. Executions that are too short for a shared word are left out (unspanned_ticks of their places):
+ * what they add to the time is only known within bounds. */
+struct ml_count_span {
+  uint64_t is_kept;     /* 1: the runtime keeps it */
+  uint64_t inside;      /* atomic: cycle counter at the begin of the span minus start_ticks, modulo 2^48, << 16 | threads inside */
+  uint64_t union_ticks; /* atomic: of spans that have ended */
+};
+#define ML_COUNT_SPAN_BYTE 4032 /* behind the longest name */
 
 /* The counters of one thread in one node. */
 struct ml_count_place { /* one page, then counters_max words */
@@ -279,7 +291,17 @@ struct ml_count_place { /* one page, then counters_max words */
   uint64_t joined_open_ticks;       /* cycle counter when such work began, 0 = none is under way */
   uint64_t events_read;             /* a bit for each event that was read at least once while the kernel counted it */
   uint64_t event_unseen_ns;         /* of event_enabled_ns: executions during which the kernel never scheduled the events */
+  uint64_t unspanned_ticks;         /* of counted_ticks and untouched_ticks: executions that are in no span */
+  uint64_t overhead_ticks;          /* cost of regions inside executions of this one: taken off its times */
+  uint64_t switch_ticks;            /* cost of entering and leaving this one: taken off those around it */
+  /* With sampling: executions by duration, in ticks, floor(log2). Shows whether counted executions are like the others. */
+  uint64_t counted_of_duration[64], untouched_of_duration[64], untouched_ticks_of_duration[64];
 };
+/* Random groups. With sampling at random an execution that is counted by chance counts in the arrays of one of `sample_groups` groups, drawn at random for the
+ * outermost such execution; regions inside it and work that it hands to other threads count for the same group. The place itself keeps
+ * executions that are counted in any case. How groups differ gives the error of an estimate, of any quantity and with nested regions. An entry of kind
+ * ML_COUNT_GROUPS has for one thread and node `sample_groups` places one after another, each a page (entered, counted and counted_ticks are used) and
+ * counters_max words, rounded up to whole pages. */
 #define ML_COUNT_PLACE_COUNTERS 4096 /* bytes before the first counter */
 
 #ifdef __cplusplus

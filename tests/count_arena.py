@@ -18,7 +18,7 @@ ENTRIES = 1 << 20
 DIRECTORY_BYTE = 4096
 MAX_OF_FUNCTION = 32768
 PLACE_COUNTERS = 4096
-PROCESS, MODULE, NODE, PLACE = 1, 2, 3, 4
+PROCESS, MODULE, NODE, PLACE, GROUPS = 1, 2, 3, 4, 5
 ENDED, UNATTRIBUTED = 1, 2
 ALL, EVERY, RANDOM, BUDGET = 0, 1, 2, 3
 U64, U32 = ctypes.c_uint64, ctypes.c_uint32
@@ -36,7 +36,7 @@ class Header(ctypes.Structure):
         *u64("sample_every", "seed", "budget_ppm", "threads_max"),
         ("event_type", U32 * 4),
         ("event_config", U64 * 4),
-        *u64("events"),
+        *u64("events", "selection_offset", "selection_bytes", "sample_groups"),
     ]
 
 
@@ -77,6 +77,8 @@ class PlaceContent(ctypes.Structure):
         ("untouched_events", U64 * 4),
         *u64("event_enabled_ns", "event_running_ns", "first_ticks", "last_ticks"),
         *u64("joined", "joined_ticks", "joined_open_ticks", "events_read", "event_unseen_ns"),
+        *u64("unspanned_ticks", "overhead_ticks", "switch_ticks"),
+        *[(name, U64 * 64) for name in ("counted_of", "untouched_of", "untouched_ticks_of")],
     ]
 
 

@@ -5,6 +5,7 @@
  *   nodes.c     names, paths of regions, places        clock.c   the cycle counter
  *   threads.c   what a thread has, start and end       fork.c    a child becomes a process of its own
  *   regions.c   enter, leave, unwound                  sampling.c which executions are counted
+ *   spans.h     time with a thread in a region
  *   delegate.c  when another copy is in charge
  *   openmp.c    work that OpenMP hands to threads      annotations.c the hooks of memlens.h
  *   process.c   start and end                          region_events.c perf events, replaceable
@@ -114,7 +115,9 @@ void *ml_map_private(uint64_t bytes);
 struct ml_slot { /* of a thread and a node */
   struct ml_count_place *place;
   struct ml_count_entry *entry;
+  unsigned char *groups; /* NULL: not needed yet; ml_no_groups: no room */
 };
+extern unsigned char ml_no_groups[1];
 enum ml_pairing { ML_PAIRING_UNKNOWN = 0, ML_PAIRING_ONE_FRAME = 1, ML_PAIRING_ANY = 2 };
 extern struct ml_count_place ml_no_place; /* takes what has no place; nobody reads it */
 extern uint8_t *ml_pairing;              /* of each name, enum ml_pairing */
@@ -129,6 +132,10 @@ const char *ml_node_name(uint32_t node); /* of node 0: "" */
 struct ml_slot *ml_place_of(struct ml_thread *self, uint32_t node); /* its place may be ml_no_place */
 struct ml_slot *ml_place_of_locked(struct ml_thread *self, uint32_t node);
 struct ml_slot *ml_ended_place_locked(uint32_t node); /* of threads that have ended */
+struct ml_count_span *ml_node_span(uint32_t node);    /* NULL: not published */
+uint64_t *ml_group_counters(struct ml_thread *self, uint32_t node, uint32_t group); /* NULL: no room */
+void ml_populate(void *memory, uint64_t bytes); /* its pages, where they are few: a page fault in a region would count as the region's time */
+void ml_populate_counters(uint64_t *counters);
 void ml_nodes_forked(void);
 
 /* ---- regions.c ------------------------------------------------------------------------------------------- */
@@ -151,7 +158,10 @@ struct ml_open {
   const void *site;
   uint32_t node, name;
   uint32_t flags;
+  uint32_t group;  /* of its sampled execution, 0 = counted in any case */
   uint64_t serial; /* of the thread's begins */
+  struct ml_count_span *span; /* NULL: in none */
+  uint64_t overhead_ticks;    /* the thread's, when it began */
   uint64_t events[ML_COUNT_EVENTS + 2]; /* region_events.c's, at the begin */
 };
 struct ml_switch { /* (node, name) → where entering leads */
@@ -160,6 +170,7 @@ struct ml_switch { /* (node, name) → where entering leads */
   uint32_t flags; /* of ml_open */
   struct ml_count_place *place;
   uint64_t *base;
+  struct ml_count_span *span;
 };
 struct ml_thread {
   struct ml_open *top;
@@ -168,6 +179,7 @@ struct ml_thread {
   uint64_t random;
   uint64_t begins;     /* so far, silent ones too */
   uint64_t synced_ticks;
+  uint64_t overhead_ticks; /* what switches of regions have cost so far */
   uintptr_t stack_low, stack_high; /* both 0: not known */
   uint32_t tid, order, too_deep;
   uint32_t events_open; /* a bit for each */
@@ -184,9 +196,12 @@ struct ml_thread {
   struct ml_slot slots[ML_NODES_MAX];
 };
 /* Work that another thread's region handed over. */
-void ml_hand_begin(struct ml_thread *self, uint32_t node, bool untouched);
+void ml_hand_begin(struct ml_thread *self, uint32_t node, bool untouched, uint32_t group);
+void ml_spans_enter(uint32_t node, uint64_t now); /* of a node and those around it */
+void ml_spans_leave(uint32_t node, uint64_t now);
 void ml_hand_idle(struct ml_thread *self);
 void ml_hand_end(struct ml_thread *self);
+extern bool ml_is_sampling; /* some executions may be left uncounted */
 void ml_settle_open(struct ml_thread *self); /* adds the ticks so far of what is open */
 void ml_regions_forked(struct ml_thread *self);
 void ml_measure_switch(struct ml_thread *idle);
@@ -274,7 +289,9 @@ void ml_trace_switched(struct ml_thread *self);   /* it is in another region */
 void ml_fork_start(void);
 void ml_modules_forked(void);
 uint64_t ml_sites_end(void); /* one behind the last site that has a number */
-bool ml_sampled(struct ml_thread *self, const struct ml_count_place *place);
+enum ml_choice { ML_SKIP = 0, ML_COUNT = 1, ML_COUNT_BY_CHANCE = 2 };
+enum ml_choice ml_sampled(struct ml_thread *self, const struct ml_count_place *place);
+uint32_t ml_draw_group(struct ml_thread *self); /* 0: there are none */
 struct memlens_hooks;
 extern const struct memlens_hooks *ml_other_hooks; /* of the library that records allocations, or NULL */
 void ml_find_other_hooks(void);

@@ -6,6 +6,13 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 
 #define TABLE_SLOTS (2u * ML_NODES_MAX) /* a power of two */
 #define TEXT_BYTES (UINT64_C(4) << 20)
@@ -13,6 +20,7 @@
 struct node {
   uint32_t parent, name;
   uint32_t published; /* generation + 1 of the process image, 0 = never */
+  struct ml_count_span *span; /* of the image that published it */
 };
 static struct tables {
   uint32_t name_slots[TABLE_SLOTS], node_slots[TABLE_SLOTS]; /* 0 = empty */
@@ -110,7 +118,7 @@ static bool publish_node(uint32_t number) {
   const char *text = tables->names[node->name];
   const size_t bytes = strlen(text) + 1;
   uint64_t offset;
-  void *content = ml_arena_room(bytes, &offset);
+  unsigned char *content = ml_arena_room(4096, &offset);
   struct ml_count_entry *entry = content != NULL ? ml_arena_claim() : NULL;
   if (entry == NULL) return false;
   memcpy(content, text, bytes);
@@ -118,7 +126,10 @@ static bool publish_node(uint32_t number) {
   entry->bytes = bytes;
   entry->node = number;
   entry->parent = node->parent;
+  struct ml_count_span *span = (struct ml_count_span *)(content + ML_COUNT_SPAN_BYTE);
+  span->is_kept = 1;
   ml_arena_publish(entry, ML_COUNT_NODE);
+  __atomic_store_n(&node->span, span, __ATOMIC_RELEASE);
   node->published = ml_process.generation + 1;
   return true;
 }
@@ -138,6 +149,8 @@ static void make_place(struct ml_slot *slot, uint32_t node, uint32_t tid, uint32
       entry->thread = tid;
       entry->node = node;
       entry->flags = flags;
+      ml_populate(place, sizeof *place);
+      if (tid != 0) ml_populate_counters((uint64_t *)((unsigned char *)place + ML_COUNT_PLACE_COUNTERS));
       ml_arena_publish(entry, ML_COUNT_PLACE);
       slot->entry = entry;
       slot->place = place;
@@ -169,4 +182,68 @@ struct ml_slot *ml_ended_place_locked(uint32_t node) {
   return slot;
 }
 
-void ml_nodes_forked(void) { memset(tables->ended, 0, node_count * sizeof *tables->ended); }
+void ml_nodes_forked(void) {
+  memset(tables->ended, 0, node_count * sizeof *tables->ended);
+  for (uint32_t node = 0; node < node_count; node++) tables->nodes[node].span = NULL; /* the parent's */
+}
+
+struct ml_count_span *ml_node_span(uint32_t node) { return __atomic_load_n(&tables->nodes[node].span, __ATOMIC_ACQUIRE); }
+
+/* ---- memory that will be written in a region ---------------------------------------------------------------------- */
+#define POPULATED_MOST (UINT64_C(128) * 4096) /* a program with very many counters uses few of them in one region */
+
+void ml_populate(void *memory, uint64_t bytes) {
+  const int saved = errno;
+  const uintptr_t begin = (uintptr_t)memory / 4096 * 4096, end = ((uintptr_t)memory + bytes + 4095) / 4096 * 4096;
+  if (end - begin <= POPULATED_MOST && syscall(SYS_madvise, begin, end - begin, MADV_POPULATE_WRITE) != 0)
+    for (uintptr_t at = begin; at < end; at += 4096) __atomic_fetch_add((uint64_t *)at, 0, __ATOMIC_RELAXED); /* before Linux 5.14 */
+  errno = saved;
+}
+
+void ml_populate_counters(uint64_t *counters) {
+  uint64_t used = __atomic_load_n(&ml_process.shared->counters_used, __ATOMIC_ACQUIRE);
+  if (used > ml_counter_words) used = ml_counter_words;
+  if (used > ML_COUNT_MAX_OF_FUNCTION)
+    ml_populate(counters + ML_COUNT_MAX_OF_FUNCTION, (used - ML_COUNT_MAX_OF_FUNCTION) * sizeof *counters);
+}
+
+/* ---- groups of sampled executions ----------------------------------------------------------------------------------- */
+unsigned char ml_no_groups[1];
+
+static uint64_t group_bytes(void) {
+  return (ML_COUNT_PLACE_COUNTERS + ml_arena_header->counters_max * sizeof(uint64_t) + 4095) / 4096 * 4096;
+}
+
+static void make_groups(struct ml_slot *slot, struct ml_thread *self, uint32_t node) {
+  const int saved = errno;
+  const uint64_t bytes = group_bytes() * ml_arena_header->sample_groups;
+  uint64_t offset;
+  /* Threads that are added up when they end have no groups. */
+  const bool has_own = self->order < ml_arena_header->threads_max && slot->place != NULL && slot->place != &ml_no_place;
+  unsigned char *groups = has_own ? ml_arena_room(bytes, &offset) : NULL;
+  struct ml_count_entry *entry = groups != NULL ? ml_arena_claim() : NULL;
+  slot->groups = ml_no_groups;
+  if (entry != NULL) {
+    entry->offset = offset;
+    entry->bytes = bytes;
+    entry->thread = self->tid;
+    entry->node = node;
+    ml_arena_publish(entry, ML_COUNT_GROUPS);
+    slot->groups = groups;
+  }
+  errno = saved;
+}
+
+uint64_t *ml_group_counters(struct ml_thread *self, uint32_t node, uint32_t group) {
+  struct ml_slot *slot = &self->slots[node];
+  if (ML_UNLIKELY(slot->groups == NULL)) {
+    const uint64_t signals = ml_lock();
+    if (slot->groups == NULL) make_groups(slot, self, node);
+    ml_unlock(signals);
+  }
+  if (ML_UNLIKELY(slot->groups == ml_no_groups)) return NULL;
+  struct ml_count_place *place = (struct ml_count_place *)(slot->groups + (group - 1) * group_bytes());
+  uint64_t *counters = (uint64_t *)((unsigned char *)place + ML_COUNT_PLACE_COUNTERS);
+  if (place->entered++ == 0) ml_populate_counters(counters);
+  return counters;
+}

@@ -16,11 +16,11 @@ enum { TASK_INITIAL = 1, TASK_EXPLICIT = 4 };
 enum { TASK_COMPLETE = 1, TASK_CANCEL = 3, TASK_DETACH = 4 };
 enum { BARRIER_IMPLICIT_PARALLEL = 9 };
 
-/* In a construct's data: node << 2 | untouched << 1 | 1; 0 = made before we listened. */
+/* In a construct's data: group << 48 | node << 2 | untouched << 1 | 1; 0 = made before we listened. */
 static uint64_t here(void) {
   const struct ml_thread *self = ml_tls.self;
   if (self == NULL || self->top == NULL) return 1;
-  return (uint64_t)self->top->node << 2 | ((self->top->flags & ML_OPEN_UNTOUCHED) != 0 ? 2u : 0u) | 1u;
+  return (uint64_t)self->top->group << 48 | (uint64_t)self->top->node << 2 | ((self->top->flags & ML_OPEN_UNTOUCHED) != 0 ? 2u : 0u) | 1u;
 }
 
 static struct ml_thread *thread(void) {
@@ -33,7 +33,7 @@ static void hand(uint64_t value) {
   struct ml_thread *self = thread();
   if (self == NULL) return;
   self->busy = 1;
-  ml_hand_begin(self, (uint32_t)(value >> 2), (value & 2) != 0);
+  ml_hand_begin(self, (uint32_t)(value >> 2), (value & 2) != 0, (uint32_t)(value >> 48 & 0x7fff));
   self->busy = 0;
 }
 

@@ -59,6 +59,7 @@ uint64_t *ml_thread_dump(struct ml_thread *self) {
     const int saved = errno;
     self->dump = ml_map_private(ml_counter_words * sizeof(uint64_t));
     if (self->dump == NULL) self->dump = first_dump;
+    else if (ml_process.shared != NULL) ml_populate_counters(self->dump);
     errno = saved;
   }
   __memlens_count_dump = self->dump != first_dump ? self->dump : NULL; /* strays may count in the first one */
@@ -112,12 +113,13 @@ static void begin(struct ml_thread *self) {
   struct ml_count_process *shared = ml_process.shared;
   struct ml_open *root = self->stack;
   ml_tls.adopting = 1; /* a signal handler that comes now does not switch */
+  if (shared != NULL) ml_populate(self, offsetof(struct ml_thread, slots) + 4096);
   self->tid = (uint32_t)syscall(SYS_gettid);
   self->too_deep = self->end_rounds = 0;
   ml_trace_thread_begin(self);
   if (shared != NULL) {
     self->order = (uint32_t)__atomic_fetch_add(&shared->threads_started, 1, __ATOMIC_RELAXED);
-    self->random = ((ml_arena_header->seed + self->order + 1) * UINT64_C(0x9e3779b97f4a7c15)) | 1;
+    self->random = (ml_arena_header->seed << 20) + ((uint64_t)ml_process.generation << 44) + self->order;
     for (uint32_t node = 0, n = ml_node_count(); node < n; node++) /* arrays that an ended thread left */
       if (self->slots[node].entry != NULL) {
         self->slots[node].entry->thread = self->tid;
@@ -138,12 +140,15 @@ static void begin(struct ml_thread *self) {
     if (root->node != 0) {
       root->place->joined++;
       root->place->joined_open_ticks = root->begin_ticks;
+      ml_spans_enter(root->node, root->begin_ticks);
     }
   } else {
     root->place = &ml_no_place;
   }
   const bool counts = root->place != &ml_no_place && (root->flags & ML_OPEN_UNTOUCHED) == 0;
-  root->base = counts ? (uint64_t *)((unsigned char *)root->place + ML_COUNT_PLACE_COUNTERS) : ml_thread_dump(self);
+  uint64_t *of_group = counts && root->group != 0 ? ml_group_counters(self, root->node, root->group) : NULL;
+  if (of_group == NULL) root->group = 0;
+  root->base = of_group != NULL ? of_group : counts ? (uint64_t *)((unsigned char *)root->place + ML_COUNT_PLACE_COUNTERS) : ml_thread_dump(self);
   self->top = root;
   self->busy = shared != NULL ? 0 : UINTPTR_MAX; /* nobody counts: switches look no further */
   if (has_key) pthread_setspecific(key, self);
@@ -190,6 +195,14 @@ static void add_place(struct ml_count_place *sum, const struct ml_count_place *p
   sum->recursions += place->recursions;
   sum->joined += place->joined;
   sum->joined_ticks += place->joined_ticks;
+  sum->unspanned_ticks += place->unspanned_ticks;
+  sum->overhead_ticks += place->overhead_ticks;
+  sum->switch_ticks += place->switch_ticks;
+  for (int i = 0; i < 64; i++) {
+    sum->counted_of_duration[i] += place->counted_of_duration[i];
+    sum->untouched_of_duration[i] += place->untouched_of_duration[i];
+    sum->untouched_ticks_of_duration[i] += place->untouched_ticks_of_duration[i];
+  }
   for (int i = 0; i < ML_COUNT_EVENTS; i++) {
     sum->counted_events[i] += place->counted_events[i];
     sum->untouched_events[i] += place->untouched_events[i];
@@ -230,6 +243,7 @@ static void leave_places(struct ml_thread *self) {
     struct ml_slot *slot = &self->slots[node];
     if (slot->entry == NULL) {
       slot->place = NULL; /* the next thread may have more luck */
+      slot->groups = NULL;
       continue;
     }
     struct ml_slot *sum = merges ? ml_ended_place_locked(node) : NULL;
@@ -239,6 +253,7 @@ static void leave_places(struct ml_thread *self) {
                    (uint64_t *)slot->place + ML_COUNT_PLACE_COUNTERS / sizeof(uint64_t), used);
       memset(slot->place, 0, sizeof *slot->place);
       __atomic_fetch_or(&slot->entry->flags, ML_COUNT_ENDED, __ATOMIC_RELEASE);
+      slot->groups = NULL;
     } else {
       __atomic_fetch_or(&slot->entry->flags, ML_COUNT_ENDED, __ATOMIC_RELEASE);
       *slot = (struct ml_slot){0};
@@ -309,6 +324,7 @@ static struct ml_thread *block_for_new(void *argument, uint64_t stack_bytes, int
   if (pool == 0 && self != NULL && self->top != NULL) {
     block->stack[0].node = self->top->node;
     block->stack[0].flags |= self->top->flags & ML_OPEN_UNTOUCHED;
+    block->stack[0].group = self->top->group;
   }
   block->place_flags = pool == ML_POOL_UNKNOWN ? ML_COUNT_UNATTRIBUTED : 0;
   block->argument = argument;
@@ -353,6 +369,7 @@ void ml_threads_start(void) {
   if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) thread_stack_bytes = limit.rlim_cur;
   has_key = pthread_key_create(&key, at_thread_end) == 0;
   if (ml_process.shared == NULL) return;
+  ml_is_sampling = ml_arena_header->sampling != ML_SAMPLE_ALL;
   ml_counter_words =
       ml_arena_header->counters_max < ML_COUNT_WORDS_MAX ? ml_arena_header->counters_max : ML_COUNT_WORDS_MAX;
   ml_map_strays();

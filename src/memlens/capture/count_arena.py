@@ -29,13 +29,17 @@ FREE_COUNTERS = 1 << 15
 THREADS_MAX = 4096
 PAGE_MOST = 1 << 16
 """The largest page size of a machine: what processes map begins at a multiple."""
-PROCESS, MODULE, NODE, PLACE = 1, 2, 3, 4
+PROCESS, MODULE, NODE, PLACE, GROUPS = 1, 2, 3, 4, 5
+GROUPS_MAX = 64
+SPAN, SPAN_BYTE = struct.Struct("<3Q"), 4032
+"""Of a node: kept, threads inside and since when, ticks. Behind its name."""
+DURATIONS = 64
 ENDED, UNATTRIBUTED = 1, 2
 EVENTS_TOLD, EVENT_0_READ = 8, 16
 """Of records: which events have a value is known; the first event has one, the others' bits follow."""
 SAMPLE_ALL, SAMPLE_EVERY, SAMPLE_RANDOM, SAMPLE_BUDGET = 0, 1, 2, 3
 
-HEADER = struct.Struct(f"<15Q{EVENTS}I{EVENTS}QQ2Q")
+HEADER = struct.Struct(f"<15Q{EVENTS}I{EVENTS}QQ3Q")
 ENTRY = struct.Struct("<IIQQQIIII16x")
 PROCESS_FIELDS = (
     "parent_pid", "ticks_per_second", "start_ticks", "start_ns", "last_ticks", "last_ns", "read_cost_ticks",
@@ -54,8 +58,10 @@ PLACE_FIELDS = (
     *(f"counted_event_{n}" for n in range(EVENTS)), *(f"untouched_event_{n}" for n in range(EVENTS)),
     "event_enabled_ns", "event_running_ns", "first_ticks", "last_ticks",
     "joined", "joined_ticks", "joined_open_ticks", "events_read", "event_unseen_ns",
+    "unspanned_ticks", "overhead_ticks", "switch_ticks",
+    *(f"{name}_{n}" for name in ("counted_of", "untouched_of", "untouched_ticks_of") for n in range(DURATIONS)),
 )  # fmt: skip
-assert ENTRY.size == ENTRY_BYTES and HEADER.size == 192 and MODULE_HEAD.size == 120
+assert ENTRY.size == ENTRY_BYTES and HEADER.size == 200 and MODULE_HEAD.size == 120
 
 Image = tuple[int, int]
 """(pid, born_ns): one program in one process, from exec or fork to its end."""
@@ -99,6 +105,10 @@ class ImageEntries:
     nodes: dict[int, tuple[int, str]] = field(default_factory=dict)
     """node → (parent, name)"""
     places: list[Place] = field(default_factory=list)
+    groups: list[Place] = field(default_factory=list)
+    """Arrays of groups of sampled executions; `flags` is the group, from 1."""
+    spans: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """node → (threads inside, since when as the arena has it, ticks), of nodes that keep it"""
 
 
 class CountArena:
@@ -117,6 +127,7 @@ class CountArena:
         counters_max: int = COUNTERS_MAX,
         selection: bytes = b"",
         file_bytes: int = FILE_BYTES,
+        sample_groups: int = 0,
     ) -> None:
         self.fd = os.memfd_create("memlens-count", os.MFD_CLOEXEC)
         try:
@@ -132,6 +143,7 @@ class CountArena:
                 MAGIC, VERSION, *self.token, file_bytes, behind, 0, 0, counters_max, sampling, sample_first,
                 sample_every, seed, budget_ppm, threads_max, *(kind for kind, _ in padded),
                 *(config for _, config in padded), len(events), place, len(selection),
+                sample_groups,
             )  # fmt: skip
             os.pwrite(self.fd, header, 0)
             if selection:
@@ -238,11 +250,20 @@ class CountArena:
         elif kind == NODE:
             text = os.pread(self.fd, min(n_bytes, 1 << 16), offset).split(b"\0", 1)[0]
             image.nodes[node] = (parent, text.decode("utf-8", "replace"))
+            state = os.pread(self.fd, SPAN.size, offset + SPAN_BYTE)
+            if len(state) == SPAN.size and (found := SPAN.unpack(state))[0] == 1:
+                image.spans[node] = (found[1] & 0xFFFF, found[1] >> 16, found[2])
         elif kind == PLACE:
             counters = (n_bytes - PLACE_COUNTERS_BYTE) // 8
             if counters < 0:
                 raise ValueError("no room for counters")
             image.places.append(Place(index, thread, node, flags, offset, counters))
+        elif kind == GROUPS:
+            stride = (PLACE_COUNTERS_BYTE + 8 * self.counters_max + 4095) // 4096 * 4096
+            if n_bytes % stride or not 0 < n_bytes // stride <= GROUPS_MAX:
+                raise ValueError("groups out of range")
+            for group in range(n_bytes // stride):
+                image.groups.append(Place(index, thread, node, group + 1, offset + group * stride, self.counters_max))
         else:
             raise ValueError("unknown kind")
 
@@ -256,7 +277,9 @@ class CountArena:
 
     def head_of(self, place: Place) -> dict[str, int]:
         """Executions and times of a place."""
-        words = struct.unpack(f"<{len(PLACE_FIELDS)}Q", os.pread(self.fd, 8 * len(PLACE_FIELDS), place.offset))
+        # The file of a program without a recorder ends with what it took.
+        content = os.pread(self.fd, 8 * len(PLACE_FIELDS), place.offset).ljust(8 * len(PLACE_FIELDS), b"\0")
+        words = struct.unpack(f"<{len(PLACE_FIELDS)}Q", content)
         return dict(zip(PLACE_FIELDS, words, strict=True))
 
     def counters_of(self, place: Place, used: int) -> tuple[Any, Any]:

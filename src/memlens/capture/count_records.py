@@ -55,6 +55,16 @@ class _KnownImage:
     places: dict[int, _Known] = field(default_factory=dict)
 
 
+@dataclass
+class _Group:
+    """Sampled executions of one group in one thread and node."""
+
+    place: Place
+    head: dict[str, int]
+    numbers: Any
+    values: Any
+
+
 class CountRecords:
     """The counters of one arena, and what of them has been written.
 
@@ -204,14 +214,35 @@ class CountRecords:
         ids = np.array([string_id(module.build_id or module.path) for module in modules], dtype=np.uint32)
         times: list[bytes] = []
         waiting: list[Any] = []
+        sampled = self._sampled(image, used)
+
+        def rows_of(kind: str, place: Place, numbers: Any, values: Any, label: dict[str, int]) -> Any:
+            owner = np.searchsorted(firsts, numbers, side="right") - 1
+            inside = owner >= 0
+            inside[inside] = numbers[inside] < ends[owner[inside]]
+            if kind == "block_count" and not epoch:
+                self.stray_adds += int((~inside).sum())
+            numbers, values, owner = numbers[inside], values[inside], owner[inside]
+            rows = np.zeros(len(numbers), dtype=layouts()[kind].dtype())
+            rows["value"], rows["counter"] = values, numbers - firsts[owner] if len(owner) else 0
+            rows["module"] = ids[owner] if len(owner) else 0
+            rows["image"], rows["node"], rows["thread"] = known.number, place.node, place.thread
+            for name, value in label.items():
+                rows[name] = value
+            return rows
+
+        if not epoch:
+            self._write_samples(writer, known, clock, sampled, rows_of, now)
+            self._write_spans(writer, known, image, clock, now)
         packer = Packer("region_time")
-        dtype = layouts()["block_count"].dtype()
         for place in image.places:
             before = known.places.setdefault(place.index, _Known()) if epoch else _Known()
             if epoch and before.done:
                 continue
             head = self.arena.head_of(place)
             numbers, values = self.arena.counters_of(place, used)
+            for group in sampled.get(place.index, ()):
+                numbers, values = _added(numbers, values, group.numbers, group.values)
             open_ns = clock.since(head["open_ticks"], now) if head["open_ticks"] else 0
             joined_open = clock.since(head["joined_open_ticks"], now) if head["joined_open_ticks"] else 0
             joined_ns = clock.ns(head["joined_ticks"]) + joined_open
@@ -228,22 +259,95 @@ class CountRecords:
                 before.done = bool(place.flags & count_arena.ENDED) and place.thread != 0
             if not len(changed):
                 continue
-            owner = np.searchsorted(firsts, changed, side="right") - 1
-            inside = owner >= 0
-            inside[inside] = changed[inside] < ends[owner[inside]]
-            if not epoch:
-                self.stray_adds += int((~inside).sum())
-            changed, deltas, owner = changed[inside], deltas[inside], owner[inside]
-            rows = np.zeros(len(changed), dtype=dtype)
-            rows["value"], rows["epoch"], rows["counter"] = deltas, epoch, changed - firsts[owner] if len(owner) else 0
-            rows["module"] = ids[owner] if len(owner) else 0
-            rows["image"], rows["node"], rows["thread"] = known.number, place.node, place.thread
-            waiting.append(rows)
+            waiting.append(rows_of("block_count", place, changed, deltas, {"epoch": epoch}))
             if sum(map(len, waiting)) >= MOST_RECORDS:
                 _append(writer, waiting, known.process, now)
         _append(writer, waiting, known.process, now)
         for at in range(0, len(times), 65536):
             writer.records("region_time", times[at : at + 65536], process=known.process, begin_ns=now, end_ns=now)
+
+    def _sampled(self, image: ImageEntries, used: int) -> dict[int, list[_Group]]:
+        """Groups of sampled executions that counted anything, by index of the place that they belong to."""
+        found: dict[int, list[_Group]] = {}
+        places: dict[tuple[int, int], list[int]] = {}
+        for place in image.places if image.groups else ():
+            places.setdefault((place.thread, place.node), []).append(place.index)
+        for place in image.groups:
+            head = self.arena.head_of(place)
+            # Thread ids come again: the place was made before its groups, and after those of the thread before.
+            owners = [index for index in places.get((place.thread, place.node), ()) if index < place.index]
+            if head["entered"] and owners:
+                found.setdefault(max(owners), []).append(_Group(place, head, *self.arena.counters_of(place, used)))
+        return found
+
+    def _write_samples(
+        self,
+        writer: Writer,
+        known: _KnownImage,
+        clock: _Clock,
+        sampled: dict[int, list[_Group]],
+        rows_of: Callable[..., Any],
+        now: int,
+    ) -> None:
+        packer, packed, counts = Packer("sample_group"), [], []
+        for groups in sampled.values():
+            for group in groups:
+                number = group.place.flags
+                packed.append(
+                    packer.pack(
+                        counted=group.head["counted"],
+                        counted_ns=clock.ns(group.head["counted_ticks"]),
+                        group=number,
+                        image=known.number,
+                        node=group.place.node,
+                        thread=group.place.thread,
+                    )
+                )
+                counts.append(rows_of("sample_count", group.place, group.numbers, group.values, {"group": number}))
+        writer.records("sample_group", packed, process=known.process, begin_ns=now, end_ns=now)
+        _append(writer, counts, known.process, now, kind="sample_count")
+
+    def _write_spans(self, writer: Writer, known: _KnownImage, image: ImageEntries, clock: _Clock, now: int) -> None:
+        """Wall-clock time of each node, and executions by duration."""
+        spans, durations = Packer("region_span"), Packer("region_duration")
+        sums: dict[int, list[int]] = {}
+        packed = []
+        for place in image.places:
+            head = self.arena.head_of(place)
+            total = sums.setdefault(place.node, [0, 0, 0])
+            for at, name in enumerate(("unspanned_ticks", "overhead_ticks", "switch_ticks")):
+                total[at] += head[name]
+            for number in range(count_arena.DURATIONS):
+                counted, untouched = head[f"counted_of_{number}"], head[f"untouched_of_{number}"]
+                if counted or untouched:
+                    packed.append(
+                        durations.pack(
+                            least_ns=clock.ns(1 << number),
+                            counted=counted,
+                            untouched=untouched,
+                            untouched_ns=clock.ns(head[f"untouched_ticks_of_{number}"]),
+                            image=known.number,
+                            node=place.node,
+                            thread=place.thread,
+                        )
+                    )
+        writer.records("region_duration", packed, process=known.process, begin_ns=now, end_ns=now)
+        records = []
+        for node, (inside, since, ticks) in sorted(image.spans.items()):
+            open_ns = clock.since(clock.start_ticks + since, now) if inside else 0
+            unspanned, overhead, switch = sums.get(node, [0, 0, 0])
+            records.append(
+                spans.pack(
+                    time_ns=now,
+                    union_ns=_word(clock.ns(ticks) + open_ns),
+                    unspanned_ns=clock.ns(unspanned),
+                    overhead_ns=clock.ns(overhead),
+                    switch_ns=clock.ns(switch),
+                    image=known.number,
+                    node=node,
+                )
+            )
+        writer.records("region_span", records, process=known.process, begin_ns=now, end_ns=now)
 
     def _describe(
         self, writer: Writer, string_id: Callable[[str], int], known: _KnownImage, image: ImageEntries
@@ -417,7 +521,18 @@ def _region_time(
     )
 
 
-def _append(writer: Writer, waiting: list[Any], process: int, now: int) -> None:
+def _added(numbers: Any, values: Any, others: Any, more: Any) -> tuple[Any, Any]:
+    """Two sparse arrays of counters, added modulo 2^64."""
+    import numpy as np
+
+    every = np.union1d(numbers, others)
+    sums = np.zeros(len(every), dtype=np.uint64)
+    sums[np.searchsorted(every, numbers)] += values
+    sums[np.searchsorted(every, others)] += more
+    return every, sums
+
+
+def _append(writer: Writer, waiting: list[Any], process: int, now: int, *, kind: str = "block_count") -> None:
     import numpy as np
 
     if waiting:
@@ -426,7 +541,7 @@ def _append(writer: Writer, waiting: list[Any], process: int, now: int) -> None:
         for at in range(0, len(rows), MOST_RECORDS):
             part = rows[at : at + MOST_RECORDS]
             writer.append(
-                layouts()["block_count"].kind, part.tobytes(), record_count=len(part), process=process, begin_ns=now,
+                layouts()[kind].kind, part.tobytes(), record_count=len(part), process=process, begin_ns=now,
                 end_ns=now,
             )  # fmt: skip
 

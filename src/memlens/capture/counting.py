@@ -59,10 +59,14 @@ class Executed:
 
 
 class Counts:
-    """All counts of a capture. Use `Capture.counts`."""
+    """All counts of a capture. Use `Capture.counts`.
 
-    def __init__(self, capture: Capture) -> None:
+    With `kind` sample_count they are those of groups of sampled executions: groups stand where epochs are.
+    """
+
+    def __init__(self, capture: Capture, *, kind: str = "block_count") -> None:
         self.capture = capture
+        self._kind = kind
         self._by_epoch: dict[bool, tuple[Places, Executed, dict[str, Any], Any]] = {}
 
     # ---- static ---------------------------------------------------------------------------------------------------
@@ -155,14 +159,16 @@ class Counts:
     def _rows(self) -> dict[str, Any]:
         import numpy as np
 
-        layout = layouts()["block_count"]
+        layout = layouts()[self._kind]
         parts, processes = [], []
-        for header, payload in self.capture.payloads("block_count"):
+        for header, payload in self.capture.payloads(self._kind):
             rows = np.frombuffer(payload, dtype=layout.dtype(), count=len(payload) // layout.record_bytes)
             parts.append(rows)
             processes.append(np.full(len(rows), header["process"], dtype=np.uint32))
         rows = np.concatenate(parts) if parts else np.zeros(0, dtype=layout.dtype())
         columns = {name: np.ascontiguousarray(rows[name]) for name in rows.dtype.names or ()}
+        if "group" in columns:
+            columns["epoch"] = columns.pop("group")
         columns["process"] = np.concatenate(processes) if processes else np.zeros(0, dtype=np.uint32)
         strings = self.capture.strings()
         used, inverse = np.unique(columns["module"], return_inverse=True)

@@ -142,6 +142,12 @@ def node_free_bytes(node: int) -> int:
     return memory_available_bytes()
 
 
+def cpu_max_mhz() -> float | None:
+    """The highest frequency that the kernel names for the first CPU; None where it names none."""
+    text = _text("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
+    return int(text) / 1000 if text and text.strip().isdigit() else None
+
+
 def describe() -> dict[str, Any]:
     """The machine as `meta.json` keeps it."""
     thp = _text("/sys/kernel/mm/transparent_hugepage/enabled") or ""
@@ -151,6 +157,7 @@ def describe() -> dict[str, Any]:
         "architecture": platform.machine(),
         "cpu": cpu_model(),
         "cpus": os.cpu_count() or 0,
+        "cpu_max_mhz": cpu_max_mhz(),
         "caches": caches(),
         "numa_nodes": numa_nodes(),
         "memory_bytes": memory_total_bytes(),

@@ -88,6 +88,10 @@ PLURALS = {
     "count_tables": "count_table_parts",
     "count_status": "count_status",
     "count_epoch": "count_epochs",
+    "region_span": "region_spans",
+    "sample_group": "sample_groups",
+    "sample_count": "sample_count_records",
+    "region_duration": "region_durations",
     "traced_module": "traced_modules",
     "trace_status": "trace_status",
 }

@@ -8,6 +8,7 @@ was killed in the middle has left everything that it had counted.
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -30,9 +31,11 @@ EVENTS: dict[str, tuple[int, int]] = {
     "L1-dcache-loads": (CACHE, 0), "L1-dcache-load-misses": (CACHE, MISS), "LLC-loads": (CACHE, 2),
     "LLC-load-misses": (CACHE, 2 | MISS), "dTLB-load-misses": (CACHE, 3 | MISS),
 }  # fmt: skip
+SAMPLE_GROUPS = 32
+"""Random groups of sampled executions: what the error of an estimate comes from."""
 PMU_EVENTS = ("L1-dcache-load-misses", "LLC-load-misses", "instructions")
 HINT = (
-    "use every=N, first=K, random, seed=N, budget=1%, epoch=100ms, events=A+B, threads=N, counters=N or children, "
+    "use every=N, first=K, periodic, seed=N, budget=1%, epoch=100ms, events=A+B, threads=N, counters=N or children, "
     "joined by commas"
 )
 
@@ -42,11 +45,15 @@ class CountOptions:
     """What `--count` asks for."""
 
     every: int = 0
-    """Count one execution of a region in so many; 0 and 1: all."""
+    """Count one execution of a region in so many, at random; 0 and 1: all."""
     first: int = 1
     """Count the first executions of each region in any case."""
+    periodic: bool = False
+    """Count every N-th execution instead: wrong where executions repeat in a pattern, and without an error."""
     random: bool = False
-    seed: int = 1
+    """The default; kept for scripts."""
+    seed: int | None = None
+    """Of the random choice; None: another one each time."""
     budget_ppm: int = 0
     """Count as long as it costs less than this of a region's time."""
     epoch_s: float = 0.0
@@ -64,7 +71,7 @@ class CountOptions:
             return count_arena.SAMPLE_BUDGET
         if self.every <= 1:
             return count_arena.SAMPLE_ALL
-        return count_arena.SAMPLE_RANDOM if self.random else count_arena.SAMPLE_EVERY
+        return count_arena.SAMPLE_EVERY if self.periodic else count_arena.SAMPLE_RANDOM
 
 
 def event_code(name: str) -> tuple[int, int]:
@@ -98,7 +105,7 @@ def duration_s(text: str) -> float:
 
 
 def parse(text: str) -> CountOptions:
-    """`every=N`, `first=K`, `random`, `seed=N`, `budget=1%`, `epoch=100ms`, `events=A+B`, `threads=N`, joined by commas."""
+    """`every=N`, `first=K`, `periodic`, `seed=N`, `budget=1%`, `epoch=100ms`, `events=A+B`, `threads=N`, joined by commas."""
     options = CountOptions()
     words = [word for word in text.split(",") if word]
     names = ("every", "first", "seed", "threads", "counters")
@@ -109,7 +116,7 @@ def parse(text: str) -> CountOptions:
         at += 1
         try:
             changed: dict[str, Any]
-            if name in ("random", "children") and not equals:
+            if name in ("random", "periodic", "children") and not equals:
                 changed = {name: True}
             elif name in names and equals:
                 number = int(value.replace("_", ""))
@@ -144,8 +151,13 @@ def parse(text: str) -> CountOptions:
         except ValueError:
             raise UsageError(f"--count: {word} makes no sense", hint=HINT) from None
         options = replace(options, **changed)
-    if options.random and options.every <= 1:
-        raise UsageError("--count: random needs every=N", hint="memlens record --count=random,every=100 -- PROGRAM")
+    if options.random and options.periodic:
+        raise UsageError("--count: random and periodic exclude each other", hint="random is the default of every=N")
+    for name in ("random", "periodic"):
+        if getattr(options, name) and options.every <= 1:
+            raise UsageError(
+                f"--count: {name} needs every=N", hint=f"memlens record --count={name},every=100 -- PROGRAM"
+            )
     return options
 
 
@@ -159,13 +171,16 @@ class Counting(CountRecords):
     """
 
     def __init__(self, options: CountOptions, *, has_pmu: bool, selection: bytes = b"") -> None:
+        if options.sampling != count_arena.SAMPLE_ALL and options.seed is None:
+            options = replace(options, seed=secrets.randbits(32))
         self.options = options
         self.events = options.events if options.events is not None else PMU_EVENTS if has_pmu else ()
         arena = CountArena(
             sampling=options.sampling,
             sample_first=options.first,
             sample_every=max(options.every, 1),
-            seed=options.seed,
+            seed=options.seed or 0,
+            sample_groups=SAMPLE_GROUPS if options.sampling == count_arena.SAMPLE_RANDOM else 0,
             budget_ppm=options.budget_ppm,
             events=tuple(event_code(name) for name in self.events),
             threads_max=options.threads,
@@ -199,7 +214,7 @@ class Counting(CountRecords):
         }
         if options.sampling in (count_arena.SAMPLE_EVERY, count_arena.SAMPLE_RANDOM):
             described |= {"every": options.every, "first": options.first}
-        if options.random:
+        if options.sampling in (count_arena.SAMPLE_RANDOM, count_arena.SAMPLE_BUDGET):
             described["seed"] = options.seed
         if options.budget_ppm:
             described["budget_ppm"] = options.budget_ppm

@@ -35,9 +35,10 @@ DESCRIPTOR = CollectorDescriptor(
     needs=("a program built with memlens cc",),
     gives=(
         "block_count", "region_node", "region_time", "counted_module", "count_tables", "count_status", "count_epoch",
+        "region_span", "sample_group", "sample_count", "region_duration",
     ),
     options=(
-        Option("--count", "every=N, first=K, random, seed=N, budget=1%, epoch=100ms, events=A+B, threads=N, children", "all"),
+        Option("--count", "every=N, first=K, periodic, seed=N, budget=1%, epoch=100ms, events=A+B, threads=N, children", "all"),
     ),
     probe=probe,
 )  # fmt: skip
