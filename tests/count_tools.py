@@ -194,6 +194,20 @@ class CountBuilder(CaptureBuilder):
                      image=image, node=node, thread=thread)  # fmt: skip
         return self
 
+    def spanned(self, node: int, *, union_ns: int, image: int = 1, **fields: int) -> CountBuilder:
+        """At least one thread was in the node for so long."""
+        self.add("region_span", 1, node=node, image=image, union_ns=union_ns, **fields)
+        return self
+
+    def sampled(self, node: int, groups: list[tuple[int, int]], *, image: int = 1, thread: int = 100,
+                module: str = "b0b0") -> CountBuilder:  # fmt: skip
+        """Groups of (executions counted by chance, value of counter 0)."""
+        for number, (counted, value) in enumerate(groups, 1):
+            self.add("sample_group", 1, counted=counted, counted_ns=1000 * counted, group=number, image=image, node=node, thread=thread)  # fmt: skip
+            self.add("sample_count", 1, value=value, group=number, counter=0, module=self.string(module), image=image,
+                     node=node, thread=thread)  # fmt: skip
+        return self
+
     def timed(self, node: int, *, counted: int = 1, counted_ns: int = 0, untouched: int = 0, untouched_ns: int = 0,
               self_ns: int | None = None, thread: int = 100, epoch: int = 0, image: int = 1, **fields: int) -> CountBuilder:  # fmt: skip
         fields = {"entered": counted + untouched, "first_ns": 100, "last_ns": 100 + counted_ns + untouched_ns, **fields}

@@ -73,9 +73,105 @@ def test_sampled_executions_give_the_same_bytes(record: Record, counted: Callabl
     program = counted("region_counts", "--memlens-functions=^kernel_", "--memlens-versions")
     capture = record(program, "--n", str(N), "--iterations", "1000", options=("--count=every=10",))
     row = regions(capture)["copy / kernel_copy"]
-    assert row["executions"] == 1000 and 90 <= row["counted"] <= 110
-    assert row["bytes"] == 16 * N * 1000 and row["estimated"]
-    assert row["correction"] == "untouched"
+    # Chance decides for `copy`, once in ten; what is inside an execution that is counted is counted.
+    assert row["executions"] == 1000 and 50 <= row["counted"] <= 160
+    assert row["bytes"] == 16 * N * 1000 and row["estimated"] and row["bytes_error_reason"] in (None, row["withheld"])
+    assert capture.table("sample_groups").num_rows and capture.meta["collectors"]["count"]["sampling"] == "random"
+
+
+SKEWED = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <stdint.h>
+uint64_t a[1 << 16];
+static volatile uint64_t sink;
+__attribute__((noinline)) static void sweep(long n) {
+  uint64_t s = 0;
+  for (long i = 0; i < n; i++) s += a[i];
+  sink = s;
+}
+int main(int argc, char **argv) {
+  int executions = atoi(argv[1]);
+  uint32_t x = 12345;
+  for (int r = 0; r < executions; r++) {
+#pragma memlens begin(alternating)
+    sweep(r % 2 ? 4096 : 64);
+#pragma memlens end
+  }
+  for (int r = 0; r < executions; r++) {
+    x = x * 1103515245u + 12345u;
+    long n = 3000000 / (((x >> 8) & 0xffff) + 50);
+#pragma memlens begin(skewed)
+    sweep(n);
+#pragma memlens end
+  }
+  for (int r = 0; r < executions; r++) {
+#pragma memlens begin(outer)
+    sweep(512);
+    for (int q = 0; q < 3; q++) {
+#pragma memlens begin(inner)
+      sweep(r % 2 ? 512 : 64);
+#pragma memlens end
+    }
+#pragma memlens end
+  }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def skewed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("skewed")
+    (folder / "skewed.c").write_text(SKEWED)
+    return compile_counted(folder / "skewed.c", folder / "skewed")
+
+
+def coverage(record: Record, program: Path, executions: int, seeds: range, every: int) -> dict[str, list[bool | None]]:
+    """Region → of each seed whether the interval holds, None without one."""
+    truth = {name: row["bytes"] for name, row in regions(record(program, str(executions))).items()}
+    found: dict[str, list[bool | None]] = {}
+    for seed in seeds:
+        capture = record(program, str(executions), options=(f"--count=every={every},seed={seed}",))
+        for name, row in regions(capture).items():
+            known = row["bytes_low"] is not None
+            held = row["bytes_low"] <= truth[name] <= row["bytes_high"] if known else None
+            found.setdefault(name, []).append(held)
+    return found
+
+
+def test_alternating_executions_are_no_longer_aliased(record: Record, skewed: Path) -> None:
+    truth = 2000 / 2 * 8 * (4096 + 64)
+    capture = record(skewed, "2000", options=("--count=every=10,seed=1",))
+    row = regions(capture)["alternating"]
+    assert 120 < row["counted"] < 290 and 0.6 * truth < row["read_bytes"] < 1.5 * truth
+    assert capture.meta["collectors"]["count"]["seed"] == 1
+    # As it was, on request: the large ones, or the small ones, and never without a warning.
+    capture = record(skewed, "2000", options=("--count=every=10,periodic",))
+    result = memlens.analyses.run("bandwidth", capture)
+    row = next(row for row in result.tables["by_region"].to_pylist() if row["region"] == "alternating")
+    assert row["bytes"] is None or not 0.6 * truth < row["bytes"] < 1.5 * truth
+    assert row["bytes_low"] is None and any("repeat in a pattern" in note for note in result.quality.notes)
+
+
+def test_intervals_of_sampled_regions_hold_or_there_are_none(record: Record, skewed: Path) -> None:
+    """Few seeds; that of 12 intervals at 95 % more than 4 miss has a chance of 0.01 %."""
+    found = coverage(record, skewed, 4000, range(4), 10)
+    known = [held for name in ("alternating", "outer", "outer / inner") for held in found[name] if held is not None]
+    assert known.count(False) <= 4
+    assert [held for held in found["skewed"] if held is not None].count(False) <= 1  # mostly: too few executions
+
+
+@pytest.mark.slow
+def test_intervals_hold_in_90_to_99_percent_of_many_runs(
+    record: Record, skewed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = coverage(record, skewed, 4000, range(100), 10)
+    with capsys.disabled():
+        for name, held in found.items():
+            known = [value for value in held if value is not None]
+            print(f"\n{name}: {len(known)} intervals of {len(held)}, {sum(known)} hold", end="")
+    known = [value for value in found["alternating"] if value is not None]
+    assert len(known) >= 30 and sum(known) / len(known) >= 0.88
 
 
 def test_verify_agrees_with_the_emulator(counted: Callable[..., Path], tmp_path: Path) -> None:

@@ -98,6 +98,8 @@ class Levels:
         """Fills in the columns of a region's row."""
         row |= dict.fromkeys(COLUMNS)
         rate = row["corrected_bytes_per_second"] or row["bytes_per_second"]
+        if row["bytes_withheld"]:
+            return
         if self.peaks is None or row["exclusive"] or not rate or not row["thread_ns"]:
             return
         from ..capture.calibration import kind_of
@@ -117,7 +119,8 @@ class Levels:
 
     def threads(self, row: dict[str, Any]) -> int:
         """How many worked at a time, on average; not those that waited for the others."""
-        together = math.ceil(row["thread_ns"] / row["wall_ns"] - 0.05) if row["wall_ns"] else 1
+        wall = row["wall_ns"] or row["wall_low_ns"]
+        together = math.ceil(row["thread_ns"] / wall - 0.05) if wall else 1
         return max(1, min(int(row["working_threads"]), together))
 
     def _by_events(self, row: dict[str, Any], times: list[Time]) -> tuple[str, str] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from ..capture.count_tables import MIX
@@ -14,24 +13,35 @@ if TYPE_CHECKING:
 IDLE_SHARE = 0.01
 """The main thread with less than this of the busiest one's bytes only waits for the others: no part of the imbalance."""
 OUTSIDE = "(outside regions)"
+SAME = 1.05
+"""Bounds of the wall-clock time that are closer than this are one figure."""
 
 
-def wall_ns(threads: list[tuple[int, int, int]]) -> int:
-    """Wall-clock time of a region from (time, first begin, last end) of each thread.
+def wall_range(processes: list[tuple[int, int, int, int]]) -> tuple[int, int]:
+    """Wall-clock time of a region (at least, at most) from (at least, at most, first begin, last end) of each process.
 
-    Threads whose spans overlap are taken to run at the same time: the longest counts. Groups follow each other.
+    Processes whose spans overlap may run at the same time or in turns; groups of them follow each other.
 
-    >>> wall_ns([(10, 0, 10), (8, 0, 10)]), wall_ns([(10, 0, 10), (8, 20, 28)])
-    (10, 18)
+    >>> wall_range([(10, 10, 0, 12), (8, 8, 2, 12)]), wall_range([(10, 10, 0, 10), (8, 8, 20, 28)])
+    ((10, 12), (18, 18))
     """
-    total = longest = end = 0
-    for time, first, last in sorted(threads, key=lambda entry: entry[1]):
-        if first > end:
-            total += longest
-            longest = 0
-        longest = max(longest, time)
-        end = max(end, last)
-    return total + longest
+    least = most = 0
+    group: list[tuple[int, int, int, int]] = []
+
+    def close() -> tuple[int, int]:
+        low, high = max(entry[0] for entry in group), sum(entry[1] for entry in group)
+        elapsed = max(entry[3] for entry in group) - min(entry[2] for entry in group)
+        return low, max(low, min(high, elapsed) if len(group) > 1 else high)
+
+    for entry in sorted(processes, key=lambda entry: entry[2]):
+        if group and entry[2] > max(other[3] for other in group):
+            low, high = close()
+            least, most, group = least + low, most + high, []
+        group.append(entry)
+    if group:
+        low, high = close()
+        least, most = least + low, most + high
+    return least, most
 
 
 def imbalance(values: list[float]) -> float | None:
@@ -47,20 +57,6 @@ def imbalance(values: list[float]) -> float | None:
 
 def per_second(n_bytes: float | None, ns: float | None) -> float | None:
     return n_bytes / ns * 1e9 if n_bytes is not None and ns else None
-
-
-def _standard_error(cells: list[tuple[int, int]], total: int) -> float | None:
-    """Of a total estimated from counted executions: a ratio estimate over cells of (executions counted, bytes).
-
-    Cells are threads and epochs: executions of one cell are alike, so the error comes from how cells differ.
-    """
-    cells = [cell for cell in cells if cell[0] > 0]
-    counted = sum(n for n, _ in cells)
-    if len(cells) < 2 or not counted or total <= counted:
-        return None
-    ratio = sum(b for _, b in cells) / counted
-    spread = sum((b - ratio * n) ** 2 for n, b in cells) * len(cells) / (len(cells) - 1)
-    return float(total / counted * (1 - counted / total) ** 0.5 * spread**0.5)
 
 
 def shares(row: dict[str, Any], all_bytes: float) -> dict[str, Any]:
@@ -80,21 +76,19 @@ def intensity(row: dict[str, Any], has_mix: bool) -> dict[str, Any]:
     return {"float_results_per_byte": row["float_results"] / n_bytes if n_bytes else None}
 
 
-def rows_by_region(
-    capture: Capture, regions: Regions, add_ns: float, cells: dict[Path, list[tuple[int, int]]]
-) -> list[dict[str, Any]]:
+def rows_by_region(capture: Capture, regions: Regions, add_ns: float) -> list[dict[str, Any]]:
     """The whole program first, then regions by bytes; each with what is inside it, and without."""
     whole = [*regions.paths, ()] if () not in regions.paths else list(regions.paths)
     all_bytes = sum(regions.sum_of(whole, None, name, scaled=True) for name in ("read_bytes", "written_bytes"))
-    program = _region_row(regions, "(whole program)", whole, None, all_bytes, add_ns, cells)
+    program = _region_row(regions, "(whole program)", whole, None, all_bytes, add_ns)
     program |= _program_time(capture, regions, program)
     rows = [program]
     for path in sorted(regions.paths - {()}):
-        rows.append(_region_row(regions, " / ".join(path), regions.below(path), path, all_bytes, add_ns, cells))
-        rows.append(_region_row(regions, " / ".join(path), [path], path, all_bytes, add_ns, cells, exclusive=True))
+        rows.append(_region_row(regions, " / ".join(path), regions.below(path), path, all_bytes, add_ns))
+        rows.append(_region_row(regions, " / ".join(path), [path], path, all_bytes, add_ns, exclusive=True))
     outside = any(key[0] == () for key in regions.bytes)
     if outside and len(regions.paths) > 1:
-        row = _region_row(regions, OUTSIDE, [()], None, all_bytes, add_ns, cells, exclusive=True)
+        row = _region_row(regions, OUTSIDE, [()], None, all_bytes, add_ns, exclusive=True)
         row["byte_imbalance"] = None  # serial work is to be expected there
         rows.append(row)
         rows.append({**row, "exclusive": False})
@@ -108,7 +102,6 @@ def _region_row(
     path: Path | None,
     all_bytes: float,
     add_ns: float,
-    cells: dict[Path, list[tuple[int, int]]],
     *,
     exclusive: bool = False,
 ) -> dict[str, Any]:
@@ -129,12 +122,11 @@ def _region_row(
     accesses = regions.sum_of(paths, None, "loads") + regions.sum_of(paths, None, "stores")
     estimated = regions.sum_of(paths, None, "estimated_accesses")
     row["estimated_accesses_share"] = estimated / accesses if accesses else None
-    errors = [_standard_error(cells.get(other, []), sum(regions.executions(other))) for other in paths]
-    if row["estimated"]:
-        known = [error for error, other in zip(errors, paths, strict=True) if regions.factor(other) != 1.0]
-        row["bytes_error"] = None if any(error is None for error in known) else sum(e**2 for e in known if e) ** 0.5
-    else:
-        row["bytes_error"] = 0.0
+    error = regions.error(paths)
+    row["bytes_error"], row["bytes_error_reason"] = error.standard, error.reason
+    reach = error.reach
+    row["bytes_low"] = None if reach is None else max(row["bytes"] - reach, plain)
+    row["bytes_high"] = None if reach is None else row["bytes"] + reach
     _add_times(row, regions, paths, path, add_ns, exclusive=exclusive)
     row |= _event_columns([time for time in own if time.counted + time.untouched])
     return row
@@ -158,7 +150,8 @@ def _add_times(
     threads = regions.threads(paths)
     row["threads"] = len(threads)
     row |= dict.fromkeys(
-        ("thread_ns", "wall_ns", "bytes_per_thread_second", "bytes_per_second", "corrected_bytes_per_second", "correction",
+        ("thread_ns", "wall_ns", "wall_low_ns", "wall_high_ns", "bytes_per_thread_second", "bytes_per_second",
+         "bytes_per_second_low", "bytes_per_second_high", "own_cost_ns", "corrected_bytes_per_second", "correction",
          "counting_cost_share", "byte_imbalance", "time_imbalance", "least_ns", "most_ns")
     )  # fmt: skip
     moved = {
@@ -178,11 +171,14 @@ def _add_times(
     row["most_ns"] = max((time.most_ns for time in own if time.most_ns), default=None)
     row["time_imbalance"] = imbalance([float(times[thread]) for thread in working])
     row["thread_ns"] = sum(times.values()) or None
-    row["wall_ns"] = (
-        wall_ns([(times[thread], *regions.span(path, thread)) for thread in threads if times[thread]]) or None
-    )
+    row["own_cost_ns"] = None if exclusive else regions.own_cost_ns(path)
+    low, high = regions.wall_range(path, times, exclusive=exclusive)
+    row["wall_low_ns"], row["wall_high_ns"] = low or None, high or None
+    row["wall_ns"] = row["wall_high_ns"] if high <= SAME * low else None
     row["bytes_per_thread_second"] = per_second(row["bytes"], row["thread_ns"])
     row["bytes_per_second"] = per_second(row["bytes"], row["wall_ns"])
+    row["bytes_per_second_low"] = per_second(row["bytes"], row["wall_high_ns"])
+    row["bytes_per_second_high"] = per_second(row["bytes"], row["wall_low_ns"])
     counted, untouched = row["counted"], row["untouched"]
     if not row["bytes_per_second"]:
         return
@@ -221,33 +217,15 @@ def _program_time(capture: Capture, regions: Regions, row: dict[str, Any]) -> di
     begin = min((status["born_ns"] for status in statuses), default=0)
     end = max((status["ended_ns"] or capture.end_ns for status in statuses), default=0)
     duration = end - begin if end > begin else None
-    return {"wall_ns": duration, "bytes_per_second": per_second(row["bytes"], duration), "executions": len(statuses)}
-
-
-def sampled_cells(capture: Capture, regions: Regions) -> dict[Path, list[tuple[int, int]]]:
-    """(executions counted, bytes) by thread and epoch of each region that was sampled."""
-    sampled = {path for (path, _), time in regions.times.items() if time.untouched}
-    if not sampled:
-        return {}
-    counts = capture.counts
-    epochs = bool(capture.kinds().get("count_epoch"))
-    places = counts.places(epochs=epochs)
-    sums = counts.place_sums(epochs=epochs)
-    moved = sums["read_bytes"] + sums["written_bytes"]
-    found: dict[tuple[Path, int, int, int], list[int]] = defaultdict(lambda: [0, 0])
-    for number in range(len(places)):
-        path = counts.path_of(int(places.image[number]), int(places.node[number]))
-        key = (path, int(places.process[number]), int(places.thread[number]), int(places.epoch[number]))
-        found[key][1] += int(moved[number])
-    for row in capture.table("region_time_records").to_pylist():
-        if (row["epoch"] > 0) == epochs:
-            path = counts.path_of(row["image"], row["node"])
-            found[path, row["process"], row["thread"], row["epoch"]][0] += row["counted"]
-    cells: dict[Path, list[tuple[int, int]]] = defaultdict(list)
-    for (path, *_), (counted, n_bytes) in found.items():
-        if path in sampled:
-            cells[path].append((counted, n_bytes))
-    return cells
+    return {
+        "wall_ns": duration,
+        "wall_low_ns": duration,
+        "wall_high_ns": duration,
+        "bytes_per_second_low": per_second(row["bytes"], duration),
+        "bytes_per_second_high": per_second(row["bytes"], duration),
+        "bytes_per_second": per_second(row["bytes"], duration),
+        "executions": len(statuses),
+    }
 
 
 def rows_by_thread(capture: Capture, regions: Regions) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..capture.count_tables import MIX
+from ._samples import EXACT, Error, Samples
 
 if TYPE_CHECKING:
     from ..capture.counting import Counts
@@ -73,6 +74,20 @@ class Time:
         self.event_share_ppm = min(shares, default=None)
 
 
+@dataclass
+class Span:
+    """Wall-clock time of one region in one process, and what switches of regions cost."""
+
+    union_ns: int = 0
+    unspanned_ns: int = 0
+    overhead_ns: int = 0
+    switch_ns: int = 0
+
+    def add(self, row: dict[str, Any]) -> None:
+        for name in ("union_ns", "unspanned_ns", "overhead_ns", "switch_ns"):
+            setattr(self, name, getattr(self, name) + row[name])
+
+
 Thread = tuple[int, int]
 """(process, thread)"""
 
@@ -118,6 +133,12 @@ class Regions:
         self._threads: dict[Path, set[Thread]] = defaultdict(set)
         self._sums: dict[Path, dict[str, int]] = {}
         self._factors: dict[Path, float | None] = {}
+        self._spans: dict[tuple[Path, int], Span] = {}
+        self.has_spans = False
+        for row in capture.table("region_spans").to_pylist():
+            span = self._spans.setdefault((self.counts.path_of(row["image"], row["node"]), row["process"]), Span())
+            span.add(row)
+            self.has_spans = True
         for (path, thread), time in self.times.items():
             self._times[path].append(time)
             self._threads[path].add(thread)
@@ -126,6 +147,8 @@ class Regions:
             total = self._sums.setdefault(path, dict.fromkeys(row, 0))
             for name, value in row.items():
                 total[name] += value
+        self.samples = Samples(capture, self.counts)
+        self.sampling = str(((capture.meta.get("collectors") or {}).get("count") or {}).get("sampling", "all"))
         self.has_mix = bool(self.counts.blocks["has_mix"].any())
 
     def below(self, path: Path) -> list[Path]:
@@ -162,9 +185,19 @@ class Regions:
         """What a counted execution stands for; None: none was counted."""
         if path not in self._factors:
             counted, untouched = self.executions(path)
-            none = None if untouched else 1.0
-            self._factors[path] = (counted + untouched) / counted if counted else none
+            own = self._sums.get(path, {})
+            moved = own.get("read_bytes", 0) + own.get("written_bytes", 0)
+            self._factors[path] = self.samples.factor(path, counted + untouched, counted, moved)
         return self._factors[path]
+
+    def error(self, paths: Iterable[Path]) -> Error:
+        """Of the bytes of regions taken together."""
+        sampled = [path for path in paths if self.executions(path)[1]]
+        if not sampled:
+            return EXACT
+        total = sum(self.sum_of(sampled, None, name, scaled=True) for name in ("read_bytes", "written_bytes"))
+        parts = [(path, sum(self.executions(path)), self.executions(path)[0]) for path in sampled]
+        return self.samples.error(parts, total, self.sampling)
 
     def place_factors(self) -> Any:
         """What a counted execution stands for, of each place of the counts."""
@@ -198,6 +231,41 @@ class Regions:
         if own is not None and own.open_ns:
             return own.counted_ns + own.untouched_ns + own.joined_ns + own.open_ns
         return sum(self.self_ns(other, thread) for other in self.below(path))
+
+    def own_cost_ns(self, path: Path) -> int | None:
+        """What entering and leaving regions inside a region cost: taken off its times. None: not known."""
+        found = [span for (other, _), span in self._spans.items() if other == path]
+        return sum(span.overhead_ns for span in found) if found else None
+
+    def entry_cost_ns(self) -> float | None:
+        """What entering and leaving a region cost on average, as measured in the program."""
+        entered = sum(time.entered for (path, _), time in self.times.items() if path)
+        spent = sum(span.switch_ns for (path, _), span in self._spans.items() if path)
+        return spent / entered if entered and self.has_spans else None
+
+    def wall_range(self, path: Path, times: dict[Thread, int], *, exclusive: bool) -> tuple[int, int]:
+        """(at least, at most): time during which at least one thread was in a region, from the times of its threads."""
+        from ._region_rows import wall_range
+
+        processes = []
+        for process in sorted({process for process, _ in times}):
+            mine = {thread: ns for thread, ns in times.items() if thread[0] == process and ns}
+            if not mine:
+                continue
+            total = sum(mine.values())
+            spans = {thread: self.span(path, thread) for thread in mine}
+            first, last = min(begin for begin, _ in spans.values()), max(end for _, end in spans.values())
+            low, high = wall_range([(ns, ns, *spans[thread]) for thread, ns in mine.items()])
+            span = self._spans.get((path, process))
+            if len(mine) == 1 and next(iter(mine))[1] != 0:
+                low = high = total
+            elif span is not None:
+                # Switches inside it are taken off the threads' times; of the union they are the same part.
+                union = span.union_ns * total / (total + span.overhead_ns) if total else 0
+                most = min(high, round(union + span.unspanned_ns))
+                low, high = (low, max(low, most)) if exclusive else (max(low, min(round(union), high)), max(low, most))
+            processes.append((low, high, first, last))
+        return wall_range(processes)
 
     def span(self, path: Path, thread: Thread) -> tuple[int, int]:
         times = [self.times[other, thread] for other in self.below(path) if (other, thread) in self.times]

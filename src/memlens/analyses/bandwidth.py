@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ..capture.count_tables import MIX
 from ..registry import AnalysisDescriptor
 from ._code_rows import rows_by_code, rows_refused, rows_unseen
+from ._gate import Gate
 from ._levels import Levels, ceilings, roofline
-from ._region_rows import OUTSIDE, per_second, rows_by_region, rows_by_thread, sampled_cells
+from ._region_rows import OUTSIDE, per_second, rows_by_region, rows_by_thread
 from ._region_sums import QUANTITIES, Path, Regions
 
 if TYPE_CHECKING:
@@ -43,10 +44,14 @@ def bandwidth(capture: Capture) -> Result:
 
     regions = Regions(capture)
     settings = (capture.meta.get("collectors") or {}).get("count") or {}
+    statuses = capture.table("count_status").to_pylist()
     add_ns = float(settings.get("add_ps") or 0) / 1000
-    cells = sampled_cells(capture, regions)
-    by_region = rows_by_region(capture, regions, add_ns, cells)
+    by_region = rows_by_region(capture, regions, add_ns)
     levels = Levels(capture, list(settings.get("events") or ()))
+    gate = Gate(capture, regions, levels.peaks, _most_ns(statuses, "read_cost_ps"))
+    for row in by_region:
+        gate.apply(row)
+    gate.spread(by_region)
     for row in by_region:
         levels.add_to(row, regions.times_of(tuple(row["region"].split(" / "))))
     by_thread, by_region_and_thread = rows_by_thread(capture, regions)
@@ -54,13 +59,14 @@ def bandwidth(capture: Capture) -> Result:
     unseen = rows_unseen(capture, regions)
     refused = rows_refused(capture)
     over_time = _over_time(capture, regions)
-    statuses = capture.table("count_status").to_pylist()
     everything = by_region[0] if by_region else {}
     sampled = any(time.untouched for time in regions.times.values())
     text, number, real, wide = pa.string(), pa.uint32(), pa.float64(), pa.int64()
     figures: dict[str, Any] = {
-        **{name: everything.get(name, 0) for name in ("loads", "stores", "read_bytes", "written_bytes")},
-        "accessed_bytes": everything.get("bytes", 0),
+        **{name: everything.get(name) for name in ("loads", "stores", "read_bytes", "written_bytes")},
+        "accessed_bytes": everything.get("bytes"),
+        "accessed_bytes_low": everything.get("bytes_low"),
+        "accessed_bytes_high": everything.get("bytes_high"),
         "stack_share": everything.get("stack_share"),
         "regions": sum(row["region"] != OUTSIDE for row in by_region[1:] if not row["exclusive"]),
         "threads": len({(row["process"], row["thread"]) for row in by_thread}),
@@ -75,6 +81,7 @@ def bandwidth(capture: Capture) -> Result:
         "clock": next((row["clock"] for row in statuses), None),
         "read_cost_ns": _most_ns(statuses, "read_cost_ps"),
         "switch_cost_ns": _most_ns(statuses, "switch_cost_ps"),
+        "entry_cost_ns": regions.entry_cost_ns(),
         "add_cost_ns": add_ns or None,
         "peaks_known": levels.peaks is not None,
         "peaks_missing": levels.missing(by_region),
@@ -86,9 +93,10 @@ def bandwidth(capture: Capture) -> Result:
         "by_region": _table(by_region, [
             ("region", text), ("name", text), ("depth", number), ("exclusive", pa.bool_()), ("executions", wide), ("counted", wide),
             ("untouched", wide), ("abandoned", wide), ("recursions", wide), ("threads", number), *counts_schema,
-            ("bytes_error", real), ("estimated", pa.bool_()), ("counted_share", real), ("estimated_accesses_share", real),
-            ("thread_ns", wide), ("wall_ns", wide), ("least_ns", wide), ("most_ns", wide), ("bytes_per_thread_second", real),
-            ("bytes_per_second", real), ("corrected_bytes_per_second", real), ("correction", text), ("counting_cost_share", real),
+            ("bytes_error", real), ("bytes_low", real), ("bytes_high", real), ("bytes_error_reason", text), ("estimated", pa.bool_()), ("counted_share", real), ("estimated_accesses_share", real),
+            ("thread_ns", wide), ("wall_ns", wide), ("wall_low_ns", wide), ("wall_high_ns", wide), ("least_ns", wide), ("most_ns", wide),
+            ("own_cost_ns", wide), ("bytes_per_thread_second", real), ("bytes_per_second", real), ("bytes_per_second_low", real),
+            ("bytes_per_second_high", real), ("withheld", text), ("bytes_withheld", text), ("corrected_bytes_per_second", real), ("correction", text), ("counting_cost_share", real),
             ("byte_imbalance", real), ("time_imbalance", real), *mix_schema,
             *((f"event_{n}", wide) for n in range(4)), ("event_share", real), ("working_threads", number), ("level", text),
             ("level_evidence", text), ("peak_kind", text), ("peak_bytes_per_second", real), ("peak_share", real),
@@ -195,6 +203,11 @@ def _notes(capture: Capture, regions: Regions, *, sampled: bool, figures: dict[s
         notes.append(
             f"Regions were sampled: {counted:,} of {counted + untouched:,} executions were counted, and bytes are estimates for all."
         )
+        if capture.meta["collectors"]["count"].get("sampling") == "every":
+            notes.append(
+                "Every N-th execution was counted (periodic): a program whose executions repeat in a pattern gives wrong estimates, "
+                "and there is no error to show it."
+            )
         without = sorted({" / ".join(path) for path, _ in regions.times if regions.factor(path) is None})
         if without:
             notes.append(f"No execution of {', '.join(without[:5])} was counted: its bytes are not known and left out.")

@@ -107,7 +107,8 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         const="",
         metavar="HOW",
         help="a program built with memlens cc counts its accesses by default; HOW, after =, joined by commas: every=N (one "
-        "execution of a region in N), first=K (and the first K), random, seed=N, budget=1%% (as many as cost that much), "
+        "execution of a region in N, at random), first=K (and the first K), periodic (every N-th instead), seed=N, budget=1%% (limit "
+        "the overhead to 1 %%), "
         "epoch=100ms (values over time), events=A+B (perf events at the ends of regions), threads=N, counters=N, "
         "children (only programs that it starts have counters)",
     )

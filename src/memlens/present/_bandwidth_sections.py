@@ -28,8 +28,19 @@ from ._markup import (
 )
 from ._object_sections import about
 from ._roofline import peak_cell, roofline_markup
-from ._terminal_bandwidth import _order
-from ._units import correction_in_words, human_duration, human_moved, human_rate
+from ._terminal_bandwidth import _order, withheld
+from ._units import (
+    GIGABYTES,
+    SHORT,
+    THREAD_GIGABYTES,
+    correction_in_words,
+    error_in_words,
+    gigabytes,
+    human_duration,
+    human_moved,
+    human_rate,
+    human_span,
+)
 
 if TYPE_CHECKING:
     from ..results import Result
@@ -44,7 +55,7 @@ def bandwidth_section(result: Result) -> str:
         (
             label,
             about(_moved(figures[f"{name}_bytes"]), sampled=estimated)
-            + f"<small>by {whole_number(figures[accesses])} {accesses}</small>",
+            + f"<small>by {_whole(figures[accesses])} {accesses}</small>",
         )
         for label, name, accesses in (("Read", "read", "loads"), ("Written", "written", "stores"))
     ]
@@ -53,14 +64,15 @@ def bandwidth_section(result: Result) -> str:
     tiles.append(("Not seen", f"{whole_number(figures['unseen_calls'])}<small>calls without counters</small>"))
     said = (
         "What the program's own code asked for, counted by compiled-in counters: bytes that instructions moved, wherever they "
-        "came from, not DRAM traffic. GB/s is bytes by wall-clock time; by thread time is all bytes by the sum of the threads' "
-        "times in the region."
+        f"came from, not DRAM traffic. {GIGABYTES} ({SHORT}); {THREAD_GIGABYTES}."
     )
     if figures["read_cost_ns"] is not None and figures["switch_cost_ns"] is not None:
         said += (
             f" Reading the clock costs {figures['read_cost_ns']:.1f} ns and is taken off; an empty region costs the "
-            f"one around it {figures['switch_cost_ns']:.0f} ns."
+            f"one around it {figures['switch_cost_ns']:.0f} ns"
         )
+        entry = figures["entry_cost_ns"]
+        said += f"; in this run an entry cost {entry:.0f} ns on average, taken off too." if entry is not None else "."
     body = [definitions("tiles", tiles), f'<p class="muted">{esc(said)}</p>', _regions(result)]
     if figures["peaks_missing"]:
         body.append(f'<p class="muted">{esc(figures["peaks_missing"])}</p>')
@@ -133,14 +145,7 @@ def _regions(result: Result) -> str:
     cells = []
     for row in ordered[:50]:
         sampled = f"{row['counted']:,} counted" if row["untouched"] else ""
-        error = row["bytes_error"]
-        unsure = ""
-        if row["estimated"]:
-            unsure = (
-                "error not known"
-                if error is None
-                else f"± {percent(min(error / row['bytes'], 9.99) if row['bytes'] else 0.0)}"
-            )
+        unsure = f"± {error_in_words(row)}" if row["estimated"] else ""
         inside = own.get(row["region"])
         self_bytes = inside["bytes"] if inside else row["bytes"]
         corrected = row["corrected_bytes_per_second"]
@@ -148,12 +153,12 @@ def _regions(result: Result) -> str:
             [
                 head_cell(_region(row)),
                 _count_cell(row["executions"] or None, sampled),
-                duration_cell(row["wall_ns"], remark=_longest(row)),
+                _span_cell(row),
                 _moved_cell(row["read_bytes"]),
                 _moved_cell(row["written_bytes"], unsure),
-                share_cell(row["share"], 1),
+                share_cell(row["share"] or 0.0, 1) if row["share"] is not None else _moved_cell(None),
                 _moved_cell(self_bytes),
-                _rate_cell(corrected or row["bytes_per_second"], correction_in_words(row) if corrected else ""),
+                _gigabytes_cell(row, correction_in_words(row) if corrected else ""),
                 *([peak_cell(row)] if peaks else []),
                 *([_rate_cell(row["bytes_per_thread_second"], counted(row["threads"], "thread")),
                    _percent_cell(row["byte_imbalance"], _time_imbalance(row))] if threads else []),
@@ -168,7 +173,30 @@ def _regions(result: Result) -> str:
         *([("Flop/byte", "number")] if mix else []),
         *((name, "number") for name in events),
     ]  # fmt: skip
-    return table("By region", heads, cells, total_rows=len(ordered), export=json_command("bandwidth", "by_region"))
+    made = table("By region", heads, cells, total_rows=len(ordered), export=json_command("bandwidth", "by_region"))
+    return made + "".join(
+        f'<p class="muted">– {esc(region)}: {esc(why)}.</p>' for region, why in withheld(ordered[:50])
+    )
+
+
+def _span_cell(row: Mapping[str, Any]) -> str:
+    if row["wall_ns"] is not None or row["wall_low_ns"] is None:
+        return duration_cell(row["wall_ns"], remark=_longest(row))
+    return f'<td class="number" data-v="{row["wall_high_ns"]}">{esc(human_span(dict(row)))}</td>'
+
+
+def _gigabytes_cell(row: Mapping[str, Any], remark: str) -> str:
+    value = row["corrected_bytes_per_second"] or row["bytes_per_second"]
+    if value is not None or row["bytes_per_second_low"] is None:
+        why = row["withheld"]
+        shown = _rate_cell(value, remark)
+        return shown.replace("<td ", f'<td title="{esc(why)}" ', 1) if why else shown
+    low = round(row["bytes_per_second_low"])
+    return f'<td class="number" data-v="{low}">{esc(gigabytes(dict(row)))} GB/s<small>a range</small></td>'
+
+
+def _whole(value: float | None) -> str:
+    return "–" if value is None else whole_number(value)
 
 
 def _multiplexed(row: Mapping[str, Any]) -> str:

@@ -24,7 +24,8 @@ def figures_section(report: Report) -> str:
     if bandwidth := report.results.get("bandwidth"):
         figures = bandwidth.figures
         estimated = figures["counted_share"] not in (None, 1.0)
-        remark = f"{figures['loads'] + figures['stores']:,} loads and stores"
+        accesses = (figures["loads"], figures["stores"])
+        remark = "" if None in accesses else f"{sum(accesses):,} loads and stores"
         tile("Counted traffic", "bytes", figures["accessed_bytes"], remark, estimated=estimated)
     if traffic := report.results.get("traffic"):
         figures = traffic.figures

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any
 from ._names import short_function
 from ._roofline import LEGEND, peak_in_words, reached_by_level, share_in_words
 from ._terminal_traffic import _code, _grid, _percent, _print
-from ._units import correction_in_words, human_count, human_duration, human_moved, human_rate
+from ._units import (
+    GIGABYTES,
+    SHORT,
+    THREAD_GIGABYTES,
+    correction_in_words,
+    error_in_words,
+    gigabytes,
+    human_count,
+    human_moved,
+    human_rate,
+    human_span,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,8 +33,8 @@ def show_bandwidth(console: Console, result: Result, rows: int, *, brief: bool) 
     stack = figures["stack_share"]
     about = "about " if figures["counted_share"] not in (None, 1.0) else ""
     console.print(
-        f"\n[bold]Bandwidth[/]  {about}{human_moved(figures['read_bytes'])} read by {human_count(figures['loads'])} loads, "
-        f"{about}{human_moved(figures['written_bytes'])} written by {human_count(figures['stores'])} stores"
+        f"\n[bold]Bandwidth[/]  {about}{human_moved(figures['read_bytes'])} read by {_counted(figures['loads'])} loads, "
+        f"{about}{human_moved(figures['written_bytes'])} written by {_counted(figures['stores'])} stores"
         + (f"; {stack:.0%} of the bytes on the stack" if stack else "")
     )
     everything = result.tables["by_region"].to_pylist()
@@ -95,7 +106,7 @@ def _order(row: dict[str, Any], by_path: dict[str, dict[str, Any]]) -> tuple[Any
     key: list[Any] = [row["region"] == "(outside regions)"]
     for depth in range(1, len(parts) + 1):
         path = " / ".join(parts[:depth])
-        key += [-by_path.get(path, row)["bytes"], path]
+        key += [-(by_path.get(path, row)["bytes"] or 0), path]
     return tuple(key)
 
 
@@ -113,33 +124,50 @@ def _regions(console: Console, shown: list[dict[str, Any]], events: list[str], *
         "share",
     ]
     peaks = any(row["level"] for row in shown)
-    heads += ["GB/s", *(["of the peak"] if peaks else []), *(["GB/s thread", "imbalance"] if threads else [])]
+    heads += ["GB/s", *(["of the peak"] if peaks else []), *(["by thread", "imbalance"] if threads else [])]
     table = _grid(("region", "left"), *((name, "right") for name in (*heads, *events)))
     for row in shown:
-        error = row["bytes_error"]
         uneven = row["byte_imbalance"]
         table.add_row(
             escape("  " * row["depth"] + row["name"]),
             human_count(row["executions"]) if row["executions"] else "–",
             *([human_count(row["counted"])] if estimated else []),
-            "–" if row["wall_ns"] is None else human_duration(row["wall_ns"]),
+            human_span(row),
             human_moved(row["read_bytes"]),
             human_moved(row["written_bytes"]),
-            *(["?" if error is None else _percent(error, row["bytes"])] if estimated else []),
-            f"{row['share']:.1%}",
-            _gigabytes(row["corrected_bytes_per_second"] or row["bytes_per_second"]),
+            *([error_in_words(row)] if estimated else []),
+            "–" if row["share"] is None else f"{row['share']:.1%}",
+            gigabytes(row),
             *([peak_in_words(row)] if peaks else []),
             *([_gigabytes(row["bytes_per_thread_second"]), "–" if uneven is None else f"{uneven:.0%}"] if threads else []),
             *("–" if row[f"event_{n}"] is None else human_count(row[f"event_{n}"]) for n in range(len(events))),
         )  # fmt: skip
     _print(console, table)
+    said = [GIGABYTES]
+    if any(row["bytes_per_second"] is None and row["bytes_per_second_low"] is not None for row in shown):
+        said.append(SHORT)
+    if threads:
+        said.append(THREAD_GIGABYTES)
     corrected = next((row for row in shown if row["correction"]), None)
-    said = "GB/s: bytes by wall-clock time" + (", thread: by the sum of the threads' times" if threads else "")
     if corrected:
-        said += f"; without our own cost ({escape(corrected['name'])}: {correction_in_words(corrected)})"
-    console.print(f"  {said}", style="dim")
-    for said in dict.fromkeys(f"{row['level']}: {row['level_evidence']}" for row in shown if row["level"]):
-        console.print(f"  evidence of {escape(said)}", style="dim")
+        said.append(f"without our own cost ({escape(corrected['name'])}: {correction_in_words(corrected)})")
+    if estimated:
+        said.append("±: half of the 95 % interval")
+    console.print(f"  {'; '.join(said)}", style="dim")
+    for region, why in withheld(shown):
+        console.print(f"  – {escape(region)}: {escape(why)}", style="dim")
+    for evidence in dict.fromkeys(f"{row['level']}: {row['level_evidence']}" for row in shown if row["level"]):
+        console.print(f"  evidence of {escape(evidence)}", style="dim")
+
+
+def withheld(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """(region, why) of figures that are not shown, each reason once a region."""
+    found: dict[tuple[str, str], None] = {}
+    for row in rows:
+        for why in (row["withheld"], row["bytes_error_reason"] if row["estimated"] else None):
+            if why:
+                found[row["region"], why] = None
+    return list(found)
 
 
 def _roofline(console: Console, result: Result, rows: int) -> None:
@@ -167,3 +195,7 @@ def _roofline(console: Console, result: Result, rows: int) -> None:
 
 def _gigabytes(value: float | None) -> str:
     return "–" if value is None else f"{value / 1e9:.3g}"
+
+
+def _counted(value: float | None) -> str:
+    return "–" if value is None else human_count(value)

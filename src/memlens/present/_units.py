@@ -214,6 +214,59 @@ def human_rate(value: float | None) -> str:
     return "–" if value is None else f"{human_moved(value)}/s"
 
 
+def human_span(row: dict[str, Any]) -> str:
+    """Wall-clock time of a region, or its bounds.
+
+    >>> human_span({"wall_ns": 2e9, "wall_low_ns": 2e9, "wall_high_ns": 2e9})
+    '2.0 s'
+    >>> human_span({"wall_ns": None, "wall_low_ns": 1e6, "wall_high_ns": 2e6})
+    '1.0 ms to 2.0 ms'
+    """
+    if row["wall_ns"] is not None:
+        return human_duration(row["wall_ns"])
+    if row["wall_low_ns"] is None:
+        return "–"
+    return f"{human_duration(row['wall_low_ns'])} to {human_duration(row['wall_high_ns'])}"
+
+
+def gigabytes(row: dict[str, Any]) -> str:
+    """GB/s of a region: without our own cost where that is known, or its bounds, or nothing.
+
+    >>> gigabytes({"corrected_bytes_per_second": None, "bytes_per_second": 5.1e10})
+    '51'
+    >>> none = dict.fromkeys(("corrected_bytes_per_second", "bytes_per_second"))
+    >>> gigabytes({**none, "bytes_per_second_low": 1e9, "bytes_per_second_high": 2.34e9})
+    '1 to 2.34'
+    """
+    value = row["corrected_bytes_per_second"] or row["bytes_per_second"]
+    if value is not None:
+        return f"{value / 1e9:.3g}"
+    if row["bytes_per_second_low"] is None:
+        return "–"
+    return f"{row['bytes_per_second_low'] / 1e9:.3g} to {row['bytes_per_second_high'] / 1e9:.3g}"
+
+
+def error_in_words(row: dict[str, Any]) -> str:
+    """Half of the 95 % interval of a region's bytes.
+
+    >>> error_in_words({"bytes": 200, "bytes_high": 210.0, "bytes_error_reason": None})
+    '5.0%'
+    >>> error_in_words({"bytes": 1, "bytes_high": None, "bytes_error_reason": "too few executions: 3 counted"})
+    'too few'
+    """
+    if row["bytes"] is None:
+        return "–"
+    if row["bytes_high"] is None:
+        return "too few" if (row["bytes_error_reason"] or "").startswith("too few") else "not known"
+    share = (row["bytes_high"] - row["bytes"]) / row["bytes"] if row["bytes"] else 0.0
+    return f"{share:.1%}" if share else "0"
+
+
+GIGABYTES = "GB/s: bytes by the time during which at least one thread was in the region, as a stopwatch shows it"
+SHORT = "a range: executions too short to know how threads overlap"
+THREAD_GIGABYTES = "by thread: bytes by the sum of the threads' times"
+
+
 def correction_in_words(row: dict[str, float | str | None]) -> str:
     """How our own cost was taken off a bandwidth, from a row of `bandwidth`.
 

@@ -154,7 +154,7 @@ def _collector(name: str, options: Any) -> str:
         said.append(
             {
                 "all": "every execution",
-                "every": f"one execution in {options.get('every')}",
+                "every": f"every {options.get('every')}th execution",
                 "random": f"one execution in {options.get('every')}, at random",
                 "budget": f"as many executions as cost {options.get('budget_ppm', 0) / 10_000:g} %",
             }.get(how, how)

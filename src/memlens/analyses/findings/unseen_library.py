@@ -40,7 +40,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     accesses = figures["loads"] + figures["stores"]
     calls = sum(row["calls"] for row in unseen)
     often = calls >= MIN_CALLS and accesses < MAX_ACCESSES_A_CALL * calls
-    rate = figures["accessed_bytes"] / user_s
+    rate = (figures["accessed_bytes"] or 0) / user_s
     idle = rate < MIN_BYTES_PER_S
     if not (often or idle):
         return []
