@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -249,3 +250,30 @@ def test_a_static_program_too(tmp_path: Path) -> None:
     assert run_alone(program, tmp_path / "out").returncode == 0
     totals = counts_of(memlens.open(tmp_path / "out"))
     assert sum(n for key, n in totals.items() if key[0] == "work" and key[4] == "store") == 64_000
+
+
+@pytest.mark.parametrize("how", ["trace", "count,trace"])
+def test_a_traced_program_without_a_recorder_says_that_it_recorded_nothing(tmp_path: Path, how: str) -> None:
+    source = tmp_path / "traced.c"
+    source.write_text("int a[64]; int main(void) { for (int i = 0; i < 64; i++) a[i] += i; return 0; }")
+    program = compile_counted(source, tmp_path / "traced", f"--memlens={how}")
+    subprocess.run([program], env={**os.environ, "MEMLENS_OUTPUT": str(tmp_path / "out")}, check=True)
+    capture = memlens.open(tmp_path / "out")
+    assert any("built for tracing and recorded no accesses" in note for note in capture.quality.notes)
+    assert ("count" in capture.meta["collectors"]) == (how != "trace")
+
+
+def test_a_recording_without_a_recorder_lasts_as_long_as_the_program(tmp_path: Path) -> None:
+    """Whenever it is read: the arena is read again with a clock that is an hour ahead, as after some time or a restart."""
+    source = tmp_path / "short.c"
+    source.write_text("int a[64]; int main(void) { for (int i = 0; i < 64; i++) a[i] += i; return 0; }")
+    program = compile_counted(source, tmp_path / "short")
+    begin = time.monotonic_ns()
+    subprocess.run([program], env={**os.environ, "MEMLENS_OUTPUT": str(tmp_path / "out")}, check=True)
+    elapsed = time.monotonic_ns() - begin
+    code = (
+        "import sys, time; ahead = time.monotonic_ns() + 3600 * 10**9; time.monotonic_ns = lambda: ahead; import memlens; "
+        "c = memlens.open(sys.argv[1]); print(c.end_ns - c.begin_ns)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "out"], capture_output=True, text=True, check=True)
+    assert 0 < int(done.stdout) <= elapsed

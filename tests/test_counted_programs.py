@@ -234,3 +234,119 @@ def test_an_event_that_the_machine_cannot_count_is_null_in_a_recording(
         assert (name in result.figures["events_missing"]) == (not opened >> number & 1)
     shown = json.loads(run_memlens("report", capture.path, "--json").stdout)
     assert f'"event_0": {"null" if not opened & 1 else row["event_0"]}' in json.dumps(shown)
+
+
+TURNS = """
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+static uint64_t now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+enum { N = 1 << 18, REPEATS = 60 };
+double a[2][N], b[2][N];
+static uint64_t begins[2], ends[2];
+static pthread_barrier_t barrier;
+static void *work(void *argument) {
+  const long t = (long)argument;
+  pthread_barrier_wait(&barrier);
+  begins[t] = now();
+  for (int r = 0; r < REPEATS; r++) {
+#pragma memlens begin(add)
+    for (long i = 0; i < N; i++) b[t][i] += a[t][i];
+#pragma memlens end
+  }
+  ends[t] = now();
+  return NULL;
+}
+int main(void) {
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  sched_setaffinity(0, sizeof one, &one);
+  pthread_barrier_init(&barrier, NULL, 2);
+  pthread_t threads[2];
+  for (long t = 0; t < 2; t++) pthread_create(&threads[t], NULL, work, (void *)t);
+  for (long t = 0; t < 2; t++) pthread_join(threads[t], NULL);
+  const uint64_t first = begins[0] < begins[1] ? begins[0] : begins[1];
+  printf("%llu\\n", (unsigned long long)((ends[0] > ends[1] ? ends[0] : ends[1]) - first));
+}
+"""
+
+
+def test_threads_on_one_cpu_have_the_bandwidth_of_a_stopwatch(record: Record, tmp_path: Path) -> None:
+    """The program's own clock around the phase is the oracle: the region is nearly all of it."""
+    (tmp_path / "turns.c").write_text(TURNS)
+    program = compile_counted(tmp_path / "turns.c", tmp_path / "turns", "-lpthread")
+    output = tmp_path / "elapsed"
+    capture = record("sh", "-c", f"{program} > {output}", options=("--count=children",))
+    elapsed = int(output.read_text())
+    row = regions(capture)["add"]
+    assert row["executions"] == 120 and row["threads"] == 2
+    assert 0.8 * elapsed <= row["wall_ns"] <= elapsed
+    assert row["bytes_per_second"] == pytest.approx(row["bytes"] / row["wall_ns"] * 1e9)
+    # The sum of the threads' times is at most twice that: each waits for the other while it is inside.
+    assert row["wall_ns"] <= row["thread_ns"] <= 2 * elapsed
+
+
+NESTED = """
+#include <stdint.h>
+#include <stdio.h>
+#include <time.h>
+static uint64_t now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+uint64_t a[512];
+uint64_t sum;
+__attribute__((noinline)) static void add(void) {
+  for (int i = 0; i < 512; i++) sum += a[i];
+}
+int main(void) {
+  add();
+  uint64_t before = now();
+#pragma memlens begin(first)
+#pragma memlens begin(one)
+  add();
+#pragma memlens end
+#pragma memlens begin(two)
+  add();
+#pragma memlens end
+#pragma memlens end
+  const uint64_t of_first = now() - before;
+  before = now();
+#pragma memlens begin(many)
+  for (int i = 0; i < 900; i++) {
+#pragma memlens begin(inner)
+    add();
+#pragma memlens end
+  }
+#pragma memlens end
+  printf("%llu %llu\\n", (unsigned long long)of_first, (unsigned long long)(now() - before));
+}
+"""
+
+
+def test_what_regions_inside_cost_is_measured_and_taken_off(record: Record, tmp_path: Path) -> None:
+    """With the default collectors: a region's time and our own cost in it are what the program's own clock shows around it."""
+    (tmp_path / "nested.c").write_text(NESTED)
+    program = compile_counted(tmp_path / "nested.c", tmp_path / "nested")
+    output = tmp_path / "elapsed"
+    capture = record("sh", "-c", f"{program} > {output}", options=("--count=children",))
+    elapsed = dict(zip(("first", "many"), map(int, output.read_text().split()), strict=True))
+    found = regions(capture)
+    for name, ns in elapsed.items():
+        row = found[name]
+        # Entering the region itself is in the program's time and in neither of ours.
+        assert row["own_cost_ns"] > 0 and row["thread_ns"] + row["own_cost_ns"] <= ns
+    assert found["first"]["own_cost_ns"] > found["first"]["thread_ns"]  # places are made at the first entry
+    assert found["first"]["bytes_per_second"] is None and "took" in found["first"]["withheld"]
+    result = memlens.analyses.run("bandwidth", capture)
+    assert result.figures["entry_cost_ns"] > result.figures["switch_cost_ns"]

@@ -135,15 +135,18 @@ class CountRecords:
         writer: Writer,
         string_id: Callable[[str], int],
         process_of: Callable[[ImageEntries], tuple[int, int]],
+        *,
+        now: int | None = None,
     ) -> dict[str, int]:
-        """Writes what is left of the last epoch, and the totals; returns counts. `process_of`: (process, when it ended)."""
+        """Writes what is left of the last epoch, and the totals; returns counts. `process_of`: (process, when it ended); `now`: by the
+        clock of the recording, where that is not this machine's clock now."""
         images = self.arena.images()
         ends = {key: process_of(image) for key, image in images.items()}
         for image in images.values():
             for module in image.modules:
                 self._keep_tables(writer, string_id, module, image.pid)
         self._last_epoch(writer, string_id, images, lambda image: ends[image.pid, image.born_ns][0])
-        now = time.monotonic_ns()
+        now = time.monotonic_ns() if now is None else now
         totals = {
             "images": len(images),
             "places": 0,
@@ -172,6 +175,11 @@ class CountRecords:
         totals["epochs"] = self._epoch
         for name in ("functions_refused", "regions_refused", "threads_merged", "switches_ignored", "regions_too_deep"):
             totals[name] = sum(image.process[name] for image in images.values() if image.process)
+        totals["untraced_modules"] = sum(
+            sum(module.sites > 0 for module in image.modules)
+            for image in images.values()
+            if not (image.process or {}).get("trace_state")
+        )
         totals["unattributed_threads"] = sum(_unattributed(image) for image in images.values())
         totals["modules_without_tables"] = sum(status != "read" for status in self._tables.values())
         return totals

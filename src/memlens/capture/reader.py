@@ -270,7 +270,10 @@ class Capture:
             self._left_images += left.images
             self._readers[file.name] = left
             self._chunks.extend(_Chunk(left, index) for index in range(left.count))
-            self.meta.setdefault("collectors", {}).setdefault("count", {"sampling": "all"})
+            collectors = self.meta.setdefault("collectors", {})
+            collectors.setdefault("count", {"sampling": "all"})
+            if not left.has_counts and self._left_images == left.images:
+                del collectors["count"]  # built for tracing only: nothing was counted
             added += left.count
         return added
 

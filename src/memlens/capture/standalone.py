@@ -118,6 +118,7 @@ class LeftCounts:
         self._strings: dict[str, int] = {}
         self._base = base
         self.images = 0
+        self.has_counts = False
         arena = CountArena.from_file(path)
         try:
             found = arena.images()
@@ -129,10 +130,20 @@ class LeftCounts:
                 return process_of(image.pid)[0], (image.process or {}).get("last_ns", 0)
 
             records = CountRecords(arena, first_image=first_image)
-            totals = records.finish(self, self._string, ended)
+            # The file may be read much later, or after a restart: times are those that the processes left.
+            last = max(
+                (max(image.born_ns, (image.process or {}).get("last_ns", 0)) for image in found.values()), default=0
+            )
+            totals = records.finish(self, self._string, ended, now=last)
             self.notes = notes(totals, more_counters="MEMLENS_COUNTERS=N")
+            if totals["untraced_modules"]:
+                self.notes.append(
+                    f"{totals['untraced_modules']} modules were built for tracing and recorded no accesses: windows need a recorder "
+                    "(memlens record --trace -- PROGRAM)."
+                )
         finally:
             arena.close()
+        self.has_counts = any(header["kind"] == layouts()["block_count"].kind for header, _ in self._chunks)
         packer = Packer("string")
         texts = [packer.pack(text.encode("utf-8", "replace"), id=number) for text, number in self._strings.items()]
         self.records("string", texts)
