@@ -49,9 +49,10 @@ class CaptureBuilder:
                         after_shift=after, flags=flags, ip=ip)  # fmt: skip
 
     def mapping(self, time_ns: int, page: int, pages: int, *, process: int = 1, path: str = "//anon", inode: int = 0,
-                shared: bool = False, protection: int = WRITE, offset: int = 0) -> CaptureBuilder:  # fmt: skip
+                shared: bool = False, protection: int = WRITE, offset: int = 0, operation: str = "map") -> CaptureBuilder:  # fmt: skip
         return self.add("mapping", process, time_ns=time_ns, address=page * PAGE, bytes=pages * PAGE, path=self.string(path),
-                        inode=inode, shared=int(shared), protection=protection, file_offset=offset)  # fmt: skip
+                        inode=inode, shared=int(shared), protection=protection, file_offset=offset,
+                        operation=enum_value("mapping_operation", operation))  # fmt: skip
 
     def event(
         self, time_ns: int, operation: str, *, process: int = 1, parent: int = 0, thread: int = 100, name: str = ""

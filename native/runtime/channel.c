@@ -436,6 +436,8 @@ void ml_runtime_start(void) {
   if (atomic_exchange(&started, 1) != 0) return;
   const int saved = errno;
   struct ml_fork_guard *guard = ml_map_private(4096, true);
+  const uint64_t program_break = (uint64_t)(uintptr_t)sbrk(0);
+  if (program_break != UINT64_MAX) ml_runtime.break_start = program_break;
   ml_unwind_start();
   ml_stacks_start();
   ml_runtime.guard = guard;

@@ -79,6 +79,7 @@ static void poll_break(uint64_t time_ns) {
     return;
   static _Atomic uint64_t lowest; /* where the heap began, as far as we saw */
   uint64_t start = atomic_load(&lowest);
+  if (start == 0) start = ml_runtime.break_start; /* before the program's first allocation */
   if (start == 0 || now < start) {
     atomic_store(&lowest, now);
     start = now;

@@ -86,6 +86,7 @@ struct ml_runtime {
   uint64_t text_begin, text_end; /* our own code, left out of stacks */
   uint64_t stuck_until_ns;       /* the reader made no progress: do not wait before this */
   _Atomic uint64_t break_address; /* as last recorded */
+  uint64_t break_start;           /* when the library started */
 };
 extern struct ml_runtime ml_runtime __attribute__((visibility("hidden")));
 

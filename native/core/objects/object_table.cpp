@@ -47,6 +47,7 @@ ObjectTable::ObjectTable(uint64_t page_bytes)
 void ObjectTable::add_strings(std::span<const unsigned char> payload) {
   replay::each_variable_record<ml_string>(payload, [&](const ml_string& record, std::span<const unsigned char> tail) {
     const std::string_view path(reinterpret_cast<const char*>(tail.data()), tail.size());
+    if (path == "[heap]") heap_path_ = record.id;
     if (path.starts_with('/') && !path.starts_with("//") && !path.starts_with("/memfd:memlens")) file_paths_.insert(record.id);
   });
 }
@@ -122,6 +123,31 @@ void ObjectTable::run() {
       range->end_ns = std::max(range->end_ns, time_ns);
     }
   };
+  // A mapping that was found is older than the look that found it: it counts from the program's beginning.
+  std::unordered_map<uint32_t, std::vector<uint64_t>> begins;
+  for (const auto& [process, event] : process_events_)
+    if (event.operation == ML_ENUM_process_operation_EXEC || event.operation == ML_ENUM_process_operation_FORK ||
+        event.operation == ML_ENUM_process_operation_ATTACH)
+      begins[process].push_back(event.time_ns);
+  for (auto& [process, times] : begins) std::sort(times.begin(), times.end());
+  std::unordered_map<uint32_t, uint64_t> found_since;
+  std::unordered_map<uint32_t, uint32_t> main_threads;
+  for (const auto& [process, event] : process_events_) main_threads[process] = event.pid;
+  for (auto& [process, record] : mappings_) {
+    if (record.operation != ML_ENUM_mapping_operation_FOUND) continue;
+    const auto found = begins.find(process);
+    if (found == begins.end()) continue;
+    const auto after = std::upper_bound(found->second.begin(), found->second.end(), record.time_ns);
+    if (after == found->second.begin()) continue;
+    record.time_ns = *std::prev(after);
+    found_since[process] = record.time_ns;
+  }
+  // So is the main thread's stack.
+  for (auto& [process, record] : thread_memory_) {
+    const auto found = found_since.find(process);
+    if (found != found_since.end() && record.time_ns > found->second && main_threads[process] == record.thread)
+      record.time_ns = found->second;
+  }
   const auto pair_time = [](const auto& e) { return e.second.time_ns; };
   const auto pair_process = [](const auto& e) { return e.first; };
   collect(process_events_, Order::process_event, pair_time, pair_process);
@@ -537,11 +563,16 @@ void ObjectTable::replay_mapping(uint32_t number, const ml_mapping& record) {
       return;
   }
   cut(process, Layer::file, record.address, end, now, record.thread);
-  if (!is_file) return;
-  const uint32_t id = make(process, {.kind = Kind::file, .base = record.address, .bytes = record.bytes,
-                                     .thread = record.thread, .name = record.path, .map_flags = record.map_flags,
-                                     .protection = record.protection}, now);
-  tree(process, Layer::file).insert(record.address, record.bytes, id, now);
+  NewObject object{.kind = Kind::file, .base = record.address, .bytes = record.bytes, .thread = record.thread,
+                   .name = record.path, .map_flags = record.map_flags, .protection = record.protection};
+  if (!is_file) {  // memory right behind a file's writable data is its zeroed part (.bss)
+    const uint32_t before = record.address != 0 ? own_at(process, Layer::file, record.address - 1, kLatest) : 0;
+    if (before == 0 || record.inode != 0 || record.path == heap_path_ || (columns_.protection[before - 1] & 2) == 0 ||
+        (record.protection & 2) == 0)
+      return;
+    object.name = columns_.name[before - 1];
+  }
+  tree(process, Layer::file).insert(record.address, record.bytes, make(process, object, now), now);
 }
 
 void ObjectTable::replay_tag(uint32_t number, const ml_tag_event& record) {
@@ -599,8 +630,25 @@ void ObjectTable::replay_thread(uint32_t number, const ml_thread_memory& record)
   const bool is_main = process.main_thread != 0 && record.thread == process.main_thread;
   // The main thread's thread pointer lies in a block of the loader's, not in its stack.
   const replay::Area* area = process.space.find(is_main ? record.stack_address : record.thread_pointer);
-  if (area == nullptr || (is_main && record.stack_address == 0)) return;
-  const uint64_t begin = area->begin, bytes = area->end - area->begin;
+  if (is_main && record.stack_address == 0) return;
+  if (area == nullptr && !is_main) return;
+  uint64_t begin = 0, bytes = 0;
+  if (area != nullptr) {
+    begin = area->begin;
+    bytes = area->end - area->begin;
+  } else {
+    // An emulator reports mappings of files only: from the usual limit of a stack (or what lies below it) to what lies above.
+    constexpr uint64_t kStackBytes = 8 << 20, kAbove = 1 << 20;
+    const uint64_t here = record.stack_address & ~(page_bytes_ - 1);
+    begin = here > kStackBytes ? here - kStackBytes : 0;
+    uint64_t end = std::min(here, kLatest - kAbove) + (128 << 10);
+    for (const replay::Area& other : process.space.areas()) {
+      if (other.end <= here) begin = std::max(begin, other.end);
+      else if (other.begin > here && other.begin - here <= kAbove) end = std::min(std::max(end, other.begin), other.begin);
+      if (other.begin > here) break;
+    }
+    bytes = end - begin;
+  }
   const uint32_t known = own_at(process, Layer::stack, begin, kLatest);
   if (known != 0 && columns_.base[known - 1] == begin && columns_.bytes[known - 1] == bytes &&
       (columns_.thread[known - 1] == record.thread || columns_.thread[known - 1] == 0 || record.thread == 0)) {
@@ -618,7 +666,7 @@ void ObjectTable::replay_thread(uint32_t number, const ml_thread_memory& record)
   for (const Interval& interval : overlapping(process, Layer::stack, begin, begin + bytes, now))
     end_interval(process, Layer::stack, interval, now, record.thread, End::replaced);
   const uint32_t id = make(process, {.kind = Kind::stack, .base = begin, .bytes = bytes, .thread = record.thread,
-                                     .protection = area->protection}, now);
+                                     .protection = static_cast<uint8_t>(area != nullptr ? area->protection : 3)}, now);
   tree(process, Layer::stack).insert(begin, bytes, id, now);
   if (record.thread != 0) process.thread_stacks[record.thread] = id;
 }

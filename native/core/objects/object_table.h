@@ -169,6 +169,7 @@ class ObjectTable {
   uint64_t page_end(uint64_t address, uint64_t bytes) const;
 
   uint64_t page_bytes_;
+  uint32_t heap_path_ = 0;                   // string "[heap]"
   std::unordered_set<uint32_t> file_paths_;  // strings that begin with one "/"
   LargeVector<Birth> births_;
   std::vector<std::pair<uint32_t, uint64_t>> old_addresses_;  // (birth, address before) of reallocs, ascending

@@ -232,7 +232,7 @@ class Objects:
                 return "[heap]"
             return self._variables[number - 1]["name"] if what in ("static", "tls") else strings.get(number)
 
-        for row in np.flatnonzero((names != 0) | (kinds == KINDS.index("stack")) | (kinds == KINDS.index("brk"))):
+        for row in np.flatnonzero((names != 0) | np.isin(kinds, [KINDS.index(name) for name in ("stack", "brk")])):
             kind = KINDS[kinds[row]]
             key = (kind, int(columns["thread"][row]) if kind == "stack" else int(names[row]))
             if key not in index:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
     from .reader import Capture
 
-DEFAULT_MIN_BYTES = 1024
+LARGE_VARIABLE_BYTES = 1024
+MOST_VARIABLES = 200_000
+"""A capture with more (thousands of processes) lists those of LARGE_VARIABLE_BYTES and more only."""
 NOTES_KEY = b"notes"
 EXECUTABLE = 4
 _SYSTEM_LIBRARY = re.compile(r"(/usr)?/lib(32|64|x32)?/")
@@ -54,7 +56,7 @@ def static_object_schema() -> pa.Schema:
     )
 
 
-def static_objects(capture: Capture, *, min_bytes: int = DEFAULT_MIN_BYTES, all_modules: bool = False) -> pa.Table:
+def static_objects(capture: Capture, *, min_bytes: int | None = None, all_modules: bool = False) -> pa.Table:
     """Variables of the mapped modules, with absolute addresses.
 
     Parameters
@@ -63,7 +65,7 @@ def static_objects(capture: Capture, *, min_bytes: int = DEFAULT_MIN_BYTES, all_
         Needs mappings; thread-local variables also need the records `thread_memory` and
         `tls_module`, which the library inside the program writes.
     min_bytes
-        Smaller variables are left out.
+        Smaller variables are left out. Default: none, or below 1 KiB where there would be more than 200,000 in all.
     all_modules
         Also modules under /lib and /usr/lib.
 
@@ -93,9 +95,20 @@ def static_objects(capture: Capture, *, min_bytes: int = DEFAULT_MIN_BYTES, all_
     import pyarrow as pa
 
     schema = static_object_schema()
+    runs = _program_runs(capture)
+    tables: list[pa.Table] = []
     notes: list[str] = []
-    loaded = _LoadedModules(capture, min_bytes=min_bytes, all_modules=all_modules, notes=notes)
-    tables = [table for run in _program_runs(capture) for table in loaded.tables(run)]
+    for least in (1, LARGE_VARIABLE_BYTES) if min_bytes is None else (min_bytes,):
+        notes = []
+        loaded = _LoadedModules(capture, min_bytes=least, all_modules=all_modules, notes=notes)
+        tables, rows = [], 0
+        for table in (table for run in runs for table in loaded.tables(run)):
+            tables.append(table)
+            rows += table.num_rows
+            if min_bytes is None and least == 1 and rows > MOST_VARIABLES:
+                break
+        else:
+            break
     tables = [table.select(schema.names).cast(schema) for table in tables if table.num_rows]
     result = pa.concat_tables(tables) if tables else schema.empty_table()
     return result.replace_schema_metadata({NOTES_KEY: json.dumps(notes).encode()})
@@ -280,7 +293,9 @@ class _LoadedModules:
             module = self._module(path)
             if module is None:
                 continue
-            born_ns = max(run.begin_ns, min(row["time_ns"] for row in rows))
+            # What was found mapped was there before.
+            born_ns = min(run.begin_ns if row["operation"] == "found" else row["time_ns"] for row in rows)
+            born_ns = max(run.begin_ns, born_ns)
             for address in load_addresses(module.segments, rows, page_bytes=self._page_bytes):
                 modules[address] = (path, module)
                 yield _placed(module.static, "static", address, run, thread=0, born_ns=born_ns)
