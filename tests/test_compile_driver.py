@@ -256,7 +256,7 @@ def test_options_reach_the_pass_with_the_expression_last(tmp_path: Path) -> None
     listed = tmp_path / "functions"
     listed.write_text("# from memlens suggest\n^solve\n\nstep$\n")
     taken, _ = options.take([f"--memlens-functions=@{listed}", "--memlens-functions=third"])
-    assert taken.for_pass() == "versions;functions=(^solve)|(step$)|(third)"
+    assert taken.for_pass() == "versions;functions=^solve\x1fstep$\x1fthird"
 
 
 @pytest.mark.parametrize(

@@ -35,12 +35,15 @@ Options Options::fromEnvironment() {
   StringRef Rest = Text ? Text : "";
   while (!Rest.empty()) {
     if (Rest.starts_with("functions=")) { // always the last: an expression may hold any character
-      StringRef Pattern = Rest.drop_front(10);
-      O.Functions.emplace(Pattern);
-      std::string Why;
-      if (!O.Functions->isValid(Why)) {
-        O.Error = (Twine("the expression for functions, '") + Pattern + "', is not valid: " + Why).str();
-        O.Functions.reset();
+      SmallVector<StringRef, 4> Patterns;
+      Rest.drop_front(10).split(Patterns, '\x1f', -1, false);
+      for (StringRef Pattern : Patterns) {
+        Regex Expression(Pattern);
+        std::string Why;
+        if (Expression.isValid(Why))
+          O.Functions.emplace_back(Pattern.str(), std::move(Expression));
+        else
+          O.Error = (Twine("the expression for functions, '") + Pattern + "', is not valid: " + Why).str();
       }
       break;
     }

@@ -4,8 +4,9 @@
 
 #include "llvm/Support/Regex.h"
 
-#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace memlens {
 
@@ -29,7 +30,7 @@ struct Options {
   bool Rounds = true;   ///< of traces: loops ask once a round whether a window begins
   bool Nests = true;    ///< of traces: loops around others have a copy that runs far from windows
   bool Tallies = true;  ///< variables of the program tell how often an edge was passed
-  std::optional<llvm::Regex> Functions; ///< functions that are regions
+  std::vector<std::pair<std::string, llvm::Regex>> Functions; ///< expressions for functions that are regions
   std::string Error;                    ///< what could not be read, "" = nothing
 
   static Options fromEnvironment();

@@ -103,8 +103,10 @@ PreservedAnalyses CountPass::run(Module &M, ModuleAnalysisManager &MAM) {
     if (isOwn(F))
       (reasonToRefuse(F, Early) ? Refused : Functions).push_back(&F);
   Versions V;
+  std::vector<unsigned> Matches(O.Functions.size());
   for (Function *F : Functions)
-    markRegions(*F, O, V);
+    markRegions(*F, O, V, Matches);
+  tellMatches(M, O, Matches);
   V.finish();
   if (V.hasCopies())
     for (Function *F : Functions)
@@ -114,7 +116,8 @@ PreservedAnalyses CountPass::run(Module &M, ModuleAnalysisManager &MAM) {
   for (Function *F : Functions) {
     FAM.invalidate(*F, PreservedAnalyses::none());
     std::string Problem;
-    countFunction(*F, FAM, O, V, Problem);
+    if (!countFunction(*F, FAM, O, V, Problem) && O.Count && !F->hasLocalLinkage() && !F->isDiscardableIfUnused())
+      tellRefused(*F, 0); // nothing to count in it, and nothing unseen: other units call it
     if (!Problem.empty())
       M.getContext().diagnose(DiagnosticInfoUnsupported(*F, "memlens: " + Problem, DiagnosticLocation(), DS_Warning));
     FAM.invalidate(*F, PreservedAnalyses::none());

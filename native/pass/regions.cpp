@@ -14,6 +14,7 @@
 #include "llvm/IR/Module.h"
 #include "llvm/Transforms/Utils/BasicBlockUtils.h"
 #include "llvm/Transforms/Utils/Local.h"
+#include "llvm/Transforms/Utils/ModuleUtils.h"
 
 using namespace llvm;
 
@@ -183,11 +184,30 @@ static void callPlainly(Function &F) {
     removeUnreachableBlocks(F);
 }
 
-void markRegions(Function &F, const Options &O, Versions &V) {
+void tellMatches(Module &M, const Options &O, const std::vector<unsigned> &Matches) {
+  if (O.Functions.empty())
+    return;
+  std::string Text; // pairs of an expression and a number, each with a NUL behind it
+  for (unsigned I = 0; I < O.Functions.size(); ++I)
+    Text += O.Functions[I].first + '\0' + std::to_string(Matches[I]) + '\0';
+  Constant *Bytes = ConstantDataArray::getString(M.getContext(), Text, false);
+  auto *GV = new GlobalVariable(M, Bytes->getType(), true, GlobalValue::PrivateLinkage, Bytes, "memlens.patterns");
+  GV->setSection("memlens_patterns");
+  GV->setAlignment(Align(1));
+  appendToUsed(M, {GV});
+}
+
+void markRegions(Function &F, const Options &O, Versions &V, std::vector<unsigned> &Matches) {
   callPlainly(F);
   closeLostRegions(F); // before there are copies
   std::string Name = readableName(F);
-  if (O.Functions && (O.Functions->match(Name) || O.Functions->match(F.getName()))) {
+  bool IsRegion = false;
+  for (unsigned I = 0; I < O.Functions.size(); ++I)
+    if (const Regex &Expression = O.Functions[I].second; Expression.match(Name) || Expression.match(F.getName())) {
+      IsRegion = true;
+      ++Matches[I];
+    }
+  if (IsRegion) {
     Function *Untouched = O.Versions ? V.copyFunction(F) : nullptr;
     makeRegion(F, Name, Untouched, V);
     V.choosesItself(F);

@@ -5,6 +5,7 @@
 #include "lane_accesses.h"
 #include "library_calls.h"
 #include "memlens_count.h"
+#include "selection.h"
 
 #include "llvm/Analysis/ValueTracking.h"
 #include "llvm/IR/DataLayout.h"
@@ -44,7 +45,7 @@ public:
     for (BasicBlock &BB : F) {
       Loaded.clear();
       for (Instruction &I : BB) {
-        if (!isRepeated(I))
+        if (!isRepeated(I) && !isOfProfile(I))
           visit(I);
         if (I.mayHaveSideEffects())
           Loaded.clear();
@@ -61,6 +62,21 @@ private:
   ScalarEvolution &SE;
   std::vector<Site> Sites;
   std::vector<LoadInst *> Loaded; // in this block since the last write or call
+
+  /// A counter of clang's own instrumentation (-fprofile-instr-generate, -fprofile-generate, --coverage, -fsanitize-coverage), which is no traffic of the
+  /// program.
+  static bool isOfProfile(const Instruction &I) {
+    const Value *Pointer = getLoadStorePointerOperand(&I);
+    if (const auto *RMW = dyn_cast<AtomicRMWInst>(&I))
+      Pointer = RMW->getPointerOperand();
+    const auto *Variable = Pointer ? dyn_cast<GlobalVariable>(getUnderlyingObject(Pointer, 32)) : nullptr;
+    if (!Variable)
+      return false;
+    for (const char *Prefix : {"__profc_", "__profbm_", "__llvm_prf", "__llvm_gcov_ctr", "__llvm_profile_", "__sancov_gen_", "__covrec_"})
+      if (Variable->getName().starts_with(Prefix))
+        return true;
+    return Variable->getSection() == "__llvm_prf_cnts" || Variable->getSection() == "__sancov_cntrs";
+  }
 
   /// A load that instruction selection merges with an earlier one of the same block: it does not run.
   bool isRepeated(Instruction &I) {
@@ -128,11 +144,13 @@ private:
     if (auto *L = dyn_cast<LoadInst>(&I)) {
       Site &S = add(I, ML_SITE_LOAD);
       typed(S, L->getType(), L->getPointerOperand(), true, false, 0);
+      S.Bytes = selectedBytes(I, S.Bytes);
       if (L->isAtomic())
         S.Flags |= ML_SITE_ATOMIC_ORDER;
     } else if (auto *W = dyn_cast<StoreInst>(&I)) {
       Site &S = add(I, ML_SITE_STORE);
       typed(S, W->getValueOperand()->getType(), W->getPointerOperand(), false, true, 1);
+      S.Bytes = selectedBytes(I, S.Bytes);
       if (W->isAtomic())
         S.Flags |= ML_SITE_ATOMIC_ORDER;
     } else if (auto *RMW = dyn_cast<AtomicRMWInst>(&I)) {

@@ -41,7 +41,7 @@ _OUTLINED = re.compile(r"\.(?:_omp_fn|omp_outlined(?:_debug__)?)\.?(?:\.?(\d+))?
 
 
 def region_key(name: str) -> str:
-    """The name of a region in any build: compilers name the outlined body of a parallel region differently.
+    """The name of a region in any build: compilers and demanglers name outlined bodies of parallel regions and templates differently.
 
     >>> region_key("sum(double*) (.omp_outlined)"), region_key("sum(double*) [clone ._omp_fn.0]")
     ('sum(double*) [clone .omp_outlined]', 'sum(double*) [clone .omp_outlined]')
@@ -49,7 +49,11 @@ def region_key(name: str) -> str:
     ('sum.omp_outlined.1', 'sum.omp_outlined.1', 'sum.omp_outlined')
     >>> region_key("step 1.5"), region_key("a.isra.0"), region_key("f(int) (phase)")
     ('step 1.5', 'a.isra.0', 'f(int) (phase)')
+    >>> region_key("walk<box<vector<int> > >")
+    'walk<box<vector<int>>>'
     """
+    while "> >" in name:  # demanglers differ in how they close nested templates
+        name = name.replace("> >", ">>")
     name = _CLONE_OF_LLVM.sub(r" [clone \1]", name)
     return _OUTLINED.sub(lambda match: ".omp_outlined" + (f".{match[1]}" if match[1] and match[1] != "0" else ""), name)
 

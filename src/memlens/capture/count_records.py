@@ -87,6 +87,8 @@ class CountRecords:
         self.traced: dict[str, str] = {}
         """Modules with sites of traces → path"""
         self.stray_adds = 0
+        self.matches: dict[str, int] = {}
+        """Expression of --memlens-functions → functions of all modules that matched it"""
         self._epoch = 0
 
     def _keep_tables(
@@ -107,6 +109,8 @@ class CountRecords:
         self._tables[key] = status
         if sections is None:
             return
+        for pattern, n_functions in counted_modules.matches_of_patterns(path).items():
+            self.matches[pattern] = self.matches.get(pattern, 0) + n_functions
         self.sections[key] = (
             sections.functions, sections.functions_address, sections.tables, sections.tables_address,
         )  # fmt: skip
@@ -552,6 +556,16 @@ def _append(writer: Writer, waiting: list[Any], process: int, now: int, *, kind:
                 layouts()[kind].kind, part.tobytes(), record_count=len(part), process=process, begin_ns=now,
                 end_ns=now,
             )  # fmt: skip
+
+
+def pattern_notes(matches: dict[str, int]) -> list[str]:
+    """Expressions of --memlens-functions that made no function a region, a sentence each."""
+    return [
+        f"--memlens-functions={pattern} matched no function of the program: it has no region of it. Expressions are compared with demangled and linkage names; "
+        "a function that was inlined everywhere is not there any more (__attribute__((noinline)), or a region in its source)."
+        for pattern, n_functions in sorted(matches.items())
+        if n_functions == 0
+    ]
 
 
 def notes(totals: dict[str, int], *, more_counters: str = "--count=counters=N") -> list[str]:

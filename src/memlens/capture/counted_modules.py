@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from .. import _core
 
-FUNCTIONS, TABLES = "memlens_functions", "memlens_tables"
+FUNCTIONS, TABLES, PATTERNS = "memlens_functions", "memlens_tables", "memlens_patterns"
+C_LIBRARIES = ("libc.so", "libdl.so", "libpthread.so", "ld-linux", "ld64.so", "libgcc_s.so", "libstdc++.so")
+"""They name dlopen for others."""
 PT_LOAD, PT_DYNAMIC = 1, 2
 SHT_NOBITS = 8
 DT_NEEDED, DT_STRTAB, DT_RPATH, DT_RUNPATH = 1, 5, 15, 29
@@ -187,6 +189,34 @@ def is_counted(path: str) -> bool:
 def first_counted(program: str) -> str | None:
     """The program, or the first library that it needs, that has counters; None: neither has."""
     return next((path for path in libraries(program) if is_counted(path)), None)
+
+
+def loads_plugins(program: str) -> bool:
+    """Whether the program, or a library that it needs, may load others while it runs."""
+    return any(_names_dlopen(path) for path in libraries(program) if not os.path.basename(path).startswith(C_LIBRARIES))
+
+
+def _names_dlopen(path: str) -> bool:
+    try:
+        with ElfHeaders(path) as file:
+            names = file.section(".dynstr")[0] if file.has_section(".dynstr") else b""
+    except (OSError, ValueError):
+        return False
+    return b"\0dlopen\0" in names or b"\0dlmopen\0" in names
+
+
+def matches_of_patterns(path: str) -> dict[str, int]:
+    """Expressions of --memlens-functions that a module was built with, and how many functions each matched."""
+    try:
+        with ElfHeaders(path) as file:
+            content = file.section(PATTERNS)[0] if file.has_section(PATTERNS) else b""
+    except (OSError, ValueError):
+        return {}
+    parts = content.decode("utf-8", "replace").split("\0")[:-1]
+    found: dict[str, int] = {}
+    for pattern, number in zip(parts[::2], parts[1::2], strict=False):
+        found[pattern] = found.get(pattern, 0) + (int(number) if number.isdecimal() else 1)
+    return found
 
 
 def read_sections(path: str) -> CountSections | None:

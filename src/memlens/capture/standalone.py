@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import _core
 from .count_arena import CountArena, ImageEntries
-from .count_records import CountRecords, notes
+from .count_records import CountRecords, notes, pattern_notes
 from .layouts import Packer, enum_value, layout_of_kind, layouts, records_with_tails
 
 RUNTIME_WRITER = 2
@@ -135,7 +135,7 @@ class LeftCounts:
                 (max(image.born_ns, (image.process or {}).get("last_ns", 0)) for image in found.values()), default=0
             )
             totals = records.finish(self, self._string, ended, now=last)
-            self.notes = notes(totals, more_counters="MEMLENS_COUNTERS=N")
+            self.notes = [*notes(totals, more_counters="MEMLENS_COUNTERS=N"), *pattern_notes(records.matches)]
             if totals["untraced_modules"]:
                 self.notes.append(
                     f"{totals['untraced_modules']} modules were built for tracing and recorded no accesses: windows need a recorder "

@@ -298,8 +298,11 @@ def with_process_ends(rows: list[dict[str, Any]]) -> Callable[[ImageEntries], tu
 
 
 def why_not(program: str) -> tuple[str, str] | None:
-    """(reason, remedy) when neither the program nor a library that it needs has counters; a script may start one that has."""
+    """(reason, remedy) when neither the program nor a library that it needs has counters; a script may start one that has, and a program
+    that knows dlopen may load one."""
     if not counted_modules.is_elf(program) or counted_modules.first_counted(program) is not None:
+        return None
+    if counted_modules.loads_plugins(program):
         return None
     return (
         f"{os.path.basename(program)} has no counters: neither it nor a library that it needs was built with memlens cc",

@@ -100,8 +100,15 @@ def _write_counting(run: Recorder, running: counting.Counting) -> list[str]:
     found = [] if run.trace is None else _trace_notes(run, running)
     if not totals["images"]:  # a script that started nothing counted
         run.writer.meta["collectors"].pop("count", None)
+        if run.options.count is not None or "count" in (run.options.collectors or ()):
+            found = ["Nothing counted: no program or library that ran was built with memlens cc.", *found]
         return found
-    return [*(count_records.notes(totals) if "count" in run.collectors else []), *found]
+    counted = (
+        [*count_records.notes(totals), *count_records.pattern_notes(running.matches)]
+        if "count" in run.collectors
+        else []
+    )
+    return [*counted, *found]
 
 
 def _trace_notes(run: Recorder, running: counting.Counting) -> list[str]:

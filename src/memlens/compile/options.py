@@ -7,6 +7,9 @@ from ..errors import UsageError
 STEPS = ("sets", "constants", "trips", "exits", "keep", "publish", "callees", "tallies", "flow", "rounds", "nests")
 """The steps of counter placement, as the pass names them."""
 
+SEPARATOR = "\x1f"
+"""Between expressions in MEMLENS_PASS: each is matched, and counted, on its own."""
+
 HELP = """\
 usage: memlens {name} [--memlens-OPTION...] clang's own options and files
 
@@ -43,7 +46,7 @@ class Options:
     """What the user asked of memlens on a compiler's command line."""
 
     __slots__ = (
-        "clang", "count", "functions", "help", "mix", "mode", "naive", "off", "ptwrite", "trace", "verbose", "verify",
+        "clang", "count", "function_files", "functions", "help", "mix", "mode", "naive", "off", "ptwrite", "trace", "verbose", "verify",
         "versions",
     )  # fmt: skip
 
@@ -53,6 +56,7 @@ class Options:
         self.count = True
         self.clang = ""
         self.functions: list[str] = []
+        self.function_files: list[str] = []  # that expressions came from
         self.off: list[str] = []
         self.mix = self.naive = self.verify = self.verbose = self.help = False
         self.versions = True
@@ -65,8 +69,7 @@ class Options:
         if self.off:
             fields.append("off=" + ",".join(self.off))
         if self.functions:
-            alone = len(self.functions) == 1
-            fields.append("functions=" + (self.functions[0] if alone else "|".join(f"({f})" for f in self.functions)))
+            fields.append("functions=" + SEPARATOR.join(self.functions))
         return ";".join(fields)
 
 
@@ -111,6 +114,8 @@ def _take_one(options: Options, argument: str) -> None:
         options.clang = value
     elif name == "--memlens-functions" and equals:
         options.functions.extend(_expressions(value))
+        if value.startswith("@"):
+            options.function_files.append(value[1:])
     elif name == "--memlens-placement" and equals:
         for step in value.split(","):
             step = step.removeprefix("no-")

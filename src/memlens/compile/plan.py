@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 
 from ..errors import ToolchainError, UsageError
-from . import version_script
+from . import cache_marks, version_script
 from .commandline import Job, understand
 from .options import Options
 from .toolchain import Clang, Installed, machine_of, packages
@@ -42,6 +42,7 @@ def plan(
         return [*program, *_unused_or_not(_include(job, have)), *arguments], ""
     machine = _machine(job, clang, have)
     before, after = _for_compiling(job, clang, have), list[str]()
+    before += _for_caches(job, options, environment)
     if job.links:
         after = _for_linking(job, clang, have, machine)
         for script in job.version_scripts:
@@ -118,6 +119,16 @@ def _for_compiling(job: Job, clang: Clang, have: Installed) -> list[str]:
     if not job.lto:
         added.append("-fpass-plugin=" + have.passes[clang.major])
     return added
+
+
+def _for_caches(job: Job, options: Options, environment: dict[str, str]) -> list[str]:
+    """Makes files of expressions part of what the object depends on, for ccache and for make."""
+    if not any(kind != "object" for kind in job.inputs):
+        return []
+    if job.preprocess:
+        mark = cache_marks.header(options.function_files, environment)
+        return ["-include", mark] if mark else []
+    return [word for path in options.function_files for word in ("-Xclang", f"-fdepfile-entry={path}")]
 
 
 def _for_linking(job: Job, clang: Clang, have: Installed, machine: str) -> list[str]:
