@@ -148,3 +148,17 @@ def test_masked_vectors_count_the_lanes_that_take_part(tmp_path: Path, machine: 
             assert found["scatter_third"] == (4 * n, 8 * third), cpu
             assert found["store_bytes"] == (n, odd_bytes), cpu
             assert found["intrinsics"] == (8 * n, 4 * n), cpu
+
+
+@pytest.mark.parametrize("machine", [os.uname().machine, pytest.param("aarch64", marks=pytest.mark.slow)])
+def test_narrowed_accesses_count_what_the_machine_code_moves(tmp_path: Path, machine: str) -> None:
+    needs(f"qemu-{machine}", "qemu-user")
+    target = ""
+    if machine != os.uname().machine:
+        check_machine(machine)
+        target = MACHINES[machine][0]
+    counted, exact = both(tmp_path, HARD / "narrowed.c", "-O2", target=target)
+    judged = [name for name in counted if name.startswith("part_")]
+    assert len(judged) == 22
+    differing = {name: (counted[name].outside, exact[name].outside) for name in judged}
+    assert {name: pair for name, pair in differing.items() if pair[0] != pair[1]} == {}
