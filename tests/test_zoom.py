@@ -57,8 +57,9 @@ def test_regions_are_maximal_runs_with_their_share(counts: dict[int, int], thres
     for node, mine in zip(nodes, inside, strict=True):
         assert node["accesses"] == sum(mine.values()) and node["blocks"] == len(mine)
         assert (node["begin"], node["end"]) == (64 * min(mine), 64 * (max(mine) + 1))
-        below = [n for n in nodes if n["parent"] == node["node"]]
-        assert bool(below) != node["is_final"]
+        parts = [n for n in nodes if n["parent"] == node["node"]]
+        below = [n for n in parts if not n["is_spread"]]
+        assert bool(below) != node["is_final"] and (below or not parts)
         size = node["end"] - node["begin"]
         if below:
             # Exactly the runs of its pages that are hot.
@@ -69,9 +70,23 @@ def test_regions_are_maximal_runs_with_their_share(counts: dict[int, int], thres
                 (n["begin"], n["end"], n["accesses"]) for n in below
             ]
             assert size > stop and node["page_bytes"] >= stop
-            assert node["cold_accesses"] == node["accesses"] - sum(n["accesses"] for n in below)
+            assert node["cold_accesses"] == node["accesses"] - sum(n["accesses"] for n in parts)
+            # And what lies before, between and behind them, if it is hot together; not of all memory.
+            edges = [-1, *(edge for r in hot for edge in (min(r), max(r))), max(mine) + 1]
+            between = [
+                {b: c for b, c in mine.items() if low < b < high}
+                for low, high in zip(edges[::2], edges[1::2], strict=True)
+            ]
+            spread = [
+                r
+                for r in between
+                if r and node["parent"] is not None and sum(r.values()) >= threshold * node["accesses"]
+            ]
+            assert [(64 * min(r), 64 * (max(r) + 1), sum(r.values())) for r in spread] == [
+                (n["begin"], n["end"], n["accesses"]) for n in parts if n["is_spread"]
+            ]
             assert all((n["page_bytes"] or 0) < node["page_bytes"] for n in below if not n["is_final"])
-        elif size > stop:
+        elif size > stop and not node["is_spread"]:
             # Final although large: pages are at their smallest, or no run of any page size left is hot.
             parent = next((n for n in nodes if n["node"] == node["parent"]), None)
             at_smallest = parent is not None and parent["page_bytes"] == stop
@@ -329,3 +344,43 @@ def test_captures_without_accesses_are_told(tmp_path: Path) -> None:
         assert told.returncode != 0 and "none of 1 windows" in told.stderr, (arguments, told.stderr, told.stdout)
     with pytest.raises(UsageError, match="threshold of 2"):
         zoom_time(CaptureBuilder().window(10, touch(HOT, range(9), pc=1)).open(tmp_path / "b.memlens"), threshold=2)
+
+
+def test_an_array_that_is_swept_is_a_region_though_windows_leave_gaps_in_it(tmp_path: Path) -> None:
+    """Half of the accesses go to one page, half to windows all over an array next to it: no run of the array is hot, all of it is."""
+    source = np.random.default_rng(4)
+    builder = CaptureBuilder()
+    array, hot = 0x10_0000_0000, 0x10_0100_0000  # 16 MiB apart, contiguous in large pages
+    for number in range(200):
+        begin = int(source.integers(0, (16 << 20) // 8 - 500)) * 8
+        trace = touch(array + begin, range(0, 4000, 8), pc=0x1000) + touch(
+            hot, source.integers(0, 512, 500) * 8, pc=0x2000
+        )
+        builder.window(1000 * number, trace, executed=100_000, first_executed=100_000 * number)
+    builder.window(500, touch(0x7000_0000_0000, range(0, 800, 8), pc=0x3000), thread=101)
+    result = zoom_location(builder.open(tmp_path / "a.memlens"))
+    rows = result.tables["regions"].to_pylist()
+    assert sorted(row["is_spread"] for row in rows) == [False, True]
+    swept = next(row for row in rows if row["is_spread"])
+    assert swept["accesses"] == 100_000 and swept["address"] < array + (1 << 20) and swept["bytes"] > 14 << 20
+    # What is in no region is told, by object: the page of the other thread.
+    left_out = result.tables["left_out"].to_pylist()
+    assert [row["accesses"] for row in left_out] == [100] and result.figures["cold_accesses"] == 100
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(st.integers(0, 3000), st.integers(1, 50), min_size=1, max_size=60),
+    st.sampled_from([0.05, 0.2, 0.5]),
+)
+def test_regions_and_what_they_leave_out_are_everything(counts: dict[int, int], threshold: float) -> None:
+    order = sorted(counts)
+    tree = ZoomTree(
+        np.array(order, dtype=np.uint64),
+        np.array([counts[b] for b in order]),
+        block_bytes=64,
+        threshold=threshold,
+        stop_bytes=256,
+    )
+    finals = sum(node["accesses"] for node in tree.nodes if node["is_final"])
+    assert finals + sum(node["cold_accesses"] for node in tree.nodes) == sum(counts.values())

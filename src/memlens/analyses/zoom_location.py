@@ -2,8 +2,11 @@
 
 The zoom tree, from all memory down: a region is divided into pages; a *hot subregion* is a maximal run of contiguous pages, each with at least
 one access, that has at least `threshold` of the region's accesses. Pages shrink from level to level, down to `stop_bytes`. A region is
-final when it is no larger than that, when its pages are, or when no part of it is hot. What lies outside the hot parts
-of a region is its `cold_accesses`.
+final when it is no larger than that, when its pages are, or when no part of it is hot.
+
+An array that is swept has accesses everywhere and a hot run nowhere: windows touch some of its pages, and none of these runs is hot. So what lies between two hot
+parts of a region is a part too (*spread*, not divided further), if its runs have `threshold` of the region's accesses together. What lies outside all
+parts of a region is its `cold_accesses`; table ``left_out`` has what no final region covers, by object.
 
 Accesses are those that are not constant (section V-A). Of each final region, with blocks of `block_bytes`:
 
@@ -72,7 +75,13 @@ class ZoomTree:
             if not hot:
                 continue
             node.update(is_final=False, page_bytes=page_bytes)
-            node["cold_accesses"] = node["accesses"] - sum(int(self._sums[b] - self._sums[a]) for a, b in hot)
+            # All memory is no region that lies together.
+            spread = [] if node["parent"] is None else self._spread(runs, hot, least)
+            node["cold_accesses"] = node["accesses"] - sum(int(self._sums[b] - self._sums[a]) for a, b in hot + spread)
+            for a, b in spread:
+                part = self._node(a, b, node["node"], node["depth"] + 1)
+                part["is_spread"] = True
+                part.pop("next_page_bytes")
             for a, b in hot:
                 child = self._node(a, b, node["node"], node["depth"] + 1)
                 # A part that is as large as the whole would be divided into the same pages for ever.
@@ -86,12 +95,19 @@ class ZoomTree:
                     continue
                 waiting.append(child)
 
+    def _spread(self, runs: list[tuple[int, int]], hot: list[tuple[int, int]], least: float) -> list[tuple[int, int]]:
+        """What lies before, between and behind hot runs, where that is hot together."""
+        chosen = set(hot)
+        parts = [list(group) for is_hot, group in itertools.groupby(runs, key=chosen.__contains__) if not is_hot]
+        ranges = [(part[0][0], part[-1][1]) for part in parts]
+        return [(a, b) for a, b in ranges if self._sums[b] - self._sums[a] >= least]
+
     def _node(self, first: int, last: int, parent: int | None, depth: int) -> dict[str, Any]:
         node = {
             "node": len(self.nodes), "parent": parent, "depth": depth, "first": first, "last": last,
             "begin": int(self._blocks[first]) << self._shift, "end": (int(self._blocks[last - 1]) + 1) << self._shift,
             "accesses": int(self._sums[last] - self._sums[first]), "blocks": last - first, "page_bytes": None,
-            "cold_accesses": 0, "is_final": True, "next_page_bytes": None,
+            "cold_accesses": 0, "is_final": True, "is_spread": False, "next_page_bytes": None,
         }  # fmt: skip
         self.nodes.append(node)
         return node
@@ -151,6 +167,8 @@ class _Regions:
         self.code, self.objects = named_dimension(accesses, "line"), named_dimension(accesses, "object")
         self.of_code: dict[tuple[int, int], int] = {}
         self.of_object: dict[tuple[int, int], int] = {}
+        self.left_out: dict[tuple[int, int], int] = {}
+        """By object: accesses in no final region."""
         self.all = _Distances(self.count)
         self.own = _Distances(self.count)
         self.unobservable = np.zeros(self.count, dtype=np.int64)
@@ -201,9 +219,13 @@ class _Regions:
             own = self._measure((batch.stream, number), keys[mine], batch.unit[mine])
             counted = (own < REUSE_EARLIER) & inside[mine]
             self.own.add(np.full(int(counted.sum()), number), own[counted])
+        outside = (where < 0) & (classes != CLASSES.index("constant"))
+        objects = self.objects.numbers(batch)
         if inside.any():
             _count(self.of_code, region[inside], self.code.numbers(batch)[inside])
-            _count(self.of_object, region[inside], self.objects.numbers(batch)[inside])
+            _count(self.of_object, region[inside], objects[inside])
+        if outside.any():
+            _count(self.left_out, np.zeros(int(outside.sum()), dtype=np.uint64), objects[outside])
 
 
 def _count(counts: dict[tuple[int, int], int], region: Any, what: Any) -> None:
@@ -261,7 +283,8 @@ def zoom_location(
     Returns
     -------
     Result
-        Tables ``regions`` (final ones, hottest first), ``tree`` (all), ``code`` and ``objects`` (what touches a region, and what lies there).
+        Tables ``regions`` (final ones, hottest first), ``tree`` (all), ``code`` and ``objects`` (what touches a region, and what lies there),
+        ``left_out`` (accesses in no region, by object).
     """
     from ..capture.locality import CLASSES, Classifier, ThreadAccesses
 
@@ -326,6 +349,7 @@ def _result(
         "tree": _tree_table(accesses, tree, {finals[at]["node"]: rank for at, rank in number.items()}, total),
         "code": _table(code, ("region", "function", "module", "file", "line", "accesses", "share")),
         "objects": _table(objects, ("region", "object", "kind", "accesses", "share")),
+        "left_out": _table(_left_out(found, total), ("object", "kind", "accesses", "share")),
     }
     in_regions = sum(node["accesses"] for node in finals)
     figures = {**settings, "accesses": total, "recorded_accesses": accesses.recorded, "regions": len(finals),
@@ -355,6 +379,19 @@ def _shares(
     return sorted(rows, key=lambda row: (row["region"], -row["accesses"]))
 
 
+def _left_out(found: _Regions, total: int) -> list[dict[str, Any]]:
+    """By object, groups of one name together; ``share`` of all accesses."""
+    sums: dict[tuple[Any, ...], int] = {}
+    for (_, what), count in found.left_out.items():
+        key = found.objects.keys[what]
+        sums[key] = sums.get(key, 0) + count
+    rows = [
+        {**dict(zip(found.objects.names, key, strict=True)), "accesses": count, "share": count / total}
+        for key, count in sums.items()
+    ]
+    return sorted(rows, key=lambda row: -row["accesses"])
+
+
 def _table(rows: list[dict[str, Any]], names: tuple[str, ...]) -> pa.Table:
     import pyarrow as pa
 
@@ -368,12 +405,12 @@ REGION_FIELDS: dict[str, str] = {
     "hotness_percent": "double", "blocks": "uint64", "accesses_per_block": "double", "reuses": "uint64",
     "reuse_distance_mean": "double", "reuse_distance_max": "uint64", "region_distance_mean": "double",
     "region_distance_max": "uint64", "unobservable": "uint64", "function": "string", "file": "string", "line": "uint32",
-    "object": "string", "depth": "uint32",
+    "object": "string", "depth": "uint32", "is_spread": "bool",
 }  # fmt: skip
 TREE_FIELDS: dict[str, str] = {
     "node": "uint32", "parent": "uint32", "depth": "uint32", "process": "uint32", "address": "uint64", "bytes": "uint64",
     "page_bytes": "uint64", "accesses": "uint64", "hotness_percent": "double", "blocks": "uint64", "cold_accesses": "uint64",
-    "region": "uint32",
+    "region": "uint32", "is_spread": "bool",
 }  # fmt: skip
 
 
@@ -411,7 +448,7 @@ def _region_table(
              "reuse_distance_mean": mean, "reuse_distance_max": most, "region_distance_mean": own_mean,
              "region_distance_max": own_most, "unobservable": 0 if whole else int(found.unobservable[at]),
              "function": top.get("function"), "file": top.get("file"), "line": top.get("line"),
-             "object": first_object.get(rank, {}).get("object"), "depth": node["depth"]}
+             "object": first_object.get(rank, {}).get("object"), "depth": node["depth"], "is_spread": node["is_spread"]}
         )  # fmt: skip
     return pa.Table.from_pylist(rows, schema=_schema(REGION_FIELDS))
 
@@ -430,7 +467,8 @@ def _tree_table(accesses: ThreadAccesses, tree: ZoomTree, region: dict[int, int]
     for node in tree.nodes:
         process, address = _place(accesses, node["begin"])
         rows.append(
-            {**{name: node[name] for name in ("node", "parent", "depth", "page_bytes", "accesses", "blocks", "cold_accesses")},
+            {**{name: node[name] for name in ("node", "parent", "depth", "page_bytes", "accesses", "blocks", "cold_accesses",
+                                              "is_spread")},
              "process": process, "address": address, "bytes": node["end"] - node["begin"],
              "hotness_percent": 100 * node["accesses"] / total, "region": region.get(node["node"])}
         )  # fmt: skip

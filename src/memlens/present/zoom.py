@@ -85,7 +85,24 @@ def _show_location(console: Console, result: Result, top: int) -> None:
         "block; own: only blocks of the region"
     )
     console.print(f"  [dim]{text}{'' if whole else '; unknown: last used outside the window'}[/]")
+    _show_left_out(console, result, top)
     _show_code_of_regions(console, result, top)
+
+
+def _show_left_out(console: Console, result: Result, top: int) -> None:
+    """What no region covers, always."""
+    from rich.markup import escape
+
+    rows = result.tables["left_out"].to_pylist()
+    share = sum(row["share"] for row in rows)
+    if not rows:
+        return
+    parts = [f"{row['object'] or 'no known object'} {row['share']:.1%}" for row in rows[: min(top, MOST_CODE)]]
+    more = len(rows) - len(parts)
+    console.print(
+        f"  Not in these regions: {share:.1%} of the accesses: {escape(', '.join(parts))}{f' and {more} more objects' if more else ''}",
+        highlight=False,
+    )
 
 
 def _show_code_of_regions(console: Console, result: Result, top: int) -> None:
