@@ -280,7 +280,7 @@ def page(short: list[Judged], judged: list[Judged], seeds: int, verdicts: list[t
             1 for row in result.tables["functions"].to_pylist() if row["metric"] == "window_growth" and row["judged"]
         )
         functions.append([one.name, str(count), f"{smallest(one)[0]:.0f} ({smallest(one)[1]})", *(percent(v) for v in function_errors(result).values()),
-                          percent(figures.get("function_mape_percent_reuse_distance_mean"))])  # fmt: skip
+                          percent(figures.get("function_mape_percent_window_reuse_distance_mean"))])  # fmt: skip
         recorded.append([one.name, *(percent(one.recorded[metric], signed=True) for metric in CODE)])
         spans = [row for row in result.tables["window_sizes"].to_pylist() if row["where"] == "across windows"]
         across.append(

@@ -182,7 +182,7 @@ def test_draws_from_a_trace_with_constants_only_records_are_fair(tmp_path: Path)
             .to_pylist()[0]
         )
         assert drawn["executed"] == pytest.approx(150_000)
-        shares.append(drawn["constant_percent"])
+        shares.append(drawn["window_constant_percent"])
     assert np.mean(shares) == pytest.approx(100 / 3, abs=1.5)
 
 
@@ -308,3 +308,77 @@ def test_what_threads_share_is_no_value_that_is_reloaded(tmp_path: Path) -> None
     capture = both_in_windows(True).open(tmp_path / "a.memlens")
     results = {name: memlens.analyses.run(name, capture) for name in ("patterns", "sharing")}
     assert not check(capture, results)
+
+
+MATCHES = r"""
+#include <stdlib.h>
+#include <string.h>
+enum { SIZE = 1 << 16, CHAINS = 1 << 12, DEPTH = 16 };
+static unsigned char text[SIZE + 300];
+static int *head, *before, *counts;
+__attribute__((noinline)) static int longest(int at) {
+  int best = 0;
+  for (int other = head[(text[at] * 31 + text[at + 1]) % CHAINS], n = 0; other >= 0 && n < DEPTH; other = before[other], n++) {
+    int length = 0;
+    while (length < 64 && text[at + length] == text[other + length]) length++;
+    if (length > best) best = length;
+  }
+  return best;
+}
+__attribute__((noinline)) static void enter(int at) {
+  int chain = (text[at] * 31 + text[at + 1]) % CHAINS;
+  before[at] = head[chain];
+  head[chain] = at;
+}
+__attribute__((noinline)) static void tally(const unsigned char *from, int n) { for (int i = 0; i < n; i++) counts[from[i]]++; }
+int main(void) {
+  head = malloc(CHAINS * sizeof *head), before = malloc(SIZE * sizeof *before), counts = calloc(256, sizeof *counts);
+  memset(head, 255, CHAINS * sizeof *head);
+  unsigned long r = 88172645463325252ul;
+  for (int i = 0; i < SIZE + 300; i++) { r ^= r << 13, r ^= r >> 7, r ^= r << 17; text[i] = i > 64 && r % 5 ? text[i - 1 - r / 64 % 60] : 97 + r / 8 % 20; }
+  long s = 0;
+  for (int at = 0; at < SIZE;) {
+    int n = longest(at);
+    s += n;
+    for (int end = at + (n > 3 ? n : 1); at < end && at < SIZE; at++) enter(at);
+    if (at % 7 == 0) tally(text + at / 2, 200);
+  }
+  return s == 0;
+}
+"""
+STATED = {
+    "constant_percent": "constant_percent", "window_growth": "window_growth", "window_irregular_percent": "window_irregular_percent",
+    "window_reuse_distance_mean": "window_reuse_distance",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@needs_clang
+def test_intervals_of_a_match_finder_hold_as_often_as_they_claim(tmp_path: Path) -> None:
+    """A program whose functions change with their input: 60 samples, 95 % claimed, of all stated intervals at least 90 % hold."""
+    capture = recorded(traced(tmp_path, MATCHES, "p", "-O2"), "full,on-full=wait")
+    source = list(ThreadAccesses(capture).batches(constants=True))
+    length = sum(ThreadAccesses(capture).lengths)
+    window, period = 300, max(3000, length // 120)
+
+    def rows(**options: Any) -> dict[Any, dict[str, Any]]:
+        result = locality(capture, by="function", heat_columns=0, **options)
+        return {
+            row.get("function"): row
+            for name in ("by_program", "by_function")
+            for row in result.tables[name].to_pylist()
+        }
+
+    whole, tiles = rows(), rows(accesses=DrawnAccesses.tiled(capture, window, source=source))
+    held: dict[str, list[bool]] = defaultdict(list)
+    for seed in range(60):
+        for key, row in rows(accesses=DrawnAccesses.drawn(capture, window, period, seed=seed, source=source)).items():
+            if row["under_sampled"] or whole[key]["share"] < 0.01:
+                continue
+            for name, interval in STATED.items():
+                truth = (tiles if name.startswith("window") else whole)[key][name]
+                low, high = row[f"{interval}_low"], row[f"{interval}_high"]
+                if truth is not None and low is not None:
+                    held[name].append(low - 0.001 * truth <= truth <= high + 0.001 * truth)
+    shares = {name: sum(found) / len(found) for name, found in held.items()}
+    assert set(shares) == set(STATED) and all(share >= 0.9 for share in shares.values()), shares

@@ -153,7 +153,7 @@ def test_sampled_runs_say_what_windows_cannot_see(windows: dict[str, Result]) ->
     """8 of 128 accesses of each window are its first to a line; the sweep before lies in another window."""
     page = page_of(windows)
     row = cells(page, "locality", "unnamed")
-    assert row[4] == "0.125few: 4 windows"  # 64 addresses, 512 accesses
+    assert row[4] == "0.5few: 4 windows"  # 64 addresses in 128 accesses of each window
     assert row[7] == "6.2 %"
     text = section(page, "locality")
     assert "Sampled: 4 windows with 512 of 5,120 accesses (10.0 %)" in text
@@ -418,7 +418,9 @@ def wide(results: dict[str, Result]) -> dict[str, Result]:
                 if "under_sampled" in row:
                     row |= {"executed": 987_654_321.0, "footprint_bytes": 1023 << 20, "footprint_lines": 16_777_215, "growth": 0.000123,
                             "footprint_strided": 51, "footprint_irregular": 49, "irregular_percent": 49.0, "constant_percent": 33.3, "reuse_distance_mean": 123.4,
-                            "reuse_distance_error": 1.5, "unobservable_percent": 88.8}  # fmt: skip
+                            "reuse_distance_error": 1.5, "unobservable_percent": 88.8,
+                            "window_growth": 0.000123, "window_irregular_percent": 49.0, "window_constant_percent": 33.3,
+                            "window_reuse_distance_mean": 123.4, "window_reuse_distance_error": 1.5}  # fmt: skip
             tables[name] = pa.Table.from_pylist(rows, schema=table.schema) if rows else table
         changed[key] = Result(result.name, result.figures, tables, result.quality)
     return changed

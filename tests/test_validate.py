@@ -105,7 +105,9 @@ def test_constants_that_a_stream_leaves_out_are_drawn_with_their_windows(tmp_pat
     assert drawn.recorded + int(drawn.implied_constants.sum()) == covered
     assert drawn.recorded == pytest.approx(covered * 2 / 3, abs=7)
     row = locality(drawn.capture, accesses=drawn).tables["by_program"].to_pylist()[0]
-    assert row["kappa"] == pytest.approx(1.5, rel=0.03)
+    assert row["window_constant_percent"] == pytest.approx(100 / 3, rel=0.03)
+    # Classes are inferred: whether an instruction stays at one address for the whole run, windows do not show.
+    assert row["constant_percent"] is row["kappa"] is None
     # Every access that was executed is in `executed`, constants too.
     assert row["rho"] == pytest.approx(1500 / covered) and row["executed"] == pytest.approx(1500)
 
@@ -189,7 +191,7 @@ def test_a_cycle_is_right_within_windows_and_scaled_too_far_across_them(tmp_path
     """Every window of 256 sees all 64 words. The whole footprint is 64, and rho = 100 makes 6,400 of it."""
     capture = CaptureBuilder().window(10, cyclic(256_000, 64)).open(tmp_path / "a.memlens")
     result = validate(capture, window=256, period=2560, seeds=2)
-    for name in ("window_growth", "window_footprint", "blocks_of_window", "executed", "kappa"):
+    for name in ("window_growth", "window_footprint", "blocks_of_window", "executed"):
         assert metric(result, name)["mape_percent"] == pytest.approx(0, abs=1e-9), name
     assert metric(result, "footprint_estimated")["bias_percent"] == pytest.approx(100 * (10 - 1), rel=1e-6)
     assert metric(result, "window_growth")["covered_percent"] == 100
@@ -210,7 +212,7 @@ def test_a_cycle_is_right_within_windows_and_scaled_too_far_across_them(tmp_path
 def test_a_stream_is_right_across_windows_too(tmp_path: Path) -> None:
     capture = CaptureBuilder().window(10, stream(100_000)).open(tmp_path / "a.memlens")
     result = validate(capture, window=100, period=1000, seeds=2)
-    for name in ("footprint_estimated", "footprint_strided_estimated", "growth", "window_growth", "strided_percent"):
+    for name in ("footprint_estimated", "footprint_strided_estimated", "window_growth"):
         assert metric(result, name)["mape_percent"] == pytest.approx(0, abs=1e-6), name
     assert all(
         row["mape_percent"] == pytest.approx(0) for row in result.tables["window_sizes"].to_pylist() if row["judged"]
@@ -245,7 +247,7 @@ def test_intervals_hold_as_often_as_they_claim(tmp_path: Path) -> None:
     capture = CaptureBuilder().window(10, random_phases(200_000, 100, 300, 5)).open(tmp_path / "a.memlens")
     true, samples = sampled_rows(capture, 100, 4000, 120)
     every = 0
-    for name, of in (("window_growth", "window_growth"), ("reuse_distance", "reuse_distance_mean")):
+    for name, of in (("window_growth", "window_growth"), ("window_reuse_distance", "window_reuse_distance_mean")):
         covered = sum(row[f"{name}_low"] <= true[of] <= row[f"{name}_high"] for row in samples)
         assert covered / 120 >= 0.88, (name, covered)  # 3.5 standard errors below
         every += covered
@@ -319,7 +321,7 @@ def test_intervals_of_reuse_are_corrected_for_their_chance_and_unobservable_beyo
 def test_rows_without_enough_windows_have_no_interval_and_are_flagged(tmp_path: Path) -> None:
     capture = CaptureBuilder().window(10, stream(50), executed=500, period=500).open(tmp_path / "a.memlens")
     row = locality(capture).tables["by_program"].to_pylist()[0]
-    assert row["under_sampled"] and row["window_growth_low"] is None and row["reuse_distance_high"] is None
+    assert row["under_sampled"] and row["window_growth_low"] is None and row["window_reuse_distance_high"] is None
 
 
 # ---- what cannot serve --------------------------------------------------------------------------------------------

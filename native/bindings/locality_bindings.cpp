@@ -33,6 +33,8 @@ void ratio_columns(nb::dict& columns, const std::string& name, const List& rows,
   columns[name.c_str()] = column<double>(rows, [&](const auto& r) { return get(r).value(); });
   columns[(name + "_error").c_str()] = column<double>(rows, [&](const auto& r) { return get(r).error(); });
   columns[(name + "_windows").c_str()] = column<uint64_t>(rows, [&](const auto& r) { return get(r).windows; });
+  columns[(name + "_rare_low").c_str()] = column<double>(rows, [&](const auto& r) { return get(r).rare_low(); });
+  columns[(name + "_rare_high").c_str()] = column<double>(rows, [&](const auto& r) { return get(r).rare_high(); });
 }
 
 nb::object bins_of(const std::vector<ReuseRow>& rows, const Spread ReuseRow::* which) {
@@ -88,6 +90,7 @@ nb::dict footprint_columns(const Footprint& self) {
   ratio_columns(columns, "window_growth_strided", rows, [](const auto& r) { return r.growth_strided; });
   ratio_columns(columns, "window_growth_irregular", rows, [](const auto& r) { return r.growth_irregular; });
   ratio_columns(columns, "window_constant", rows, [](const auto& r) { return r.constant; });
+  ratio_columns(columns, "window_irregular", rows, [](const auto& r) { return r.irregular; });
   columns["window_footprint_sum"] = column<double>(rows, [](const auto& r) { return r.growth.y; });
   return columns;
 }
@@ -250,7 +253,7 @@ void bind_footprint(nb::module_& module) {
       .def("columns", &footprint_columns)
       .def_prop_ro("memory_bytes", &Footprint::memory_bytes);
   nb::class_<Classes>(module, "AccessClasses", "Classes of instructions from their addresses: native/core/locality/classes.h.")
-      .def(nb::init<>())
+      .def(nb::init<uint64_t>(), nb::kw_only(), "least_accesses"_a = 1)
       .def("add",
            [](Classes& self, uint32_t stream, const Input<uint64_t>& pcs, const Input<uint64_t>& addresses,
               const Input<uint8_t>& is_store, const Optional<uint32_t>& windows) {

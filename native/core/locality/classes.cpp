@@ -87,10 +87,10 @@ void Classes::add(uint32_t stream, std::span<const uint64_t> pcs, std::span<cons
   }
 }
 
-Classes::Verdict Classes::judge(const Entry& entry) {
+Classes::Verdict Classes::judge(const Entry& entry) const {
   Verdict verdict{entry.pc, entry.accesses, 0, 0, entry.stream, AccessClass::kIrregular, entry.is_store};
   if (entry.is_constant) {
-    verdict.kind = AccessClass::kConstant;
+    verdict.kind = entry.accesses >= least_accesses_ ? AccessClass::kConstant : AccessClass::kUnknown;
     return verdict;
   }
   unsigned best = 0;

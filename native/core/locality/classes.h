@@ -9,7 +9,8 @@
 // Half of the steps are enough: a walk through short rows (an adjacency list, a sparse matrix) jumps at the end of each,
 // and addresses without order have no step that comes again.
 //
-// Loads and stores of one instruction are two instructions here. What was seen once has one address.
+// Loads and stores of one instruction are two instructions here. What was seen once has one address; with `least_accesses` it
+// is unknown.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +32,9 @@ class Classes {
     AccessClass kind = AccessClass::kUnknown;
     bool is_store = false;
   };
+
+  // An instruction that was seen less often is no constant.
+  explicit Classes(uint64_t least_accesses = 1) : least_accesses_(least_accesses) {}
 
   // Accesses in the order of a thread; `stream` is a number of the caller's for (process, thread). `windows` may be empty.
   void add(uint32_t stream, std::span<const uint64_t> pcs, std::span<const uint64_t> addresses,
@@ -55,8 +59,9 @@ class Classes {
   static uint64_t place_of(uint32_t stream, uint64_t pc, bool is_store) {
     return scatter((pc ^ uint64_t{stream} * 0x9E3779B97F4A7C15u) << 3 | uint64_t{is_store} << 2);
   }
-  static Verdict judge(const Entry& entry);
+  Verdict judge(const Entry& entry) const;
 
+  uint64_t least_accesses_;
   std::vector<Entry> table_ = std::vector<Entry>(1 << 10);
   uint64_t live_ = 0;
 };

@@ -184,6 +184,8 @@ void Footprint::end_window() {
       sums_[group].strided.add(x, static_cast<double>(seen[group].strided));
       sums_[group].irregular.add(x, static_cast<double>(seen[group].irregular));
       sums_[group].constant.add(x, static_cast<double>(counts.constants_of_window));
+      sums_[group].irregular_share.add(static_cast<double>(seen[group].strided + seen[group].irregular),
+                                       static_cast<double>(seen[group].irregular));
       counts.constants_of_window = counts.accesses_of_window = 0;
     }
   }
@@ -210,6 +212,7 @@ std::vector<FootprintRow> Footprint::rows() const {
       row.growth_strided = sums_[group].strided;
       row.growth_irregular = sums_[group].irregular;
       row.constant = sums_[group].constant;
+      row.irregular = sums_[group].irregular_share;
     }
   }
   for (const Entry& entry : table_) {
@@ -235,6 +238,7 @@ void Footprint::merge(const Footprint& other) {
     sums_[group].strided.merge(other.sums_[group].strided);
     sums_[group].irregular.merge(other.sums_[group].irregular);
     sums_[group].constant.merge(other.sums_[group].constant);
+    sums_[group].irregular_share.merge(other.sums_[group].irregular_share);
   }
   for (const Entry& entry : other.table_) {
     if (entry.group == kNone) continue;

@@ -36,6 +36,7 @@ struct FootprintRow {
   // Of windows: F, F_str and F_irr over kappa · A; F's own sums give its mean.
   Ratio growth, growth_strided, growth_irregular;
   Ratio constant;  // A_const over kappa · A
+  Ratio irregular;  // F_irr over F_str + F_irr
 
   uint64_t footprint() const { return addresses + (constants > 0); }
 };
@@ -107,7 +108,7 @@ class Footprint {
   std::vector<uint32_t> open_groups_;
   std::vector<uint64_t> open_places_;  // entries that the window has touched
   struct Sums {
-    Ratio all, strided, irregular, constant;
+    Ratio all, strided, irregular, constant, irregular_share;
   };
   std::vector<Sums> sums_;
 };

@@ -1,11 +1,13 @@
 // Distances and intervals summed up by group (function, object, …), with what an error between windows needs.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <iterator>
 #include <span>
 #include <vector>
 
@@ -18,13 +20,21 @@ namespace memlens::locality {
 // One window is drawn in each period, so slow changes of the program are in every sample alike and are no error:
 // neighbours are compared (successive differences), not each with the mean. Where neighbours have nothing to do with
 // each other both are the same.
+// Of a share (y between 0 and x), windows that all have none, or nothing else, do not differ, which is no proof that others have none: how many
+// windows have some of it and some of the rest, and the most of either in a window, bound what was not drawn.
 struct Ratio {
   uint64_t windows = 0;
   double x = 0, y = 0;
+  uint64_t windows_with = 0, windows_without = 0;  // with y > 0, with y < x
+  double most = 0, most_rest = 0;                   // of y, of x - y
 
   // Adds what another thread's windows have: its neighbours stay its own.
   void merge(const Ratio& other) {
     windows += other.windows;
+    windows_with += other.windows_with;
+    windows_without += other.windows_without;
+    most = std::max(most, other.most);
+    most_rest = std::max(most_rest, other.most_rest);
     pairs_ += other.pairs_;
     x += other.x, y += other.y, xx_ += other.xx_, xy_ += other.xy_, yy_ += other.yy_;
   }
@@ -37,10 +47,17 @@ struct Ratio {
       xy_ += dx * dy;
       yy_ += dy * dy;
     }
+    windows_with += window_y > 0;
+    windows_without += window_y < window_x;
+    most = std::max(most, window_y);
+    most_rest = std::max(most_rest, window_x - window_y);
     last_x_ = window_x, last_y_ = window_y;
     x += window_x;
     y += window_y;
   }
+  // The greatest share that few windows with some of it leave possible (0 where there are more than a few), and the least that few without do.
+  double rare_high() const { return rare(windows_with, most); }
+  double rare_low() const { return 1 - rare(windows_without, most_rest); }
   double value() const { return x > 0 ? y / x : std::numeric_limits<double>::quiet_NaN(); }
   double error() const {
     if (pairs_ == 0 || x <= 0) return std::numeric_limits<double>::quiet_NaN();
@@ -50,6 +67,13 @@ struct Ratio {
   }
 
  private:
+  // So many windows or fewer are drawn with a chance of 2.5 % where the mean is kLimits[n] (Poisson).
+  double rare(uint64_t n, double most_of_window) const {
+    constexpr double kLimits[] = {3.689, 5.572, 7.225};
+    if (n >= std::size(kLimits) || x <= 0) return 0;
+    return std::min(1.0, kLimits[n] * (n == 0 ? x / static_cast<double>(windows) : most_of_window) / x);
+  }
+
   uint64_t pairs_ = 0;
   double xx_ = 0, xy_ = 0, yy_ = 0, last_x_ = 0, last_y_ = 0;
 };

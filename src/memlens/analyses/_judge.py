@@ -33,23 +33,22 @@ METRICS = (
     Metric("executed", "whole"),
     Metric("share", "whole"),
     Metric("constant_percent", "whole", True, least=1.0),
+    Metric("window_constant_percent", "windows", True, least=1.0),
     Metric("kappa", "whole"),
     Metric("footprint_estimated", "whole"),
     Metric("footprint_strided_estimated", "whole", part_of="footprint_estimated"),
     Metric("footprint_irregular_estimated", "whole", part_of="footprint_estimated"),
-    Metric("growth", "whole"),
-    Metric("strided_percent", "whole"),
-    Metric("irregular_percent", "whole"),
     Metric("window_footprint", "windows"),
     Metric("window_growth", "windows", True),
     Metric("window_growth_strided", "windows", True, "window_growth"),
     Metric("window_growth_irregular", "windows", True, "window_growth"),
-    Metric("reuse_distance_mean", "windows", True),
-    Metric("reuse_interval_mean", "windows"),
+    Metric("window_irregular_percent", "windows", True, least=1.0),
+    Metric("window_reuse_distance_mean", "windows", True),
+    Metric("window_reuse_interval_mean", "windows"),
     Metric("unobservable_percent", "windows"),
     Metric("blocks_of_window", "windows"),
 )
-INTERVALS = {"reuse_distance_mean": "reuse_distance"}
+INTERVALS = {"window_reuse_distance_mean": "window_reuse_distance"}
 """Where the columns of an interval are named otherwise."""
 
 

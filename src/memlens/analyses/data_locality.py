@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 
 MEMORY_LIMIT_BYTES = 4 << 30
 FEWEST_WINDOWS = 10
+RARE = 3.689
+"""None of so many expected windows is drawn with a chance of 2.5 % (Poisson)."""
+FEWEST_FOR_DISTANCE = 20
+"""Distances are skewed: with fewer windows their interval holds less often than it claims, and is not given."""
 GREATEST_ERROR = 0.25
 """A row with fewer windows, or a greater relative standard error of its growth, is under-sampled."""
 REPORT_BY = ("function", "object")
@@ -98,9 +102,9 @@ def locality(
     names = list(dict.fromkeys(["program", *(part if isinstance(part, str) else ",".join(part) for part in asked)]))
     accesses = ThreadAccesses(capture) if accesses is None else accesses
     dimensions = {name: named_dimension(accesses, name, ranges=ranges, range_bytes=range_bytes) for name in names}
-    classes = Classifier(accesses, site_classes)
     executed, recorded = int(accesses.unit_executed.sum()), accesses.recorded
     whole = accesses.is_whole
+    classes = Classifier(accesses, site_classes, by_window=not whole)
     count = max(1, len(accesses.streams))
     streams = [
         LocalityStream(
@@ -224,13 +228,15 @@ def _result(
         "everything_recorded": whole,
         "recorded_accesses": recorded,
         "executed_accesses": executed,
+        "window_accesses": None if whole else accesses.window_accesses,
         "line_bytes": line_bytes,
         "class_origin": origin,
         "damaged_windows": accesses.damaged,
         "memory_bytes": sum(int(stream.memory_bytes) for stream in streams),
         **{name: total.get(name) for name in (
             "footprint", "footprint_estimated", "footprint_bytes", "footprint_lines", "growth", "growth_memgaze",
-            "strided_percent", "irregular_percent", "constant_percent", "kappa", "rho", "reuse_distance_mean",
+            "strided_percent", "irregular_percent", "constant_percent", "kappa", "rho", "reuse_distance_mean", "window_growth", "observed_growth",
+            "window_irregular_percent", "window_constant_percent", "window_reuse_distance_mean",
             "unobservable", "blocks_of_window", "blocks_between_windows_estimated")},
     }  # fmt: skip
     return Result(
@@ -274,7 +280,7 @@ def _rows(
         r = {n: v[at] for n, v in reuse.items()} if at < len(reuse["accesses"]) else none
         row = dict(zip(dimension.names, key, strict=True))
         f = {n: v[at] for n, v in footprint.items()}
-        row.update(_footprint_row(f, executed[at], whole, knows_constants, dimension.has_constants))
+        row.update(_footprint_row(f, executed[at], whole, knows_constants, dimension.has_constants, origin == "static"))
         row.update(_reuse_row(r, windows, executed[at] * r["accesses"] / (f["accesses"] + f["constants"]), whole))
         row["recorded"] = r["accesses"]
         row["share"] = executed[at] / total if total else 0.0
@@ -289,9 +295,12 @@ def _rows(
 
 
 def _footprint_row(
-    f: dict[str, Any], executed: float, whole: bool, knows_constants: bool, has_constants: bool
+    f: dict[str, Any], executed: float, whole: bool, knows_constants: bool, has_constants: bool, is_static: bool
 ) -> dict[str, Any]:
+    """What depends on the length of windows has ``window_`` before its name, and is null without it unless everything was recorded."""
     a, constants = f["accesses"], f["constants"]
+    # Inferred from windows, a class is that of the instruction in the window.
+    knows_class = knows_constants and (whole or is_static)
     # kappa · A. Data has no constants: their addresses are not recorded. Of code whose constants are not known there is no growth.
     made = a + constants if knows_constants or not has_constants else None
     rho = 1.0 if whole else executed / (a + constants)
@@ -300,10 +309,12 @@ def _footprint_row(
     return {
         "executed": executed,
         "accesses": a,
-        "constants": constants if knows_constants else None,
-        "constant_percent": 100 * constants / (a + constants) if knows_constants else None,
-        **_constant_interval(f, whole, knows_constants),
-        "kappa": made / a if a and made and knows_constants else None,
+        "constants": constants if knows_class else None,
+        "constant_percent": 100 * constants / (a + constants) if knows_class else None,
+        **_percents("constant_percent", f, "window_constant", whole, constants / (a + constants) if knows_class else None),
+        **_percents("window_constant_percent", f, "window_constant", whole, constants / (a + constants) if knows_constants else None),
+        "window_constant_percent": 100 * constants / (a + constants) if knows_constants else None,
+        "kappa": made / a if a and made and knows_class else None,
         "rho": rho,
         "footprint": f_total,
         "footprint_strided": f["addresses_strided"],
@@ -316,12 +327,15 @@ def _footprint_row(
         "footprint_lines": f["lines"],
         "captures": f["again"],
         "survivals": f["addresses"] - f["again"],
-        "growth": f_total / made if made else None,
-        "growth_strided": f["addresses_strided"] / made if made else None,
-        "growth_irregular": f["addresses_irregular"] / made if made else None,
-        "growth_memgaze": f_total / a if a else None,
-        "strided_percent": 100 * f["addresses_strided"] / moving if moving else None,
-        "irregular_percent": 100 * f["addresses_irregular"] / moving if moving else None,
+        "growth": f_total / made if made and whole else None,
+        "growth_strided": f["addresses_strided"] / made if made and whole else None,
+        "growth_irregular": f["addresses_irregular"] / made if made and whole else None,
+        "growth_memgaze": f_total / a if a and whole else None,
+        "observed_growth": f_total / made if made else None,
+        "observed_growth_memgaze": f_total / a if a else None,
+        "strided_percent": 100 * f["addresses_strided"] / moving if moving and whole else None,
+        "irregular_percent": 100 * f["addresses_irregular"] / moving if moving and whole else None,
+        **_irregular_of_windows(f, whole, f["addresses_irregular"] / moving if moving else None),
         "windows": 1 if whole else f["window_growth_windows"],
         **_ratio("window_growth", f, whole, f_total, made),
         **_ratio("window_growth_strided", f, whole, f["addresses_strided"], made),
@@ -339,18 +353,38 @@ def _ratio(name: str, f: dict[str, Any], whole: bool, part: float, of: float | N
         value = part / of if of else None
         return {name: value, f"{name}_error": 0.0, f"{name}_low": value, f"{name}_high": value}
     value, error = _known(f[name]), _known(f[f"{name}_error"])
-    low, high = interval(value, error, f[f"{name}_windows"])
+    low, high = _share_interval(value, f, name)
     return {name: value, f"{name}_error": error, f"{name}_low": low, f"{name}_high": high}
 
 
-def _constant_interval(f: dict[str, Any], whole: bool, is_known: bool) -> dict[str, float | None]:
-    a, constants = f["accesses"], f["constants"]
-    low = high = constants / (a + constants) if is_known else None
+def _share_interval(value: float | None, f: dict[str, Any], ratio: str) -> tuple[float | None, float | None]:
+    """The interval of a share. Windows of which nearly none has any, or nearly all have nothing else, do not differ; that leaves more possible than their
+    spread says."""
+    error, windows = _known(f[f"{ratio}_error"]), f[f"{ratio}_windows"]
+    low, high = interval(value, error, windows)
+    if low is None or high is None or value is None or error is None:
+        return low, high
+    if error <= 1e-9 * value:  # all windows are alike: others may be as rare as one in so many
+        low, high = value * max(0.0, 1 - RARE / windows), value * (1 + RARE / windows)
+    return min(low, f[f"{ratio}_rare_low"]), min(1.0, max(high, f[f"{ratio}_rare_high"]))
+
+
+def _percents(name: str, f: dict[str, Any], ratio: str, whole: bool, value: float | None) -> dict[str, float | None]:
+    """The interval of a share of accesses, in percent."""
+    low = high = value
     if not whole:
-        low, high = interval(low, _known(f["window_constant_error"]), f["window_constant_windows"])
+        low, high = _share_interval(value, f, ratio)
     return {
-        "constant_percent_low": None if low is None else 100 * low,
-        "constant_percent_high": None if high is None else min(100.0, 100 * high),
+        f"{name}_low": None if low is None else 100 * low,
+        f"{name}_high": None if high is None else min(100.0, 100 * high),
+    }
+
+
+def _irregular_of_windows(f: dict[str, Any], whole: bool, share: float | None) -> dict[str, float | None]:
+    value = share if whole else _known(f["window_irregular"])
+    return {
+        "window_irregular_percent": None if value is None else 100 * value,
+        **_percents("window_irregular_percent", f, "window_irregular", whole, value),
     }
 
 
@@ -361,11 +395,9 @@ def _reuse_row(r: dict[str, Any], windows: int, executed: float, whole: bool) ->
     mean = r["distance_sum"] / reuses if reuses else None
     error = 0.0 if whole and reuses else _known(r["mean_distance_error"])
     low, high = (mean, mean) if whole else interval(mean, error, r["mean_distance_windows"])
-    return {
-        "reuses": reuses,
-        "first_accesses": r["first"],
-        "unobservable": unobservable,
-        "unobservable_percent": 100 * unobservable / r["accesses"] if r["accesses"] else None,
+    if not whole and r["mean_distance_windows"] < FEWEST_FOR_DISTANCE:
+        low = high = None
+    found = {
         "reuse_distance_mean": mean,
         "reuse_distance_error": error,
         "reuse_distance_low": low,
@@ -375,27 +407,37 @@ def _reuse_row(r: dict[str, Any], windows: int, executed: float, whole: bool) ->
         "reuse_interval_mean": r["interval_sum"] / reuses if reuses else None,
         "reuse_interval_min": r["interval_min"] if reuses else None,
         "reuse_interval_max": r["interval_max"] if reuses else None,
+    }
+    return {
+        "reuses": reuses,
+        "first_accesses": r["first"],
+        "unobservable": unobservable,
+        "unobservable_percent": 100 * unobservable / r["accesses"] if r["accesses"] else None,
+        # Windows show reuses that are shorter than they are.
+        **{name: value if whole else None for name, value in found.items()},
+        **{f"window_{name}": value for name, value in found.items()},
         "blocks_of_window": (r["first"] + r["earlier"]) / r["new_blocks_windows"] if r["new_blocks_windows"] else None,
         # From one window's start to the next one's, if blocks go on to be new as they are within windows.
         "blocks_between_windows_estimated": None if whole or new is None or not windows else new * executed / windows,
-    }  # fmt: skip
+    }
 
 
+_REUSE = {"reuse_distance_mean": "double", "reuse_distance_error": "double", "reuse_distance_low": "double",
+          "reuse_distance_high": "double", "reuse_distance_min": "uint64", "reuse_distance_max": "uint64",
+          "reuse_interval_mean": "double", "reuse_interval_min": "uint64", "reuse_interval_max": "uint64"}  # fmt: skip
 FIELDS: dict[str, str] = {
     "executed": "double", "share": "double", "recorded": "uint64", "accesses": "uint64", "constants": "uint64",
     "constant_percent": "double", "constant_percent_low": "double", "constant_percent_high": "double", "kappa": "double", "rho": "double", "footprint": "uint64", "footprint_strided": "uint64",
     "footprint_irregular": "uint64", "footprint_estimated": "double", "footprint_strided_estimated": "double",
     "footprint_irregular_estimated": "double", "footprint_bytes": "uint64", "footprint_lines": "uint64",
     "captures": "uint64", "survivals": "uint64", "growth": "double", "growth_strided": "double",
-    "growth_irregular": "double", "growth_memgaze": "double", "strided_percent": "double", "irregular_percent": "double",
+    "growth_irregular": "double", "growth_memgaze": "double", "observed_growth": "double", "observed_growth_memgaze": "double", "strided_percent": "double", "irregular_percent": "double",
     "windows": "uint64", "window_footprint": "double",
     **{f"{name}{end}": "double" for name in ("window_growth", "window_growth_strided", "window_growth_irregular")
        for end in ("", "_error", "_low", "_high")},
+    **{f"{name}{end}": "double" for name in ("window_irregular_percent", "window_constant_percent") for end in ("", "_low", "_high")},
     "reuses": "uint64", "first_accesses": "uint64", "unobservable": "uint64", "unobservable_percent": "double",
-    "reuse_distance_mean": "double", "reuse_distance_error": "double", "reuse_distance_low": "double",
-    "reuse_distance_high": "double", "reuse_distance_min": "uint64",
-    "reuse_distance_max": "uint64", "reuse_interval_mean": "double", "reuse_interval_min": "uint64",
-    "reuse_interval_max": "uint64", "blocks_of_window": "double", "blocks_between_windows_estimated": "double",
+    **_REUSE, **{f"window_{name}": kind for name, kind in _REUSE.items()}, "blocks_of_window": "double", "blocks_between_windows_estimated": "double",
     "class_origin": "string", "under_sampled": "bool",
 }  # fmt: skip
 
@@ -521,7 +563,8 @@ def _notes(figures: Mapping[str, Any], tables: Mapping[str, pa.Table], *, whole:
         )
     if not whole:
         notes.append(
-            f"Footprints and reuse are observed in {figures['windows']:,} windows; *_estimated scales by executed : recorded accesses, "
+            f"Footprints are observed in {figures['windows']:,} windows. Growth, irregular share and reuse distance are those within windows of "
+            f"{figures['window_accesses'] or 0:,} accesses (window_*), and depend on that length; of the whole run they are not known. *_estimated scales by executed : recorded accesses, "
             "which is too much where windows use the same data."
         )
         under = sum(

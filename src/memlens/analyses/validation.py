@@ -145,7 +145,7 @@ class _Source:
     def _classed(self, accesses: ThreadAccesses) -> Iterator[tuple[AccessBatch, Any]]:
         from ..capture.locality import Classifier
 
-        classes = Classifier(accesses)
+        classes = Classifier(accesses, by_window=not accesses.is_whole)
         return ((batch, classes(batch)) for batch in accesses)
 
     def sizes(self, accesses: ThreadAccesses) -> dict[tuple[int, str], float]:

@@ -247,6 +247,14 @@ class ThreadAccesses:
         return int(self.capture.windows.columns["recorded"].sum())
 
     @property
+    def window_accesses(self) -> int:
+        """The median length of windows, constants included."""
+        import numpy as np
+
+        lengths = np.asarray(self.unit_recorded) + self.implied_constants.astype(np.int64)
+        return int(np.median(lengths)) if len(lengths) else 0
+
+    @property
     def is_whole(self) -> bool:
         """Nothing was left out but constants."""
         units = self.capture.windows.units
@@ -363,16 +371,26 @@ _DECODED = (("time_ns", "u8"), ("code", "u8"), ("address", "u8"), ("bytes", "u4"
 
 class Classifier:
     """The class of each access: what is known of its code beforehand (table ``sites``, or `site_classes` by module), else from the addresses
-    of its instruction. With `ignore_static` always from the addresses."""
+    of its instruction. With `ignore_static` always from the addresses.
+
+    With `by_window` an instruction has a class in each window, from its addresses there: what a sample of windows can estimate. Whether
+    one that stays at an address in every window stays there for the whole run, windows do not show. Seen once in a window it has none.
+    """
 
     def __init__(
-        self, accesses: ThreadAccesses, site_classes: Mapping[str, Any] | None = None, *, ignore_static: bool = False
+        self,
+        accesses: ThreadAccesses,
+        site_classes: Mapping[str, Any] | None = None,
+        *,
+        ignore_static: bool = False,
+        by_window: bool = False,
     ) -> None:
         import numpy as np
 
         self._accesses = accesses
+        self._by_window = by_window
         self._site_classes = dict(site_classes or {})
-        self._inferred = AccessClasses()
+        self._inferred = AccessClasses(least_accesses=2 if by_window else 1)
         self.static_accesses = 0
         self.inferred_accesses = 0
         strings = accesses.capture.strings()
@@ -418,7 +436,14 @@ class Classifier:
         import numpy as np
 
         module = self._module_numbers[self._module_id(batch)]
-        return batch.pc if module == 0 else batch.pc | np.uint64(module << 40)
+        keys = batch.pc if module == 0 else batch.pc | np.uint64(module << 40)
+        if not self._by_window:
+            return keys
+        # Instruction and window as one number of 64 bits (the mixing of SplitMix64): two that meet are not to be expected.
+        mixed = keys + (batch.unit.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return mixed ^ (mixed >> np.uint64(31))
 
     def __call__(self, batch: AccessBatch) -> Any:
         import numpy as np

@@ -57,15 +57,28 @@ def _tiles(figures: Mapping[str, Any]) -> str:
     whole = figures["everything_recorded"]
     line = figures["line_bytes"]
     lines = f"{human_count(figures['footprint_lines'])} lines of {line} B"
+    where, of_window = ("", "") if whole else (" in windows", "window_")
+    constant = ("Constant", f"{_percent(figures['constant_percent'])}<small>of the accesses: one address each</small>")
+    if figures["constant_percent"] is None:
+        constant = (
+            f"Constant{where}",
+            f"{_percent(figures[f'{of_window}constant_percent'])}<small>of the accesses: one address in a window</small>",
+        )
     tiles = [
         (
             "Footprint" if whole else "Footprint of windows",
             titled("bytes", figures["footprint_bytes"]) + f"<small>in {esc(lines)}</small>",
         ),
-        ("Growth", f"{_decimal(figures['growth'])}<small>new addresses an access</small>"),
-        ("Constant", f"{_percent(figures['constant_percent'])}<small>of the accesses: one address each</small>"),
-        ("Irregular", f"{_percent(figures['irregular_percent'])}<small>of the other addresses</small>"),
-        ("Reuse distance", f"{_decimal(figures['reuse_distance_mean'])}<small>mean, blocks of {line} B</small>"),
+        (f"Growth{where}", f"{_decimal(figures[f'{of_window}growth'])}<small>new addresses an access</small>"),
+        constant,
+        (
+            f"Irregular{where}",
+            f"{_percent(figures[f'{of_window}irregular_percent'])}<small>of the other addresses</small>",
+        ),
+        (
+            f"Reuse distance{where}",
+            f"{_decimal(figures[f'{of_window}reuse_distance_mean'])}<small>mean, blocks of {line} B</small>",
+        ),
     ]
     if not whole:
         share = _share(figures["unobservable"], figures["recorded_accesses"])
@@ -87,7 +100,8 @@ def _said(result: Result) -> str:
     else:
         said.append(
             f"Sampled: {counted(figures['windows'], 'window')} with {recorded:,} of {executed:,} accesses "
-            f"({percent(recorded / executed if executed else 0.0)}). Footprints are those of the windows, less than the run's; a reuse is "
+            f"({percent(recorded / executed if executed else 0.0)}). Footprints are those of the windows, less than the run's. Growth, irregular "
+            f"share and distance are means within windows of {figures['window_accesses']:,} accesses and depend on that length: a reuse is "
             "seen only when both uses lie in one window, and the rest is unobservable, not zero."
         )
     origin = {
@@ -141,8 +155,8 @@ def _rows(result: Result, name: str, caption: str, caches: Result | None) -> str
                 share_cell(row["share"], 1).replace('class="share"', 'class="share roomy"'),
                 _footprint(row),
                 _growth(row, whole=whole),
-                _classes(row),
-                _distance(row),
+                _classes(row, whole=whole),
+                _distance(row, whole=whole),
                 *([_number(row["unobservable_percent"], _percent(row["unobservable_percent"]))] if not whole else []),
                 *(
                     _number(None, "–") if pair is None else _number(pair[1], esc(percent_range(*pair)))
@@ -152,7 +166,8 @@ def _rows(result: Result, name: str, caption: str, caches: Result | None) -> str
         )
     heads = [
         ("Function" if code else "Object", ""), ("Accesses", "number"), ("Share", "share roomy"), ("Footprint", "number"),
-        ("Growth", "number"), ("Classes", "share classes"), ("Mean distance", "number"),
+        ("Growth" if whole else "Growth in windows", "number"), ("Classes" if whole else "Classes in windows", "share classes"),
+        ("Mean distance" if whole else "Mean distance in windows", "number"),
         *([("Unobserv\u00adable", "number")] if not whole else []),
         *((f"{level} misses", "number") for level in levels),
     ]  # fmt: skip
@@ -214,13 +229,18 @@ def _growth(row: Mapping[str, Any], *, whole: bool) -> str:
             remark = remark or f'<span class="few">few: {esc(spread)}</span>'
         else:
             remark = esc(spread)
-    return _number(row["growth"], _decimal(row["growth"]), remark)
+    value = row["growth" if whole else "window_growth"]
+    return _number(value, _decimal(value), remark)
 
 
-def _classes(row: Mapping[str, Any]) -> str:
-    """Strided and irregular addresses as one bar; constants are accesses, not addresses, so they stand below."""
+def _classes(row: Mapping[str, Any], *, whole: bool) -> str:
+    """Strided and irregular addresses as one bar; constants are accesses, not addresses, so they are below."""
     strided, irregular = row["footprint_strided"], row["footprint_irregular"]
-    constant = row["constant_percent"]
+    if not whole and strided + irregular and row["window_irregular_percent"] is not None:
+        # The same sum, in the proportion that windows have in the mean.
+        irregular = (strided + irregular) * row["window_irregular_percent"] / 100
+        strided = row["footprint_strided"] + row["footprint_irregular"] - irregular
+    constant = row["constant_percent"] if whole else row["window_constant_percent"]
     below = f"<small>{_percent(constant)} constant</small>" if constant else ""
     if not strided + irregular:
         return f'<td class="share classes" data-v="-1">{"–" if not below else ""}{below}</td>'
@@ -231,23 +251,27 @@ def _classes(row: Mapping[str, Any]) -> str:
         for kind, count in parts.items()
         if count
     )
-    said = ", ".join(f"{count:,} {kind}" for kind, count in parts.items())
+    of_all = {"strided": row["footprint_strided"], "irregular": row["footprint_irregular"]}
+    said = ", ".join(f"{count:,} {kind}" for kind, count in of_all.items())
     return (
         f'<td class="share classes" data-v="{share:.6f}" title="{esc(said)} addresses"><span class="track parts">{bars}</span>'
         f"<small>{esc(percent(share))} irregular</small>{below}</td>"
     )
 
 
-def _distance(row: Mapping[str, Any]) -> str:
-    mean, error = row["reuse_distance_mean"], row["reuse_distance_error"]
+def _distance(row: Mapping[str, Any], *, whole: bool) -> str:
+    prefix = "" if whole else "window_"
+    mean, error = row[f"{prefix}reuse_distance_mean"], row[f"{prefix}reuse_distance_error"]
     if mean is None:
         return _number(None, "–", "no reuse seen" if row["recorded"] else "")
     remark = (
-        f"± {percent(min(error / mean, 9.99))}" if error and mean else f"up to {human_count(row['reuse_distance_max'])}"
+        f"± {percent(min(error / mean, 9.99))}"
+        if error and mean
+        else f"up to {human_count(row[f'{prefix}reuse_distance_max'])}"
     )
     said = (
-        f"least {row['reuse_distance_min']:,}, greatest {row['reuse_distance_max']:,} blocks; "
-        f"interval {row['reuse_interval_mean']:,.1f} accesses on average, {row['reuse_interval_max']:,} at most"
+        f"least {row[f'{prefix}reuse_distance_min']:,}, greatest {row[f'{prefix}reuse_distance_max']:,} blocks; "
+        f"interval {row[f'{prefix}reuse_interval_mean']:,.1f} accesses on average, {row[f'{prefix}reuse_interval_max']:,} at most"
     )
     return _number(mean, _decimal(mean), esc(remark), said)
 

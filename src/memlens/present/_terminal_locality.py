@@ -61,12 +61,22 @@ def show_locality(console: Console, result: Result, rows: int, *, brief: bool) -
         return
     whole = figures["everything_recorded"]
     how = "every access" if whole else f"in {figures['windows']:,} windows"
+    of_window = "" if whole else "window_"
     inferred = "" if figures["class_origin"] == "static" else ", classes inferred"
+    where = "" if whole else " in windows"
+    constant = f"{_share(figures['constant_percent'])} of the accesses constant"
+    if figures["constant_percent"] is None:  # a class that is inferred from windows is that of a window
+        constant = f"{_share(figures[f'{of_window}constant_percent'])} of the accesses stay at one address{where}"
     console.print(
         f"\n[bold]Locality[/]  {how}: {human_count(figures['footprint'])} addresses, {human_bytes(figures['footprint_bytes'])} in "
-        f"{human_count(figures['footprint_lines'])} lines; {_number(figures['growth'])} new addresses an access; "
-        f"{_share(figures['constant_percent'])} of the accesses constant{inferred}"
+        f"{human_count(figures['footprint_lines'])} lines; {_number(figures[f'{of_window}growth'])} new addresses an access{where}; "
+        f"{constant}{inferred}"
     )
+    if not whole:
+        _say(
+            console,
+            f"[dim]growth, irregular and distance: in windows of {figures['window_accesses']:,} accesses; they depend on that length[/]",
+        )
     for name, title in (("by_function", "function"), *(() if brief else (("by_object", "object"),))):
         if name not in result.tables:
             continue
@@ -77,7 +87,8 @@ def show_locality(console: Console, result: Result, rows: int, *, brief: bool) -
             label = _function(row) if title == "function" else row["object"]
             table.add_row(
                 escape(label), human_count(row["executed"]), human_bytes(row["footprint_bytes"]),
-                _number(row["growth"]) + ("?" if row["under_sampled"] else ""), _share(row["irregular_percent"]), _number(row["reuse_distance_mean"]),
+                _number(row[f"{of_window}growth"]) + ("?" if row["under_sampled"] else ""), _share(row[f"{of_window}irregular_percent"]),
+                _number(row[f"{of_window}reuse_distance_mean"]),
                 *(() if whole else (_share(row["unobservable_percent"]),)),
             )  # fmt: skip
         _show(console, table)

@@ -106,7 +106,7 @@ def _functions(console: Console, result: Result, rows: int) -> None:
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for row in result.tables["functions"].to_pylist():
         found.setdefault(row["function"] or "?", {})[row["metric"]] = row
-    names = ("window_growth", "window_growth_strided", "window_growth_irregular", "reuse_distance_mean")
+    names = ("window_growth", "window_growth_strided", "window_growth_irregular", "window_reuse_distance_mean")
     judged = [(name, own) for name, own in found.items() if own.get("window_growth", {}).get("judged")]
     judged.sort(key=lambda pair: -pair[1]["share"]["truth"] if "share" in pair[1] else 0.0)
     console.print("\n[bold]By function[/]  mean absolute error within windows")
