@@ -210,9 +210,9 @@ def test_locality_knows_static_classes_and_functions(program: Path, tmp_path: Pa
     result = analyses.locality(capture, by="function")
     rows = {row["function"]: row for row in result.tables["by_function"].to_pylist()}
     assert result.figures["class_origin"] == "static"
-    assert rows["scale"]["irregular_percent"] == 0 and rows["scale"]["strided_percent"] == 100
-    assert rows["pick"]["irregular_percent"] == pytest.approx(50, abs=5)
-    assert rows["chase"]["irregular_percent"] == pytest.approx(100)
+    assert rows["scale"]["window_irregular_percent"] == 0
+    assert rows["pick"]["window_irregular_percent"] == pytest.approx(50, abs=5)
+    assert rows["chase"]["window_irregular_percent"] == pytest.approx(100)
     modelled = {row["function"] for row in cache_model(capture, by=["function"]).tables["by_function"].to_pylist()}
     assert {"scale", "pick", "chase"} <= modelled
 

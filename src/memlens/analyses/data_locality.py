@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 MEMORY_LIMIT_BYTES = 4 << 30
 FEWEST_WINDOWS = 10
+FEW_INFERRED = 0.005
+"""Of the accesses: with so few that nobody classed beforehand, constants of the run are those of the others."""
 RARE = 3.689
 """None of so many expected windows is drawn with a chance of 2.5 % (Poisson)."""
 FEWEST_FOR_DISTANCE = 20
@@ -141,6 +143,7 @@ def locality(
         dimensions,
         streams,
         origin=classes.origin,
+        is_static=classes.inferred_accesses <= FEW_INFERRED * (classes.inferred_accesses + classes.static_accesses),
         whole=whole,
         line_bytes=line_bytes,
         executed=executed,
@@ -196,6 +199,7 @@ def _result(
     streams: list[Any],
     *,
     origin: str,
+    is_static: bool,
     whole: bool,
     line_bytes: int,
     executed: int,
@@ -213,7 +217,7 @@ def _result(
     for view, (name, dimension) in enumerate(dimensions.items()):
         rows = [] if merged is None else _rows(
             dimension, merged.reuse(view), merged.footprint(view), whole=whole, origin=origin, windows=merged.windows,
-            leaves_out=leaves_out,
+            leaves_out=leaves_out, is_static=is_static,
         )  # fmt: skip
         title = "by_" + name.replace(",", "_and_")
         tables[title] = pa.Table.from_pylist(rows, schema=_schema(dimension))
@@ -265,8 +269,9 @@ def _rows(
     origin: str,
     windows: int,
     leaves_out: bool,
+    is_static: bool,
 ) -> list[dict[str, Any]]:
-    """`leaves_out`: the trace leaves constants out."""
+    """`leaves_out`: the trace leaves constants out. `is_static`: classes are known beforehand, of all accesses that matter."""
     reuse = {name: values.tolist() for name, values in reuse.items()}
     footprint = {name: values.tolist() for name, values in footprint.items()}
     executed = reuse.pop("executed")
@@ -280,7 +285,7 @@ def _rows(
         r = {n: v[at] for n, v in reuse.items()} if at < len(reuse["accesses"]) else none
         row = dict(zip(dimension.names, key, strict=True))
         f = {n: v[at] for n, v in footprint.items()}
-        row.update(_footprint_row(f, executed[at], whole, knows_constants, dimension.has_constants, origin == "static"))
+        row.update(_footprint_row(f, executed[at], whole, knows_constants, dimension.has_constants, is_static))
         row.update(_reuse_row(r, windows, executed[at] * r["accesses"] / (f["accesses"] + f["constants"]), whole))
         row["recorded"] = r["accesses"]
         row["share"] = executed[at] / total if total else 0.0

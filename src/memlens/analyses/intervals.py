@@ -130,7 +130,10 @@ def _paper(
     from ._groups import named_dimension
 
     capture = accesses.capture
-    classes, functions = Classifier(accesses, site_classes), named_dimension(accesses, "function")
+    classes, functions = (
+        Classifier(accesses, site_classes, by_window=not accesses.is_whole),
+        named_dimension(accesses, "function"),
+    )
     samples, constants = Samples(accesses), ImpliedConstants(capture)
     built = IntervalTree(
         block_bytes=block_bytes, leaf_shift=leaf_shift, keep_shift=keep_shift, memory_limit_bytes=limit

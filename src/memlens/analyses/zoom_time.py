@@ -122,7 +122,7 @@ class _Look:
         self._accesses = ThreadAccesses(capture)
         self._samples = Samples(self._accesses)
         self._constants = ImpliedConstants(capture)
-        self._classes = Classifier(self._accesses, site_classes)
+        self._classes = Classifier(self._accesses, site_classes, by_window=not self._accesses.is_whole)
         self._code = named_dimension(self._accesses, "line")
         self._objects = named_dimension(self._accesses, "object")
         self._block_bytes = block_bytes
