@@ -78,9 +78,8 @@ def touch_places(capture: Capture, placing: pa.Table) -> dict[Place, Touches]:
         known = found >= 0
         of_row[hidden[known]] = found[known]
         estimated[hidden[known]] = ~direct[known]
-    keys = np.stack((of_row, columns["process"].astype(np.int64), columns["thread"].astype(np.int64)), axis=1)
-    groups, group_of_row = np.unique(keys, axis=0, return_inverse=True)
-    group_of_row = group_of_row.reshape(-1)
+    group_of_row, first = _groups([of_row, columns["process"], columns["thread"]])
+    groups = np.stack([of_row[first], columns["process"][first], columns["thread"][first]], axis=1).astype(np.int64)
     sums = [np.bincount(group_of_row, weights=w.astype(np.float64), minlength=len(groups)) for w in
             (columns["bytes"], np.ones(len(of_row)), estimated)]  # fmt: skip
     result: dict[Place, Touches] = {}
@@ -110,9 +109,7 @@ def _callers(
     found = own.copy()
     # The nearest sample in time of the same thread in the same function: one call touches many pages in a row.
     for keys in (("process", "thread"), ("process",)):
-        groups = np.stack([library[hidden], *(columns[key][hidden].astype(np.int64) for key in keys)], axis=1)
-        _, group = np.unique(groups, axis=0, return_inverse=True)
-        group = group.reshape(-1)
+        group, _ = _groups([library[hidden], *(columns[key][hidden] for key in keys)])
         order = np.lexsort((columns["time_ns"][hidden], group))
         group, times, mine = group[order], columns["time_ns"][hidden][order].astype(np.int64), found[order]
         sampled = np.flatnonzero(own[order] >= 0)
@@ -129,6 +126,19 @@ def _callers(
         mine = np.where(mine >= 0, mine, best)
         found[order] = mine
     return found, own >= 0
+
+
+def _groups(keys: list[Any]) -> tuple[Any, Any]:
+    """A number for each combination of values, and a row of each: one column after the other, which sorts integers only."""
+    import numpy as np
+
+    group = np.zeros(len(keys[0]), dtype=np.int64)
+    for key in keys:
+        values, of_row = np.unique(key, return_inverse=True)
+        _, group = np.unique(group * len(values) + of_row.reshape(-1), return_inverse=True)
+        group = group.reshape(-1)
+    _, first = np.unique(group, return_index=True)
+    return group, first
 
 
 def _place(frames: list[dict[str, Any]], found: dict[str, Any]) -> Place:

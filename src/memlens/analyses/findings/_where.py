@@ -11,3 +11,12 @@ def place(site: dict[str, Any]) -> str:
     if not site.get("file") or not site.get("line"):
         return str(function)
     return f"{function} ({site['file'].rpartition('/')[2]}:{site['line']})"
+
+
+def counted(value: float, error: float | None) -> str:
+    """A number in words: two significant digits where it is estimated.
+
+    >>> counted(12345, 0), counted(12345, 800.0)
+    ('12,345', 'about 12,000')
+    """
+    return f"about {float(f'{value:.2g}'):,.0f}" if error else f"{value:,.0f}"

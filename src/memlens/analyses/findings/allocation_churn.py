@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 MIN_ALLOCATIONS = 50_000
 MIN_RECORDED = 50
 """Objects that were really recorded: the number of allocations is then known to about 15 % (one standard error)."""
+MAX_ERROR = 0.2
+"""Standard error of the number of allocations."""
 MIN_RATE = 1_000_000
 """Allocations for each second of CPU time of the program: malloc and free take 40 ns and more, so 4 % of the time."""
 PAIR_S = 40e-9
@@ -33,7 +35,7 @@ FROM objects WHERE kind = 'heap' AND died_ns IS NOT NULL GROUP BY stack ORDER BY
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
     from ._activity import cpu_seconds
-    from ._where import place
+    from ._where import counted, place
 
     result = results["objects"]
     # A capture without a recorder has no CPU times: its duration is what there is.
@@ -52,7 +54,8 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
         allocations = row["allocations"] - 2 * row["allocations_error"]
         allocated = row["allocated_bytes"] - 2 * row["allocated_bytes_error"]
         rate, bytes_rate = allocations / cpu_s, allocated / cpu_s
-        if row["recorded"] < MIN_RECORDED:
+        error = row["allocations_error"] or 0.0
+        if row["recorded"] < MIN_RECORDED or error > MAX_ERROR * row["allocations"]:
             continue
         many = (
             allocations >= MIN_ALLOCATIONS
@@ -72,9 +75,9 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 name=DESCRIPTOR.name,
                 severity="medium" if rate >= 3 * MIN_RATE or large else "low",
                 claim=(
-                    f"{where} makes {'about ' if row['sampled'] else ''}{row['allocations']:,.0f} objects of "
+                    f"{where} makes {counted(row['allocations'], error)} objects of "
                     f"{row['allocated_bytes'] / max(row['allocations'], 1):,.0f} bytes that live {life / 1e3:.1f} µs on "
-                    f"average: {rate:,.0f} allocations for each second of CPU time{region}"
+                    f"average: {counted(rate, error)} allocations for each second of CPU time{region}"
                     + (
                         ""
                         if not large

@@ -23,6 +23,8 @@ MAX_FREED = 0.05
 MIN_RECORDED = 30
 """Objects that were really recorded: the estimate is then known to about 18 % (one standard error)."""
 MIN_LIFE_S = 0.5
+MAX_ERROR = 0.2
+"""Standard error of the bytes."""
 SLICES = 10
 MIN_SLICES = 8
 FAIR_PART = 0.3
@@ -82,33 +84,40 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
             growing = int((added >= FAIR_PART * live / SLICES).sum())
             if growing < MIN_SLICES or added[-1] < FAIR_PART * live / SLICES:
                 continue
-            found.append(_finding(results, process, site, place(site), live, len(here), life_ns / 1e9, bool(ended)))
+            # What a recorded object stands for beyond itself is estimated.
+            beyond = np.maximum(weight[here] - columns["bytes"][here], 0.0)
+            error = float(np.sqrt((beyond * weight[here]).sum()))
+            if error > MAX_ERROR * live:
+                continue
+            found.append(
+                _finding(results, process, site, place(site), live, error, len(here), life_ns / 1e9, bool(ended))
+            )
     return sorted(found, key=lambda one: -one.evidence["bytes"])[:5]
 
 
 def _finding(
-    results: dict[str, Result], process: dict[str, Any], site: dict[str, Any], where: str, live: float, recorded: int,
+    results: dict[str, Result], process: dict[str, Any], site: dict[str, Any], where: str, live: float, error: float, recorded: int,
     life_s: float, ended: bool,
 ) -> Finding:  # fmt: skip
     from ...results import Finding
+    from ._where import counted
 
     via = f" (through {site['via']})" if site.get("via") else ""
-    error = 1 / recorded**0.5
-    about = (
-        f"about {live / 2**20:.0f} MiB (± {2 * error:.0%})" if _sampled(results, site) else f"{live / 2**20:.0f} MiB"
-    )
+    mib = counted(live / 2**20, error)
+    about = f"{mib} MiB (± {2 * error / live:.0%})" if error else f"{mib} MiB"
     return Finding(
         name=DESCRIPTOR.name,
         severity="high" if live >= 64 << 20 else "medium",
         claim=(
             f"{where}{via} allocates {about} in {process['name'] or 'the program'} that "
             f"{'is never freed' if ended else 'was not freed while it was watched'}, and goes on to the end: "
-            f"{live / life_s / 2**20:.1f} MiB a second over {life_s:.1f} s."
+            f"{counted(live / life_s / 2**20, error)} MiB a second over {life_s:.1f} s."
         ),
         evidence={
             "where": where,
             "process": process["process"],
             "bytes": int(live),
+            "bytes_error": error,
             "recorded": recorded,
             "bytes_per_s": live / life_s,
             "sql": EVIDENCE,
@@ -118,13 +127,6 @@ def _finding(
             "keep all of it, its memory grows with its run time. memlens report lists the call stacks (objects.leaks)."
         ),
         quality=results["objects"].quality,
-    )
-
-
-def _sampled(results: dict[str, Result], site: dict[str, Any]) -> bool:
-    return any(
-        row["sampled"] and all(row[name] == site[name] for name in ("function", "module", "file", "line"))
-        for row in results["objects"].tables["by_site"].to_pylist()
     )
 
 
