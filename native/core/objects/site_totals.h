@@ -80,7 +80,7 @@ struct SplitPeak {
   bool sampled = false;
   void change(unsigned half, int64_t bytes, bool exact, uint64_t now) {
     for (unsigned h = 0; h < 2; ++h)
-      if (exact || h == half) halves[h].change(exact ? bytes : 2 * bytes, now, [](uint64_t, uint64_t) {});
+      if (exact || h == half) halves[h].change(exact ? bytes : static_cast<int64_t>(2 * static_cast<uint64_t>(bytes)), now, [](uint64_t, uint64_t) {});
     sampled |= !exact;
   }
   void settle() {
