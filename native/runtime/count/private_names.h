@@ -55,6 +55,8 @@
 #define ml_openmp_tool __memlens_count_private_openmp_tool
 #define ml_other_hooks __memlens_count_private_other_hooks
 #define ml_own_base __memlens_count_private_own_base
+#define ml_own_enter __memlens_count_private_own_enter
+#define ml_own_leave __memlens_count_private_own_leave
 #define ml_own_pthread_create __memlens_count_private_own_pthread_create
 #define ml_own_register __memlens_count_private_own_register
 #define ml_own_start_tool __memlens_count_private_own_start_tool
