@@ -45,7 +45,7 @@ int main(void) {
 
 @needs_emulation
 @needs_x86
-@pytest.mark.parametrize("mode", ["counts", "window=100,period=10000"])
+@pytest.mark.parametrize("mode", ["counts", "pages", "window=100,period=10000"])
 def test_frames_of_signal_handlers_are_charged_to_no_instruction(mode: str, tmp_path: Path) -> None:
     program = build_fixed(tmp_path, "signals", SIGNALS)
     capture, _ = emulate(tmp_path / "run.memlens", program, mode=mode)
@@ -61,3 +61,7 @@ def test_frames_of_signal_handlers_are_charged_to_no_instruction(mode: str, tmp_
         "touch_load": (100, 0, 800, 0),
     }
     assert {name: counted[at[name]] for name in expected} == expected
+    if mode == "pages":
+        on_pages = sum(row["loads"] + row["stores"] for row in rows(capture, "page_counts"))
+        counted_accesses = sum(row["loads"] + row["stores"] for row in rows(capture, "code_counts"))
+        assert abs(on_pages - counted_accesses) < 1000, "a frame has 108 accesses, and 200 signals came"

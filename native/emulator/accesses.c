@@ -272,6 +272,15 @@ void ml_on_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, vo
  * more is counted. */
 void ml_on_jump_begin(unsigned cpu, void *insn) { ml_vcpus[cpu]->jump_left = ((const struct insn *)insn)->jump; }
 
+void ml_on_jump_page(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn) {
+  struct vcpu *vcpu = ml_vcpus[cpu];
+  const bool store = qemu_plugin_mem_is_store(info);
+  const uint8_t direction = store ? 2 : 1;
+  if ((vcpu->jump_left & direction) == 0) return;
+  vcpu->jump_left &= (uint8_t)~direction;
+  ml_page_access(vcpu, ((const struct insn *)insn)->pc, address, store);
+}
+
 void ml_on_jump_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data) {
   struct insn *insn = data;
   struct vcpu *vcpu = ml_vcpus[cpu];

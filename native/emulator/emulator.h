@@ -287,6 +287,7 @@ void ml_on_atomic_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t addr
 void ml_on_string_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_string_end(unsigned cpu, void *unused);
 void ml_on_jump_begin(unsigned cpu, void *insn);
+void ml_on_jump_page(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_jump_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_quick_atomic(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);
 void ml_on_page_load(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *insn);

@@ -435,12 +435,11 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
       if (pages) qemu_plugin_register_vcpu_mem_cb(handle, page_callback(insn), QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
     } else if (insn->jump != 0) {
       struct block_count *own = is_known_jump(insn) && (inline_now || ml_only_counts()) ? block_count_of(&insn, 1) : NULL;
-      if (own != NULL) {
-        count_executions(tb, handle, own, inline_now);
-        if (pages) qemu_plugin_register_vcpu_mem_cb(handle, page_callback(insn), QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
-      } else {
+      if (own != NULL) count_executions(tb, handle, own, inline_now);
+      if (own == NULL || pages) {
         qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_jump_begin, QEMU_PLUGIN_CB_NO_REGS, insn);
-        qemu_plugin_register_vcpu_mem_cb(handle, ml_on_jump_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
+        qemu_plugin_register_vcpu_mem_cb(handle, own == NULL ? ml_on_jump_access : ml_on_jump_page, QEMU_PLUGIN_CB_NO_REGS,
+                                         QEMU_PLUGIN_MEM_RW, insn);
       }
     } else if (insn->string) {
       address_find(&string_ends, all[i].next_pc, true);
