@@ -24,7 +24,7 @@ def line_sharing(capture: Capture, *, line_bytes: int = 64) -> Result:
     and moving their data apart ends it. ``hand_overs`` are accesses that find the line last written (or, for a write, last
     used) by the other thread since its own last use, in the order of time that windows give. Windows of two threads seldom overlap, so
     of a sampled capture hand-overs are a lower bound; ``windows`` and ``other_windows`` are those in which each thread used the line while
-    both used it (between the later first and the earlier last use). Global variables of traced programs are
+    both used it (between the later first and the earlier last use), null where everything was recorded. Global variables of traced programs are
     included, though locality counts them as constants. ``offsets`` are the bytes of the line that each writes,
     ``fields`` what lies there where the object is a static variable whose type debug information describes.
     """
@@ -52,7 +52,11 @@ def line_sharing(capture: Capture, *, line_bytes: int = 64) -> Result:
         order = np.argsort(-uses, kind="stable") if len(order) else order
     pairs = {name: values[order] for name, values in pairs.items()}
     rows = _rows(capture, accesses, pairs, line_bytes)
-    _count_windows(accesses, rows, pairs, line_bytes)
+    if whole:
+        for row in rows:
+            row["windows"] = row["other_windows"] = None
+    else:
+        _count_windows(accesses, rows, pairs, line_bytes)
     rows.sort(
         key=lambda row: (-row["hand_overs"], -(row["reads"] + row["writes"] + row["other_reads"] + row["other_writes"]))
     )

@@ -46,7 +46,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
         whole = result.quality.exact
         if whole and hand_overs < MIN_HAND_OVERS:
             continue
-        worst = max(rows, key=lambda row: (row["hand_overs"], min(row["windows"], row["other_windows"])))
+        worst = max(rows, key=lambda row: (row["hand_overs"], min(row["windows"] or 0, row["other_windows"] or 0)))
         lines = {(row["process"], row["line"]) for row in rows}
         threads = {row[name] for row in rows for name in ("thread", "other_thread")}
         mine, other = _fields(worst)
