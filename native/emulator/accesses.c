@@ -282,7 +282,6 @@ void ml_on_jump_page(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address,
 }
 
 void ml_on_jump_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data) {
-  struct insn *insn = data;
   struct vcpu *vcpu = ml_vcpus[cpu];
   const uint8_t direction = qemu_plugin_mem_is_store(info) ? 2 : 1;
   if ((vcpu->jump_left & direction) == 0) return;
