@@ -178,7 +178,10 @@ def test_accesses_by_object_equal_brute_force(
                 )
             )
         executed = len(trace) if full else len(trace) * source.randrange(1, 20)
-        thread, first = 100 + number % 2, number // 2 * 10_000  # from 0: what came before would belong to the first window
+        thread, first = (
+            100 + number % 2,
+            number // 2 * 10_000,
+        )  # from 0: what came before would belong to the first window
         cut = source.randrange(1, len(trace)) if parts and len(trace) > 1 else 0
         if cut:  # the same window as two records
             builder.window(begin, trace[:cut], thread=thread, first_executed=first, end_ns=begin + cut - 1)
