@@ -174,6 +174,8 @@ def page(rows: list[dict[str, Any]], bandwidths: list[dict[str, Any]], machine: 
         "exact count of a plain build by the same compiler at -O2. Negative: fewer were counted than moved. Stack is the running function's",
         "own frame on both sides; with it, the emulator also has spilled registers and return addresses. Bytes in libraries are part of the",
         "exact count; the program counts those of copies and fills of known size, and lists the other calls as unseen.",
+        "Counts are IR-exact ([bandwidth.md](bandwidth.md)). These are memlens's own workloads; [accuracy-count-packages.md](accuracy-count-packages.md)",
+        "has programs of others, whose functions differ by more where instruction selection changes loads.",
         "",
         f"Mean |error| over {len(judged)} regions: **{sum(errors) / len(errors):.3f} %**, largest **{top:.3f} %**."
         if errors

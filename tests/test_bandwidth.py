@@ -384,6 +384,26 @@ def test_losses_make_a_result_inexact(tmp_path: Path) -> None:
     assert run(CountBuilder().module([KERNEL]).status().counted({0: 5}), tmp_path).quality.exact
 
 
+def test_counts_are_called_exact_for_the_ir_only(tmp_path: Path) -> None:
+    """In Python, JSON, the terminal and the page; "exact" alone is left to counts of the machine code."""
+    path = tmp_path / "c.memlens"
+    result = memlens.analyses.run("bandwidth", CountBuilder().module([KERNEL]).status().counted({0: 5}).open(path))
+    note = next(note for note in result.quality.notes if "IR-exact" in note)
+    assert "exact for the optimised IR, not for the machine code" in note
+    assert "docs/accuracy-count-packages.md" in note and "memlens verify" in note
+    printed = run_memlens("report", "--json", path)
+    quality = json.loads(printed.stdout)["results"]["bandwidth"]["quality"]
+    assert quality["exact"] is True and quality["exact_for"] == "the optimised IR" and note in quality["notes"]
+    words = " ".join(run_memlens("report", path).stdout.split())
+    assert "counted: every execution, IR-exact" in words and note in words
+    run_memlens("report", "--html", tmp_path / "r.html", path)
+    page = (tmp_path / "r.html").read_text()
+    assert "exact for the optimised IR" in page and note in page
+    section = page[page.index('id="quality"') :]
+    row = next(part for part in section.split("<tr") if ">bandwidth<" in part)
+    assert "<td>exact for the optimised IR</td>" in row and "All results are exact." not in page
+
+
 def test_copies_of_run_time_size_are_estimated_accesses(tmp_path: Path) -> None:
     function = Function("f", [BLOCK, BYTES], sites=[Site(COPY, 1, bytes=0, bytes_counter=1)])
     result = run(CountBuilder().module([function]).status().counted({0: 3, 1: 801}), tmp_path)

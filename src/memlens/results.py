@@ -18,7 +18,8 @@ Severity = Literal["high", "medium", "low"]
 class Quality:
     """How far a number can be trusted; travels with every result.
 
-    ``exact`` is True only when nothing was sampled, dropped or inferred.
+    ``exact`` is True only when nothing was sampled, dropped or inferred. ``exact_for`` names what the numbers are exact for where
+    that is not the machine code that ran.
     """
 
     exact: bool = True
@@ -26,6 +27,7 @@ class Quality:
     truncated: bool = False
     notes: tuple[str, ...] = ()
     """Each a whole sentence: what is missing or estimated, and why."""
+    exact_for: str = ""
 
     def joined(self, other: Quality) -> Quality:
         """The quality of a result that rests on both."""
@@ -34,11 +36,13 @@ class Quality:
             dropped_records=max(self.dropped_records, other.dropped_records),
             truncated=self.truncated or other.truncated,
             notes=tuple(dict.fromkeys(self.notes + other.notes)),
+            exact_for=self.exact_for or other.exact_for,
         )
 
     def to_json(self) -> dict[str, Any]:
         return {
             "exact": self.exact,
+            "exact_for": self.exact_for or None,
             "dropped_records": self.dropped_records,
             "truncated": self.truncated,
             "notes": list(self.notes),

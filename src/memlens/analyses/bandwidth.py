@@ -137,7 +137,9 @@ def bandwidth(capture: Capture) -> Result:
         "bandwidth",
         figures,
         result_tables,
-        capture.quality.joined(Quality(exact=not sampled and not _losses(statuses), notes=tuple(notes))),
+        capture.quality.joined(
+            Quality(exact=not sampled and not _losses(statuses), notes=tuple(notes), exact_for=EXACT_FOR)
+        ),
     )
 
 
@@ -191,12 +193,20 @@ def _over_time(capture: Capture, regions: Regions) -> list[dict[str, Any]]:
 
 
 # ---- quality ---------------------------------------------------------------------------------------------------------------
+EXACT_FOR = "the optimised IR"
+IR_EXACT = (
+    "Compiled-in counts are IR-exact: exact for the optimised IR, not for the machine code. Instruction selection can still narrow, fold or move "
+    "loads and adds jump tables and spilled registers; docs/accuracy-count-packages.md has the measured difference of real programs, and "
+    "`memlens verify` measures it for this one."
+)
+
+
 def _losses(statuses: list[dict[str, Any]]) -> bool:
     return any(row["functions_refused"] or row["regions_refused"] or row["refused"] for row in statuses)
 
 
 def _notes(capture: Capture, regions: Regions, *, sampled: bool, figures: dict[str, Any]) -> list[str]:
-    notes = []
+    notes = [IR_EXACT]
     if sampled:
         counted = sum(time.counted for time in regions.times.values())
         untouched = sum(time.untouched for time in regions.times.values())
@@ -233,7 +243,7 @@ def _notes(capture: Capture, regions: Regions, *, sampled: bool, figures: dict[s
     share = figures["estimated_accesses_share"]
     if share and share > 0.01:
         notes.append(
-            f"{share:.0%} of the loads and stores are copies, fills and comparisons, taken as one for 8 bytes; their bytes are exact."
+            f"{share:.0%} of the loads and stores are copies, fills and comparisons, taken as one for 8 bytes; their bytes are not estimated."
         )
     statuses = capture.table("count_status").to_pylist()
     notes += [f"{name}: {why}." for name, why in figures["events_missing"].items()]

@@ -14,7 +14,7 @@ HELP = """\
 usage: memlens {name} [--memlens-OPTION...] clang's own options and files
 
 Compiles and links as {clang} does, and adds counting or tracing: every run of the program under `memlens record`
-counts loads, stores and bytes of each region exactly, or samples sequences of addresses. All options but these are clang's.
+counts loads, stores and bytes of each region (exact for the optimised IR), or samples sequences of addresses. All options but these are clang's.
 
   --memlens=LIST                what to compile in: count (the default), trace (addresses of accesses, for
                                 memlens record --trace), ptwrite (the same by an instruction of some

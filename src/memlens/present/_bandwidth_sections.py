@@ -63,8 +63,8 @@ def bandwidth_section(result: Result) -> str:
         tiles.append(("Stack", f"{esc(percent(figures['stack_share']))}<small>of the bytes</small>"))
     tiles.append(("Not seen", f"{whole_number(figures['unseen_calls'])}<small>calls without counters</small>"))
     said = (
-        "What the program's own code asked for, counted by compiled-in counters: bytes that instructions moved, wherever they "
-        f"came from, not DRAM traffic. {GIGABYTES} ({SHORT}); {THREAD_GIGABYTES}."
+        "What the program's own code asked for, counted by compiled-in counters (IR-exact: loads and stores of the optimised IR, wherever "
+        f"their bytes came from, not DRAM traffic). {GIGABYTES} ({SHORT}); {THREAD_GIGABYTES}."
     )
     if figures["read_cost_ns"] is not None and figures["switch_cost_ns"] is not None:
         said += (

@@ -215,6 +215,19 @@ def _finding(finding: Finding) -> str:
 
 
 # ---- quality ------------------------------------------------------------
+def _exact_in_words(quality: Quality) -> str:
+    return f"exact for {quality.exact_for}" if quality.exact_for else "exact"
+
+
+def _all_exact(report: Report) -> str:
+    limited = [
+        f"{name.replace('_', ' ')} for {result.quality.exact_for}"
+        for name, result in report.results.items()
+        if result.quality.exact_for
+    ]
+    return f"All results are exact, {esc(', '.join(limited))}." if limited else "All results are exact."
+
+
 def quality_section(report: Report) -> str:
     joined: Quality = report.quality
     for result in report.results.values():
@@ -223,7 +236,7 @@ def quality_section(report: Report) -> str:
     rows = [
         [
             head_cell(esc(name.replace("_", " ")), ""),
-            cell("exact" if result.quality.exact else "sampled, estimated or incomplete"),
+            cell(_exact_in_words(result.quality) if result.quality.exact else "sampled, estimated or incomplete"),
             number_cell("dropped", result.quality.dropped_records),
             cell("yes" if result.quality.truncated else "no"),
         ]
@@ -231,9 +244,7 @@ def quality_section(report: Report) -> str:
     ]
     lead = []
     lead.append(
-        "All results are exact."
-        if joined.exact
-        else "Part of what follows is sampled or estimated; the table says which."
+        _all_exact(report) if joined.exact else "Part of what follows is sampled or estimated; the table says which."
     )
     lead.append(
         f'<span class="bad">{counted(joined.dropped_records, "record")} dropped.</span>'

@@ -434,7 +434,7 @@ def _quality(
         parts.append(addresses_in_words(traffic))
     if "count" in collectors:
         how = collectors["count"].get("sampling", "all")
-        parts.append("counted: every execution" if how == "all" else f"counted: sampled executions ({how})")
+        parts.append(f"counted: {'every execution' if how == 'all' else f'sampled executions ({how})'}, IR-exact")
     if "faults" in collectors:
         seen = "user and system calls" if session.get("include_kernel") else "user code only"
         whole = "incomplete" if quality.dropped_records or quality.truncated else "all"

@@ -1,4 +1,4 @@
-"""Collector `count`: exact counts of a program that was built with `memlens cc`."""
+"""Collector `count`: IR-exact counts of a program that was built with `memlens cc`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def probe(facts: Mapping[str, Any]) -> Any:
 
 DESCRIPTOR = CollectorDescriptor(
     name="count",
-    question="How many bytes does each region read and write, exactly, how fast, and in which thread?",
+    question="How many bytes does each region read and write (IR-exact), how fast, and in which thread?",
     needs=("a program built with memlens cc",),
     gives=(
         "block_count", "region_node", "region_time", "counted_module", "count_tables", "count_status", "count_epoch",
