@@ -85,8 +85,8 @@ def measure(memlens: list[str], kind: str, loops: int, rounds: int, folder: Path
     packed = len(subprocess.run(["zstd", "-1", "-c", str(trace)], check=True, capture_output=True).stdout)
     trace.unlink()
     return (
-        f"| {kind} | {trace_bytes / 1e6:,.0f} MB | {lines / 1e6:.2f} M | {seconds:.2f} s | {processor_s:.2f} s | {trace_bytes / 1e6 / processor_s:,.0f} | "
-        f"{lines / 1e6 / processor_s:.1f} | {trace_bytes / 1e6 / max(walk, 0.01):,.0f} | {records / lines:.2f} | {packed / lines:.2f} |"
+        f"| {kind} | {trace_bytes / 2**20:,.0f} MiB | {lines / 1e6:.2f} M | {seconds:.2f} s | {processor_s:.2f} s | {trace_bytes / 2**20 / processor_s:,.0f} | "
+        f"{lines / 1e6 / processor_s:.1f} | {trace_bytes / 2**20 / max(walk, 0.01):,.0f} | {records / lines:.2f} | {packed / lines:.2f} |"
     )
 
 
@@ -110,7 +110,7 @@ def main() -> int:
     page = (
         "# Speed of import\n\nTraces of valgrind's lackey, written and measured by `make bench-import`. Times are of the whole command, start and side\n"
         "tables included; the least of several runs, and rates are by processor time. Accesses are data lines; instructions are most of a trace.\n\n"
-        "| loop | trace | accesses | wall | processor | MB/s | million accesses/s | `wc -l` MB/s | capture, bytes an access | `zstd -1` of the text |\n"
+        "| loop | trace | accesses | wall | processor | MiB/s | million accesses/s | `wc -l` MiB/s | capture, bytes an access | `zstd -1` of the text |\n"
         "|---|---|---|---|---|---|---|---|---|---|\n" + "\n".join(rows) + f"\n\nMeasured on {describe_machine()}.\n"
     )
     if options.output:

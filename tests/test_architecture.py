@@ -12,7 +12,7 @@ from memlens import registry
 from memlens.cli.main import COMMANDS
 
 PACKAGE = ROOT / "src" / "memlens"
-LEAVES = {"errors", "registry", "results", "version"}
+LEAVES = {"errors", "registry", "results", "units", "version"}
 ALLOWED: dict[str, set[str]] = {
     # core ← bindings ← capture ← analyses ← present ← cli; collect beside capture
     "annotations": set(),  # runs inside other people's programs: nothing of ours comes with it
@@ -20,6 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "version": set(),
     "registry": set(),
     "results": set(),
+    "units": set(),
     "capture": {"_core", *LEAVES},
     "collect": {"_core", "_sampling", "capture", *LEAVES},
     "importing": {"_core", "capture", *LEAVES},

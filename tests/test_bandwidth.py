@@ -464,7 +464,7 @@ def test_a_person_reads_regions_first(tmp_path: Path) -> None:
     text, page, path = shown(builder, tmp_path)
     lines = text.splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("Bandwidth"))
-    assert "16 GB read" in lines[at] and lines[at + 1].split()[:3] == ["region", "times", "time"]
+    assert "14.9 GiB read" in lines[at] and lines[at + 1].split()[:3] == ["region", "times", "time"]
     assert lines[at + 2].split()[:1] == ["solve"] and lines[at + 3].startswith("    <inner>")
     assert '<section id="bandwidth">' in page and "&lt;inner&gt;" in page and "<inner>" not in page
     done = run_memlens("report", path, "--json")

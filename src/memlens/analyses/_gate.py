@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..units import human_rate
 from ._samples import TOO_FEW
 
 if TYPE_CHECKING:
@@ -55,9 +56,9 @@ class Gate:
         if self.peaks is not None:
             first = self.peaks.levels[0]
             peak = max(self.peaks.bandwidth(first, kind, threads=threads) for kind in ("read", "write", "copy"))
-            return ABOVE_PEAK * peak, f"{first} peak {peak / 1e9:.0f} GB/s"
+            return ABOVE_PEAK * peak, f"{first} peak {human_rate(peak)}"
         bound = min(max(threads, 1), self.cpus) * self.core_bytes
-        return bound, f"{BYTES_A_CYCLE} bytes a cycle, {bound / 1e9:.0f} GB/s"
+        return bound, f"{BYTES_A_CYCLE} bytes a cycle, {human_rate(bound)}"
 
     def apply(self, row: dict[str, Any]) -> None:
         """Withholds what cannot be right of a region's row."""
@@ -137,7 +138,7 @@ class Gate:
     def _too_fast(self, row: dict[str, Any]) -> str | None:
         rate = max((row[name] or 0.0 for name in BANDWIDTH[:4]), default=0.0)
         bound, what = self.most_bytes_per_second(row["threads"])
-        return f"{rate / 1e9:.3g} GB/s is more than this machine can do ({what})" if rate > bound else None
+        return f"{human_rate(rate)} is more than this machine can do ({what})" if rate > bound else None
 
     def _too_few(self, row: dict[str, Any]) -> str | None:
         reason: str | None = row["bytes_error_reason"]

@@ -14,6 +14,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from ..units import human_bytes
+
 if TYPE_CHECKING:
     from ..capture.calibration import Peaks
     from ..capture.reader import Capture
@@ -149,7 +151,7 @@ class Levels:
             return None
         for level, (size, _) in self.peaks.cache_bytes.items():
             if self.memory_bytes <= FILLED * size:
-                return level, f"all memory of the program: at most {self.memory_bytes / 2**20:.1f} MiB"
+                return level, f"all memory of the program: at most {human_bytes(self.memory_bytes)}"
         return None
 
     def missing(self, rows: list[dict[str, Any]]) -> str | None:

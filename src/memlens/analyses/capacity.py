@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..registry import AnalysisDescriptor
+from ..units import human_bytes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -200,8 +201,8 @@ def capacity(capture: Capture) -> Result:
     several = len(np.unique(rss["process"])) > 1
     if readings and several and kernel_peak > 1.05 * peak and kernel_peak - peak > 1 << 20:
         notes.append(
-            f"The kernel saw a peak of {kernel_peak / 2**20:.0f} MiB in one process, the readings of the whole tree only "
-            f"{peak / 2**20:.0f} MiB: it was shorter than the interval; record with a higher --rate."
+            f"The kernel saw a peak of {human_bytes(kernel_peak)} in one process, the readings of the whole tree only "
+            f"{human_bytes(peak)}: it was shorter than the interval; record with a higher --rate."
         )
     unread = sum(1 for row in by_process if row["peak_rss_bytes"] is None)
     if unread and expected:

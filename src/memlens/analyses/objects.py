@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ..registry import AnalysisDescriptor
+from ..units import human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,8 +84,8 @@ def objects(capture: Capture) -> Result:
     notes = []
     if sampled:
         notes.append(
-            f"After the first 5,000, objects below {status.column('large_bytes')[0].as_py() >> 10} KiB are sampled, one in at "
-            f"most {rate >> 10} KiB of allocations: their counts and bytes are estimates (± is two standard errors; record "
+            f"After the first 5,000, objects below {human_bytes(status.column('large_bytes')[0].as_py())} are sampled, one in at "
+            f"most {human_bytes(rate)} of allocations: their counts and bytes are estimates (± is two standard errors; record "
             "with --sample-bytes 0 for all)."
         )
     counts = engine.counts

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .reader import Capture
 
 BATCH_ACCESSES = 1 << 15
-"""Accesses in a batch: about 1 MB, which stays in caches and is not given back to the kernel in between."""
+"""Accesses in a batch: about 1 MiB, which stays in caches and is not given back to the kernel in between."""
 NO_CODE = 2**32 - 1
 NO_UNIT = 2**32 - 1
 OPERATIONS = ("load", "store", "atomic")

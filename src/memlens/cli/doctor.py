@@ -6,6 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ..units import human_bytes
 from .main import new_parser
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _show(state: dict[str, Any]) -> None:
     described = machine.describe()
     console.print(
         f"{escape(described['cpu'])}, {described['cpus']} CPUs, {max(1, len(described['numa_nodes']))} NUMA node(s), "
-        f"{described['memory_bytes'] / 2**30:.1f} GiB, Linux {described['kernel']}"
+        f"{human_bytes(described['memory_bytes'])}, Linux {described['kernel']}"
     )
     order = {"works": 0, "works in part": 1, "cannot run": 2, "later": 3}
     styles = {"works": "green", "works in part": "yellow", "cannot run": "red", "later": "dim"}
@@ -167,4 +168,4 @@ def _show_imports(state: dict[str, Any], console: Console) -> None:
 
 
 def _limit(value: int) -> str:
-    return "unlimited" if value < 0 else f"{value >> 10} KiB"
+    return "unlimited" if value < 0 else human_bytes(value)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..units import human_bytes
 from .main import new_parser
 
 if TYPE_CHECKING:
@@ -100,10 +101,10 @@ def _default_output(source: str) -> str:
 
 def _show(outcome: Outcome) -> None:
     per_access = outcome.record_bytes / outcome.accesses if outcome.accesses else 0.0
-    rate = outcome.read_bytes / 1e6 / outcome.seconds if outcome.seconds else 0.0
+    rate = outcome.read_bytes / outcome.seconds if outcome.seconds else 0.0
     sys.stdout.write(
         f"{outcome.path}: {outcome.accesses:,} accesses in {outcome.windows:,} windows of {outcome.processes:,} processes, "
-        f"from {outcome.read_bytes / 1e6:,.1f} MB of {outcome.format} at {rate:,.0f} MB/s; "
+        f"from {human_bytes(outcome.read_bytes)} of {outcome.format} at {human_bytes(rate)} a second; "
         f"{per_access:.2f} bytes an access\n"
     )
     for note in outcome.notes:

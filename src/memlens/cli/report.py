@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from ..errors import OutputError, os_reason
+from ..units import human_bytes
 from .main import new_parser
 
 EXAMPLES = """\
@@ -134,7 +135,7 @@ def main(arguments: list[str]) -> int:
         page = html.render(report)
         write_whole(Path(options.html), page)
         sys.stdout.write(
-            f"wrote {options.html} ({len(page) >> 10} KiB)\nnext: open it in a browser: xdg-open {options.html}\n"
+            f"wrote {options.html} ({human_bytes(len(page))})\nnext: open it in a browser: xdg-open {options.html}\n"
         )
         return 0
     from ..present import terminal

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-
-def human_bytes(value: float | None) -> str:
-    """Bytes with a binary unit.
-
-    >>> human_bytes(0), human_bytes(1536), human_bytes(134291456), human_bytes(-2048)
-    ('0 B', '1.5 KiB', '128 MiB', '-2.0 KiB')
-    """
-    if value is None:
-        return "–"
-    size = abs(float(value))
-    sign = "-" if value < 0 else ""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            return f"{sign}{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{sign}{size:.1f} {unit}"
-        size /= 1024
-    return ""
+from ..units import estimated_bytes as estimated_bytes
+from ..units import human_bytes as human_bytes
+from ..units import human_moved as human_moved
+from ..units import human_rate as human_rate
+from ..units import plus_minus as plus_minus
+from ..units import two_digits as two_digits
 
 
 def human_figure(name: str, value: float | None) -> str:
@@ -51,42 +41,6 @@ def human_duration(ns: float) -> str:
         if ns >= size:
             return f"{ns / size:.1f} {unit}"
     return f"{ns:.0f} ns"
-
-
-def two_digits(value: float) -> float:
-    """Rounded to two significant digits, as an estimate deserves.
-
-    >>> two_digits(97849), two_digits(0.0123), two_digits(0)
-    (98000.0, 0.012, 0.0)
-    """
-    return float(f"{value:.1e}")
-
-
-def plus_minus(value: float | None, error: float | None) -> str:
-    """Two standard errors as a share of the value; empty where the value is exact.
-
-    >>> plus_minus(1000, 25), plus_minus(10, 0), plus_minus(100, 100)
-    (' ±5 %', '', ' ±200 %')
-    """
-    if not value or not error:
-        return ""
-    return f" ±{max(1, round(200 * error / abs(value)))} %"
-
-
-def estimated_bytes(value: float | None, error: float | None) -> str:
-    """Bytes with their error: two significant digits where they are estimated.
-
-    >>> estimated_bytes(146600000, 3e6), estimated_bytes(4096, 0)
-    ('about 140 MiB ±4 %', '4.0 KiB')
-    """
-    if value is None or not error:
-        return human_bytes(value)
-    size, unit = abs(float(value)), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            break
-        size /= 1024
-    return f"about {two_digits(size):g} {unit}{plus_minus(value, error)}"
 
 
 def estimated_count(value: float, error: float | None) -> str:
@@ -192,28 +146,6 @@ def imported_in_words(meta: dict[str, Any]) -> str | None:
     return f"imported from {origin.get('format')}: {os.path.basename(sources[0])}{more}"
 
 
-def human_moved(value: float | None) -> str:
-    """Bytes moved, with a decimal unit: beside GB/s, which are decimal everywhere.
-
-    >>> human_moved(1_280_000_000), human_moved(999), human_moved(None)
-    ('1.28 GB', '999 B', '–')
-    """
-    if value is None:
-        return "–"
-    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if abs(value) >= size:
-            return f"{value / size:.3g} {unit}" if abs(value) < 999.5 * size else f"{value / size:,.0f} {unit}"
-    return f"{value:.0f} B"
-
-
-def human_rate(value: float | None) -> str:
-    """
-    >>> human_rate(12_345_678_901.0), human_rate(None)
-    ('12.3 GB/s', '–')
-    """
-    return "–" if value is None else f"{human_moved(value)}/s"
-
-
 def human_span(row: dict[str, Any]) -> str:
     """Wall-clock time of a region, or its bounds.
 
@@ -262,7 +194,7 @@ def error_in_words(row: dict[str, Any]) -> str:
     return f"{share:.1%}" if share else "0"
 
 
-GIGABYTES = "GB/s: bytes by the time during which at least one thread was in the region, as a stopwatch shows it"
+GIGABYTES = "GB/s: 10^9 bytes a second, bytes by the time during which at least one thread was in the region, as a stopwatch shows it"
 SHORT = "a range: executions too short to know how threads overlap"
 THREAD_GIGABYTES = "by thread: bytes by the sum of the threads' times"
 

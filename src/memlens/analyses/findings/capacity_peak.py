@@ -26,6 +26,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     import numpy as np
 
     from ...results import Finding
+    from ...units import human_bytes
     from ..capacity import weighted_median
     from ._where import place
 
@@ -53,8 +54,8 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
             name=DESCRIPTOR.name,
             severity="medium",
             claim=(
-                f"The peak of {peak / 2**20:.0f} MiB {what}(at {at:.1f} s) is {peak / steady:.1f} times the median of "
-                f"{steady / 2**20:.0f} MiB, and lasts {high:.0%} of the run."
+                f"The peak of {human_bytes(peak)} {what}(at {at:.1f} s) is {peak / steady:.1f} times the median of "
+                f"{human_bytes(steady)}, and lasts {high:.0%} of the run."
             ),
             evidence={
                 "peak_bytes": int(peak),

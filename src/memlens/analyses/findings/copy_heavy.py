@@ -23,6 +23,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     import numpy as np
 
     from ...results import Finding
+    from ...units import human_moved
     from ._copies import callers, copying_codes
     from ._where import place
 
@@ -50,7 +51,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
             severity="medium" if share >= 0.6 else "low",
             claim=(
                 f"{share:.0%} of the bytes that the program loads and stores are moved by {', '.join(names[:3])}: "
-                f"{copied >> 20:,} MiB." + (f" Called from {said} (by the stacks at the starts of windows)." if said else "")
+                f"{human_moved(copied)}." + (f" Called from {said} (by the stacks at the starts of windows)." if said else "")
             ),
             evidence={"copied_bytes": copied, "copied_share": share, "functions": names[:5],
                       "callers": [place(frame) for frame, _ in calling[:5]], "sql": EVIDENCE},

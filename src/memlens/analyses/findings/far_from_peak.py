@@ -39,6 +39,7 @@ def _peak(row: dict[str, Any]) -> float:
 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
+    from ...units import human_rate
 
     result = results["bandwidth"]
     by_arithmetic = {row["region"] for row in result.tables["roofline"].to_pylist() if row["limit"] == "arithmetic"}
@@ -66,8 +67,8 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 name=DESCRIPTOR.name,
                 severity="medium" if row["share"] >= 0.3 else "low",
                 claim=(
-                    f"Region {row['region']} moves {rate / 1e9:.2g} GB/s at best, {share:.1%} of what "
-                    f"{_threads(row)} here can {_verb(row['peak_kind'])} {_where(level)}{closer} ({peak / 1e9:.3g} GB/s; {why})."
+                    f"Region {row['region']} moves {human_rate(rate)} at best, {share:.1%} of what "
+                    f"{_threads(row)} here can {_verb(row['peak_kind'])} {_where(level)}{closer} ({human_rate(peak)}; {why})."
                 ),
                 evidence={"region": row["region"], "level": level, "level_evidence": why,
                           "bytes_per_second": rate, "peak_bytes_per_second": peak, "peak_kind": row["peak_kind"],

@@ -30,6 +30,7 @@ FROM faults GROUP BY ALL ORDER BY faults DESC LIMIT 10
 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
+    from ...units import human_bytes
     from ._activity import cpu_seconds
     from ._program import huge_pages_remedy, keep_pages_remedy
     from ._where import place
@@ -61,10 +62,10 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     where = place(lines[0])
     part = lines[0]["faults"] / max(placements, 1)
     if ratio >= REUSE_RATIO:
-        what = f"it places {placed / 2**30:.1f} GiB in all but never holds more than {peak / 2**20:.0f} MiB: memory is given back and touched again"
+        what = f"it places {human_bytes(placed)} in all but never holds more than {human_bytes(peak)}: memory is given back and touched again"
         remedy = f"Keep and reuse the memory that {where} touches. {keep_pages_remedy(capture, process)}"
     else:
-        what = f"it places {placed / 2**20:.0f} MiB one small page at a time"
+        what = f"it places {human_bytes(placed)} one small page at a time"
         remedy = f"Use huge pages for what {where} touches: {huge_pages_remedy(capture, process)}."
     if ratio >= REUSE_RATIO and touches.figures["huge_bytes"] < placed / 2:
         remedy += f" Or make each fault cover 512 pages: {huge_pages_remedy(capture, process)}."

@@ -29,6 +29,7 @@ FROM accesses JOIN sites ON code = id GROUP BY ALL ORDER BY recorded DESC LIMIT 
 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
+    from ...units import human_bytes
 
     result = results["patterns"]
     rows = result.tables["levels"].to_pylist()
@@ -46,21 +47,21 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
         enough = next(row for row in sizes if base["misses"] - row["misses"] >= ENOUGH * drop)
         whose = max(result.tables["by_instruction"].to_pylist(), key=lambda row: row["near_misses"][at])
         near = whose["near_misses"][at] / drop
-        kib, needed = base["cache_bytes"] / 1024, enough["cache_bytes"] / 1024
+        size, needed = base["cache_bytes"], enough["cache_bytes"]
         found.append(
             Finding(
                 name=DESCRIPTOR.name,
                 severity="high" if drop >= 0.1 * result.figures["looked_at"] else "medium",
                 claim=(
-                    f"The working set is just above the {name} cache ({kib:,.0f} KiB): {base['miss_ratio']:.1%} of all accesses miss it, "
-                    f"{enough['miss_ratio']:.1%} would miss {needed:,.0f} KiB (fully associative, LRU). Most of the difference ({near:.0%}) is "
+                    f"The working set is just above the {name} cache ({human_bytes(size)}): {base['miss_ratio']:.1%} of all accesses miss it, "
+                    f"{enough['miss_ratio']:.1%} would miss {human_bytes(needed)} (fully associative, LRU). Most of the difference ({near:.0%}) is "
                     f"{_where(whose)}."
                 ),
                 evidence={"level": name, "cache_bytes": base["cache_bytes"], "miss_ratio": base["miss_ratio"],
                           "enough_bytes": enough["cache_bytes"], "enough_miss_ratio": enough["miss_ratio"],
                           "function": whose["function"], "object": whose["object"], "near_share": near, "sql": EVIDENCE},
                 remedy=(
-                    f"Make what is used again smaller by {1 - kib / needed:.0%} or more: work in blocks that fit (all passes over a block before the next), "
+                    f"Make what is used again smaller by {1 - size / needed:.0%} or more: work in blocks that fit (all passes over a block before the next), "
                     "smaller types, or only the fields that the loop uses."
                 ),
                 quality=result.quality,

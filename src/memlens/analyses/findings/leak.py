@@ -100,18 +100,18 @@ def _finding(
     life_s: float, ended: bool,
 ) -> Finding:  # fmt: skip
     from ...results import Finding
-    from ._where import counted
+    from ...units import estimated_bytes, human_bytes
 
     via = f" (through {site['via']})" if site.get("via") else ""
-    mib = counted(live / 2**20, error)
-    about = f"{mib} MiB (± {2 * error / live:.0%})" if error else f"{mib} MiB"
+    about = estimated_bytes(live, error)
+    growth = f"{'about ' if error else ''}{human_bytes(live / life_s)}"
     return Finding(
         name=DESCRIPTOR.name,
         severity="high" if live >= 64 << 20 else "medium",
         claim=(
             f"{where}{via} allocates {about} in {process['name'] or 'the program'} that "
             f"{'is never freed' if ended else 'was not freed while it was watched'}, and goes on to the end: "
-            f"{counted(live / life_s / 2**20, error)} MiB a second over {life_s:.1f} s."
+            f"{growth} a second over {life_s:.1f} s."
         ),
         evidence={
             "where": where,

@@ -19,6 +19,7 @@ WHERE metric IN ('cgroup_bytes', 'cgroup_limit_bytes', 'rss_bytes', 'node_bytes'
 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
+    from ...units import human_bytes
 
     capacity = results["capacity"]
     figures = capacity.figures
@@ -30,7 +31,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 Finding(
                     name=DESCRIPTOR.name,
                     severity="high" if used >= 0.95 * limit else "medium",
-                    claim=f"The peak of {used / 2**20:.0f} MiB is {used / limit:.0%} of {what} ({limit / 2**20:.0f} MiB).",
+                    claim=f"The peak of {human_bytes(used)} is {used / limit:.0%} of {what} ({human_bytes(limit)}).",
                     evidence={"used_bytes": used, "limit_bytes": limit, "limit": what, "sql": EVIDENCE},
                     remedy=remedy,
                     quality=capacity.quality,

@@ -29,6 +29,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     import numpy as np
 
     from ...results import Finding
+    from ...units import human_bytes
     from .._call_stacks import call_stacks
     from ._activity import busy_threads
     from ._program import OWN_HEAP, runtime_of
@@ -64,7 +65,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
         where = place(first) if first else "the kernel"
         if allocated:
             number = f"{len(rows)} objects, " if len(rows) > 1 else ""
-            what = f"the {sum(row['bytes'] for row in rows) / 2**20:.0f} MiB ({number}allocated at {what})"
+            what = f"the {human_bytes(sum(row['bytes'] for row in rows))} ({number}allocated at {what})"
         found.append(
             Finding(
                 name=DESCRIPTOR.name,

@@ -23,6 +23,7 @@ FROM site_counts WHERE region IS NOT NULL GROUP BY ALL ORDER BY region, bytes DE
 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
+    from ...units import human_moved
 
     result = results["bandwidth"]
     found = []
@@ -48,8 +49,8 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 name=DESCRIPTOR.name,
                 severity="high" if uneven >= 1 and row["share"] >= 0.3 else "medium",
                 claim=(
-                    f"In region {row['region']} thread {busiest['thread']} moves {busiest['bytes'] / 1e6:,.0f} MB, {1 + uneven:.1f} "
-                    f"times the mean of the {sharing} threads that share it ({mean / 1e6:,.0f} MB); the others wait, or have nothing to do."
+                    f"In region {row['region']} thread {busiest['thread']} moves {human_moved(busiest['bytes'])}, {1 + uneven:.1f} "
+                    f"times the mean of the {sharing} threads that share it ({human_moved(mean)}); the others wait, or have nothing to do."
                 ),
                 evidence={"region": row["region"], "threads": sharing, "busiest_thread": busiest["thread"],
                           "busiest_thread_bytes": busiest["bytes"], "mean_bytes": round(mean), "byte_imbalance": uneven,

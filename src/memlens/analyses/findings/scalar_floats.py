@@ -24,6 +24,7 @@ FROM site_counts WHERE flags & 128 <> 0 GROUP BY ALL ORDER BY bytes DESC LIMIT 1
 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
+    from ...units import human_moved
     from ._where import place
 
     result = results["bandwidth"]
@@ -51,7 +52,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 name=DESCRIPTOR.name,
                 severity="medium" if row["share"] >= 0.5 else "low",
                 claim=(
-                    f"The innermost loop at {where} moves {row['share']:.0%} of all bytes, {row['scalar_float_bytes'] / 1e6:,.0f} MB of "
+                    f"The innermost loop at {where} moves {row['share']:.0%} of all bytes, {human_moved(row['scalar_float_bytes'])} of "
                     "floating-point numbers, one number at a time: the compiler has not vectorised it."
                 ),
                 evidence={"where": where, "share": row["share"], "executions": row["executions"], "float_bytes": row["float_bytes"],

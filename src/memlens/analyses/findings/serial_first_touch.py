@@ -25,6 +25,7 @@ GROUP BY ALL ORDER BY bytes DESC LIMIT 10
 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
+    from ...units import human_bytes
     from .._touch_places import rows_by, touch_places
     from ..first_touch import placing_faults
     from ._activity import busy_threads
@@ -70,7 +71,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 severity="high" if nodes > 1 else "low",
                 claim=(
                     f"Thread {top['thread']} ({top['name'] or process['name']}) first-touched {share:.0%} of the "
-                    f"{total / 2**20:.0f} MiB that {process['name'] or 'the program'} uses, while {len(busy)} "
+                    f"{human_bytes(total)} that {process['name'] or 'the program'} uses, while {len(busy)} "
                     f"threads do its work: {cost}."
                 ),
                 evidence={

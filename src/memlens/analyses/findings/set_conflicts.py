@@ -39,6 +39,7 @@ FROM accesses a JOIN sites ON code = id GROUP BY ALL ORDER BY recorded DESC LIMI
 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
+    from ...units import human_bytes
 
     result = results["patterns"]
     figures = result.figures
@@ -66,14 +67,13 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
             if step
             else f"lines multiples of {set_span:,} bytes apart are in one set"
         )
-        kib = figures["first_cache_bytes"] // 1024
         found.append(
             Finding(
                 name=DESCRIPTOR.name,
                 severity="high" if row["share"] >= 0.3 and conflicts >= 0.3 * row["recorded"] else "medium",
                 claim=(
                     f"{conflicts / row['recorded']:.0%} of the accesses of {row['function'] or 'unnamed code'} to {row['object']} miss the first "
-                    f"cache ({kib} KiB, {figures['first_cache_ways']} ways) only because of its sets: {row['misses']:,} misses, "
+                    f"cache ({human_bytes(figures['first_cache_bytes'])}, {figures['first_cache_ways']} ways) only because of its sets: {row['misses']:,} misses, "
                     f"{row['misses_full']:,} without sets; {why}."
                 ),
                 evidence={"function": row["function"], "object": row["object"], "misses": row["misses"], "misses_full": row["misses_full"],

@@ -29,6 +29,7 @@ FROM accesses JOIN sites ON code = id GROUP BY ALL ORDER BY recorded DESC LIMIT 
 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
+    from ...units import human_bytes
 
     result = results["patterns"]
     line_bytes = result.figures["line_bytes"]
@@ -53,9 +54,9 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 name=DESCRIPTOR.name,
                 severity="high" if row["share"] >= 0.3 and row["misses"] >= 0.3 * row["recorded"] else "medium",
                 claim=(
-                    f"{row['function'] or 'unnamed code'} uses {row['used_bytes'] / 1024:,.3g} KiB of {row['object']} in no order, spread over "
-                    f"{row['lines']:,} lines ({spread / 1024:,.0f} KiB): {row['misses'] / row['recorded']:.0%} of its accesses miss the first cache (model), "
-                    f"and what it uses would fit into {level['level']} ({level['cache_bytes'] / 1024:,.0f} KiB)."
+                    f"{row['function'] or 'unnamed code'} uses {human_bytes(row['used_bytes'])} of {row['object']} in no order, spread over "
+                    f"{row['lines']:,} lines ({human_bytes(spread)}): {row['misses'] / row['recorded']:.0%} of its accesses miss the first cache (model), "
+                    f"and what it uses would fit into {level['level']} ({human_bytes(level['cache_bytes'])})."
                 ),
                 evidence={"function": row["function"], "object": row["object"], "used_bytes": row["used_bytes"], "lines": row["lines"],
                           "spread_bytes": spread, "misses": row["misses"], "recorded": row["recorded"], "share": row["share"],

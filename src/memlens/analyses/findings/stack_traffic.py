@@ -22,6 +22,7 @@ FROM code_counts JOIN sites ON code = id WHERE flags & 1 = 1 GROUP BY ALL ORDER 
 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
+    from ...units import human_moved
     from ._copies import is_copy_name
     from ._where import place
 
@@ -43,7 +44,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 name=DESCRIPTOR.name,
                 severity="medium" if stack >= 0.4 * total else "low",
                 claim=(
-                    f"{stack / row['bytes']:.0%} of the {row['bytes'] >> 20:,} MiB that {where} loads and stores are its stack: "
+                    f"{stack / row['bytes']:.0%} of the {human_moved(row['bytes'])} that {where} loads and stores are its stack: "
                     f"{stack / total:.0%} of the program's traffic is spilled registers, saved registers and local arrays there."
                 ),
                 evidence={"where": where, "stack_bytes": stack, "function_bytes": row["bytes"],

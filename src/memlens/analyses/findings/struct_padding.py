@@ -25,6 +25,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     import pyarrow.compute as pc
 
     from ...results import Finding
+    from ...units import human_bytes
 
     variables = capture.table("variables")
     padded = variables.filter(
@@ -53,7 +54,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 name=DESCRIPTOR.name,
                 severity="medium" if share >= 0.4 and row["bytes"] >= 64 << 20 else "low",
                 claim=(
-                    f"{row['name']} ({row['type']}, {row['bytes'] / 2**20:.1f} MiB) is {share:.0%} padding: "
+                    f"{row['name']} ({row['type']}, {human_bytes(row['bytes'])}) is {share:.0%} padding: "
                     f"{row['padding_bytes']} of {row['element_bytes']} bytes of each element, so every cache line and page "
                     "carries that much less."
                 ),

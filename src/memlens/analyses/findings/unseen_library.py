@@ -26,6 +26,7 @@ GROUP BY ALL ORDER BY calls DESC LIMIT 10
 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
+    from ...units import human_moved
 
     result = results["bandwidth"]
     user_s = (capture.meta.get("rusage") or {}).get("user_s") or 0.0
@@ -48,7 +49,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     why = (
         f"for each call only {accesses / calls:.1f} loads and stores of its own code were counted"
         if often
-        else f"its own code moved only {rate / 1e6:,.1f} MB for each second of processor time"
+        else f"its own code moved only {human_moved(rate)} for each second of processor time"
     )
     return [
         Finding(

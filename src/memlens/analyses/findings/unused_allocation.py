@@ -25,6 +25,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
 
     from ...capture.objects import KINDS
     from ...results import Finding
+    from ...units import human_bytes
     from .._call_stacks import call_stacks
     from ._program import OWN_HEAP, runtime_of
     from ._where import place
@@ -63,7 +64,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 name=DESCRIPTOR.name,
                 severity="low",
                 claim=(
-                    f"{unused / 2**20:.0f} MiB of {total / 2**20:.0f} MiB in {count} large allocation{'s' * (count > 1)} at "
+                    f"{human_bytes(unused)} of {human_bytes(total)} in {count} large allocation{'s' * (count > 1)} at "
                     f"{where} were never touched."
                 ),
                 evidence={
