@@ -11,6 +11,7 @@ from count_tools import BLOCK, LOAD, MIX_FLAG, STORE, Block, CountBuilder, Funct
 
 import memlens
 from memlens.present import html, terminal
+from memlens.units import human_bytes
 
 GB = 10**9
 READS = Function("reads", sites=[Site(LOAD, 1, bytes=64)])
@@ -191,8 +192,8 @@ def test_a_program_that_fits_into_a_cache_has_no_data_further_away(
     row = solve(result_of(with_memory(pages, file_faults=file_faults), tmp_path))
     assert row["farthest_level"] == level
     if level:
-        bound = (pages * 4 + file_faults * 64) / 1024
-        assert row["farthest_evidence"] == f"all memory of the program: at most {bound:.1f} MiB"
+        bound = human_bytes((pages * 4 + file_faults * 64) << 10)
+        assert row["farthest_evidence"] == f"all memory of the program: at most {bound}"
 
 
 def test_faults_that_are_not_all_there_are_no_evidence(tmp_path: Path) -> None:
