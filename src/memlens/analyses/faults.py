@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from ..results import Result
 
 TIME_BINS = 120
+ASSUMED_RECORDING_NS = {False: 1100.0, True: 600.0}
+"""Of a fault, with --single or not, where the recording did not measure it (ARCHITECTURE.md)."""
 
 
 def faults(capture: Capture) -> Result:
@@ -20,6 +22,9 @@ def faults(capture: Capture) -> Result:
     ``kernel_faults`` is the kernel's own count for the waited-for tree (rusage), the oracle of
     ``faults`` + ``own_faults``: the difference are faults inside system calls that this recording could not see
     (no privilege) and pages that the kernel populated without an event.
+    ``user_s`` and ``system_s`` are CPU times of the waited-for tree. Our events run inside the program's faults, as its
+    system time: ``recording_s``, faults by the cost of one as measured at the end of the recording, is an estimate of that and is
+    taken off ``system_s``. ``user_s`` includes our library in the program, which cannot be separated.
     """
     import numpy as np
     import pyarrow as pa
@@ -71,6 +76,7 @@ def faults(capture: Capture) -> Result:
         "faults_per_s": table.num_rows / duration_s,
         "peak_faults_per_s": float(rates.max()) if table.num_rows else 0.0,
         "major_faults": counts.get("major", (0, 0))[0],
+        **_cpu_times(capture),
         "placements": sum(counts.get(name, (0, 0))[0] for name in ("first", "again", "placed")),
     }
     notes = []
@@ -100,6 +106,28 @@ def faults(capture: Capture) -> Result:
         },
         capture.quality.joined(Quality(exact=not notes, notes=tuple(notes))),
     )
+
+
+def recording_seconds(capture: Capture) -> float:
+    """System time of the program that our events took, estimated; 0 where faults were not recorded."""
+    settings = (capture.meta.get("collectors") or {}).get("faults")
+    if settings is None:
+        return 0.0
+    cost_ns = capture.meta.get("fault_recording_ns")
+    if cost_ns is None:
+        cost_ns = ASSUMED_RECORDING_NS[bool(settings.get("single"))]
+    return float(cost_ns) * int(capture.table("faults").num_rows + capture.replay.own_faults) / 1e9
+
+
+def _cpu_times(capture: Capture) -> dict[str, float | None]:
+    rusage = capture.meta.get("rusage") or {}
+    user_s, system_s = rusage.get("user_s"), rusage.get("system_s")
+    recording_s = recording_seconds(capture)
+    return {
+        "user_s": user_s,
+        "system_s": None if system_s is None else max(system_s - recording_s, 0.0),
+        "recording_s": recording_s if system_s is None else min(recording_s, system_s),
+    }
 
 
 DESCRIPTOR = AnalysisDescriptor(

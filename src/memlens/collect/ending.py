@@ -148,6 +148,10 @@ def end(run: Recorder, status: int | None, wall_s: float) -> Outcome:
             "stack": run.options.stacks if "faults" in run.collectors else "none",
         },
     )
+    if "faults" in run.collectors and run.failure is None:
+        from . import fault_cost
+
+        run.writer.meta["fault_recording_ns"] = fault_cost.recording_ns(single=run.options.single)
     try:
         if run.arena is not None:
             _write_counts(run, run.arena)

@@ -91,11 +91,16 @@ def figures_section(report: Report) -> str:
         tile("Major faults", "faults", figures.get("major_faults"), "waited for the disk")
     usage = report.meta.get("rusage") or {}
     if usage.get("user_s") is not None and usage.get("system_s") is not None:
+        figures = faults.figures if faults else {}
+        user_s, system_s = usage["user_s"], figures.get("system_s", usage["system_s"])
+        recording_s = figures.get("recording_s") or 0.0
+        collectors = report.meta.get("collectors") or {}
         tile(
-            "CPU time, emulated" if "emulate" in (report.meta.get("collectors") or {}) else "CPU time",
+            "CPU time, emulated" if "emulate" in collectors else "CPU time",
             "cpu_s",
-            usage["user_s"] + usage["system_s"],
-            f"user {usage['user_s']:.2f} s, system {usage['system_s']:.2f} s",
+            user_s + system_s,
+            f"user {user_s:.2f} s{' (memlens in the program included)' if 'alloc' in collectors else ''}, system {system_s:.2f} s"
+            + (f" without about {recording_s:.2g} s for recording faults" if recording_s >= 0.005 else ""),
         )
     if not tiles:
         return ""

@@ -26,12 +26,17 @@ def busy_threads(capture: Capture, process: int) -> list[int]:
 
 
 def cpu_seconds(capture: Capture) -> tuple[float, float]:
-    """User and system CPU time of the whole tree: the kernel's total, else the sum of last readings."""
-    from ..capacity import metric_rows
+    """User and system CPU time of the whole tree: the kernel's total, else the sum of last readings.
 
+    Without the system time that recording faults took (estimated); user time includes our library in the program.
+    """
+    from ..capacity import metric_rows
+    from ..faults import recording_seconds
+
+    recording_s = recording_seconds(capture)
     rusage = capture.meta.get("rusage")
     if rusage:
-        return float(rusage["user_s"]), float(rusage["system_s"])
+        return float(rusage["user_s"]), max(float(rusage["system_s"]) - recording_s, 0.0)
     totals = []
     table = capture.table("timeline")
     for metric in ("user_cpu_ns", "system_cpu_ns"):
@@ -40,4 +45,4 @@ def cpu_seconds(capture: Capture) -> tuple[float, float]:
         for process, value in zip(rows["process"].tolist(), rows["value"].tolist(), strict=True):
             last[process] = max(last.get(process, 0), value)
         totals.append(sum(last.values()) / 1e9)
-    return totals[0], totals[1]
+    return totals[0], max(totals[1] - recording_s, 0.0)

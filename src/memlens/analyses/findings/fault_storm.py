@@ -19,8 +19,6 @@ MIN_SYSTEM_SHARE = 0.25
 """Of the CPU time, without what recording the faults took."""
 MIN_DURATION_SHARE = 0.15
 """System time against the run's duration: a program that mostly waits does not wait for its faults."""
-RECORDING_S = 1.1e-6
-"""What two events a fault cost (ARCHITECTURE.md); one with --single."""
 REUSE_RATIO = 3.0
 EVIDENCE = """
 SELECT function, file, line, class, count(*) AS faults, count(*) * 1.0 / count(DISTINCT address >> 12) AS times_each_page
@@ -41,9 +39,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     cpu_s = user_s + system_s
     if placements < MIN_FAULTS or cpu_s <= 0:
         return []
-    single = capture.meta.get("collectors", {}).get("faults", {}).get("single")
-    system_s = max(system_s - faults.figures["faults"] * RECORDING_S / (2 if single else 1), 0.0)
-    cpu_s = max(user_s + system_s, 1e-9)
+    recording_s = faults.figures["recording_s"] or 0.0
     rate = placements / cpu_s
     share = system_s / cpu_s
     duration_s = max((capture.end_ns - capture.begin_ns) / 1e9, 1e-9)
@@ -75,12 +71,13 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
             severity="high" if share > 0.4 and system_s > 0.5 else "medium",
             claim=(
                 f"{placements:,} page faults, {rate:,.0f} for each second of CPU time, while {share:.0%} of the CPU time is "
-                f"the kernel's: {what}. {part:.0%} of the faults come from {where}."
+                f"the kernel's (without about {recording_s:.2g} s for recording them): {what}. {part:.0%} of the faults come from {where}."
             ),
             evidence={
                 "placements": placements,
                 "faults_per_cpu_s": rate,
                 "system_share": share,
+                "recording_s": recording_s,
                 "placed_bytes": placed,
                 "peak_bytes": peak,
                 "where": where,
