@@ -218,6 +218,10 @@ def an_objects(sites: int = 2, name: str = TEMPLATE, **figures: Any) -> Result:
             "leaked_bytes": 3 * MIB,
             "leaked_objects": 2.0,
             "never_touched_bytes": 11 * MIB,
+            "peak_heap_bytes_error": 0.25 * MIB,
+            "allocations_error": 54_000.0,
+            "allocated_bytes_error": 0.5 * MIB,
+            "leaked_bytes_error": 0.75 * MIB,
             "objects_recorded": 500,
             "sample_bytes": 512 << 10,
             "processes": 2,
@@ -595,10 +599,10 @@ def cells(page: str, name: str, first: str) -> list[str]:
 def test_objects_show_their_key_figures_and_say_what_is_estimated() -> None:
     text = section(html.render(a_report(results=everything())), "objects")
     for words in (
-        "Peak heapabout 9.0 MiBat 0.50 s, wörker<&> (4001)",
-        "Allocationsabout 2.71 Mof the heap, 75 % temporary",
+        "Peak heapabout 9.0 MiBat 0.50 s ±6 %, wörker<&> (4001)",
+        "Allocationsabout 2.70 Mof the heap, 75 % temporary ±4 %",
         "Never touched11.0 MiB",
-        "Not freed at exitabout 3.0 MiBabout 2 heap objects",
+        "Not freed at exitabout 3.0 MiBabout 2 heap objects ±50 %",
         "are sampled, one in 512 KiB of allocations: what is marked about or sampled is an estimate",
         "Recycled pages were touched before the object was born",
     ):
@@ -606,7 +610,10 @@ def test_objects_show_their_key_figures_and_say_what_is_estimated() -> None:
 
 
 def test_nothing_is_about_when_every_object_was_recorded() -> None:
-    results = everything() | {"objects": an_objects(sample_bytes=0)}
+    exact = dict.fromkeys(
+        ("peak_heap_bytes_error", "allocations_error", "allocated_bytes_error", "leaked_bytes_error"), 0
+    )
+    results = everything() | {"objects": an_objects(sample_bytes=512 << 10, **exact)}
     page = html.render(a_report(results=results))
     assert 'class="about"' not in page
     assert "Peak heap9.0 MiB" in section(page, "objects")
@@ -615,7 +622,7 @@ def test_nothing_is_about_when_every_object_was_recorded() -> None:
 def test_site_row_has_all_its_numbers() -> None:
     row = cells(html.render(a_report(results=everything())), "objects", "grid.cpp:100")
     assert row == [
-        f"{TEMPLATE} 0grid.cpp:100", "heapsampled", "6.0 MiB", "5.0 MiB", "1,234", "20.0 MiB", "1.5 µs", "50.0 %",
+        f"{TEMPLATE} 0grid.cpp:100", "heapsampled", "6.0 MiB", "5.0 MiB", "1,200", "20.0 MiB", "1.5 µs", "50.0 %",
         "1.0 MiB", "2.0 MiB", "7.0 MiB", "3.0 MiB",
     ]  # fmt: skip
     mapped = cells(html.render(a_report(results=everything())), "objects", "grid.cpp:102")

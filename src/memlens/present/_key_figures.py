@@ -54,12 +54,12 @@ def figures_section(report: Report) -> str:
         )
     if objects := report.results.get("objects"):
         figures = objects.figures
-        sampled = bool(figures.get("sample_bytes"))
-        tile(
-            "Peak heap", "bytes", figures.get("peak_heap_bytes") or None, "live objects, one process", estimated=sampled
-        )
+        for label, name, remark in (
+            ("Peak heap", "peak_heap_bytes", "live objects, one process"),
+            ("Not freed at exit", "leaked_bytes", "of the heap"),
+        ):
+            tile(label, "bytes", figures.get(name) or None, remark, estimated=bool(figures.get(f"{name}_error")))
         tile("Never touched", "bytes", figures.get("never_touched_bytes") or None, "pages of allocated objects")
-        tile("Not freed at exit", "bytes", figures.get("leaked_bytes") or None, "of the heap", estimated=sampled)
     if touch := report.results.get("first_touch"):
         figures = touch.figures
         tile(

@@ -31,7 +31,7 @@ from ._markup import (
     top_rows,
     whole_number,
 )
-from ._units import human_bytes, plus_minus
+from ._units import human_bytes, plus_minus, two_digits
 
 if TYPE_CHECKING:
     from ..results import Result
@@ -56,7 +56,7 @@ def objects_section(
     """`processes` are rows with pid, name and end_s by process number, as far as they are known."""
     body = [definitions("tiles", _key_figures(result, processes))]
     options = (meta.get("collectors") or {}).get("alloc") or {}
-    sampled = bool(result.figures.get("sample_bytes"))
+    sampled = bool(result.figures.get("allocations_error") or result.figures.get("allocated_bytes_error"))
     said = ["Bytes are those the program asked for."]
     if sampled:
         said.append(
@@ -102,8 +102,10 @@ def process_words(number: int | None, processes: Mapping[int, Mapping[str, Any]]
 
 def _key_figures(result: Result, processes: Mapping[int, Mapping[str, Any]]) -> list[tuple[str, str]]:
     figures = result.figures
-    sampled = bool(figures.get("sample_bytes"))
     tiles = []
+
+    def is_estimate(name: str) -> bool:
+        return bool(figures.get(name) and figures.get(f"{name}_error"))
 
     def tile(label: str, markup: str, remark: str, *, estimated: bool = False) -> None:
         tiles.append((esc(label), about(markup, sampled=estimated) + f"<small>{esc(remark)}</small>"))
@@ -114,24 +116,30 @@ def _key_figures(result: Result, processes: Mapping[int, Mapping[str, Any]]) -> 
     remark += plus_minus(peak, figures.get("peak_heap_bytes_error"))
     if peak and several:
         remark += f", {process_words(figures.get('peak_heap_process'), processes)}"
-    tile("Peak heap", titled("bytes", peak), remark, estimated=sampled and bool(peak))
+    tile("Peak heap", titled("bytes", peak), remark, estimated=is_estimate("peak_heap_bytes"))
     if figures.get("peak_mmap_bytes"):
         tile("Peak mmap", titled("bytes", figures["peak_mmap_bytes"]), "mapped by the program, one process")
     allocations, temporary = figures.get("allocations") or 0, figures.get("temporary_allocations")
     share = ""
     if allocations and temporary is not None:
         share = f", {temporary / allocations:.0%} temporary".replace("%", " %")
-    tile("Allocations", whole_number(allocations), f"of the heap{share}{plus_minus(allocations, figures.get('allocations_error'))}",
-         estimated=sampled and bool(allocations))  # fmt: skip
+    estimated = is_estimate("allocations")
+    shown = whole_number(two_digits(allocations) if estimated else allocations)
+    error = plus_minus(allocations, figures.get("allocations_error"))
+    tile("Allocations", shown, f"of the heap{share}{error}", estimated=estimated)
     allocated = figures.get("allocated_bytes") or 0
     error = plus_minus(allocated, figures.get("allocated_bytes_error"))
-    tile("Allocated", titled("bytes", allocated), f"of the heap, in all{error}", estimated=sampled and bool(allocated))
+    tile(
+        "Allocated", titled("bytes", allocated), f"of the heap, in all{error}", estimated=is_estimate("allocated_bytes")
+    )
     if _touches_known(result):
         tile("Never touched", titled("bytes", figures["never_touched_bytes"]), "whole pages of recorded objects")
     leaked, left = figures.get("leaked_bytes") or 0, figures.get("leaked_objects") or 0
     error = plus_minus(leaked, figures.get("leaked_bytes_error"))
-    remark = f"{'about ' if sampled else ''}{counted(round(left), 'heap object')}{error}"
-    tile("Not freed at exit", titled("bytes", leaked), remark if leaked else "", estimated=sampled and bool(leaked))
+    estimated = is_estimate("leaked_bytes")
+    objects = counted(round(two_digits(left) if estimated else left), "heap object")
+    remark = f"{'about ' if estimated else ''}{objects}{error}" if leaked else ""
+    tile("Not freed at exit", titled("bytes", leaked), remark, estimated=estimated)
     return tiles
 
 
@@ -148,7 +156,7 @@ def _curves(result: Result, processes: Mapping[int, Mapping[str, Any]], *, end_s
     if not curves:
         return '<p class="muted">There is no curve of live bytes: no object was seen.</p>'
     end_s = max([end_s, *(time for kinds in curves.values() for times, _ in kinds.values() for time in times)])
-    sampled = bool(result.figures.get("sample_bytes"))
+    sampled = bool(result.figures.get("allocations_error") or result.figures.get("allocated_bytes_error"))
     shown = [
         _curve(process, kinds, processes, end_s=end_s, sampled=sampled, is_first=number == 0)
         for number, (process, kinds) in enumerate(curves.items())
@@ -263,7 +271,7 @@ def _by_site(result: Result) -> str:
             _kind(row),
             number_cell("bytes", row["peak_bytes"]),
             number_cell("bytes", row["bytes_at_process_peak"]),
-            number_cell("allocations", round(row["allocations"])),
+            number_cell("allocations", round(two_digits(row["allocations"]) if row["sampled"] else row["allocations"])),
             number_cell("bytes", row["allocated_bytes"]),
             duration_cell(row["mean_lifetime_ns"], unknown="to the end"),
             percent_cell(row["temporary"], row["allocations"]),
