@@ -81,12 +81,14 @@ def object_accesses(capture: Capture) -> Result:
     Each window stands for what its thread executed until the next one began; ``*_error`` is the standard
     error of an estimate, from how windows differ (null with fewer than two windows). When everything was
     recorded, numbers are exact and errors 0. The object is the one that lay at the address at the access's
-    time, which is interpolated in its window; tags go before what they lie in.
+    time, which is interpolated in its window; tags go before what they lie in. Accesses to small heap objects that sampling did not
+    record are shared out to allocation sites by the weights of recorded ones; what no site explains is "[heap], unattributed".
     """
     import numpy as np
     import pyarrow as pa
 
     from ..results import Quality, Result
+    from ._sampled_objects import UNATTRIBUTED, SharedOut
     from .traffic import CodeNames
 
     names = CodeNames(capture)
@@ -98,13 +100,26 @@ def object_accesses(capture: Capture) -> Result:
     where = [("object", text), ("kind", text), ("function", text), ("module", text), ("file", text), ("line", number),
              ("process", number), ("thread", number)]  # fmt: skip
     estimates = _estimates(where)
-    by_object = [{**row, **groups.rows[row["group"]]} for row in _rows(join.by_group())]
+    shared = SharedOut(capture, groups.of_object, function_of_code, ESTIMATES)
+    rest = {number for number, row in enumerate(groups.rows) if row["kind"] in ("none", "brk")}
+    group_rows, pair_rows = _rows(join.by_group()), _rows(join.by_pair())
+    accesses, all_bytes = (sum(row[name] for row in group_rows) for name in ("accesses", "bytes"))
+    if shared.objects:
+        shared.share_out(group_rows, shared.groups, ("group",), rest)
+        shared.share_out(pair_rows, shared.pairs, ("group", "function"), rest)
+        group_rows, pair_rows = _shares(group_rows, all_bytes), _shares(pair_rows, all_bytes)
+        for row in groups.rows:
+            if row["kind"] == "brk":
+                row["object"] = UNATTRIBUTED
+    shared_out = sum(added["accesses"][0] for added in shared.groups.values())
+    above = sum(row["accesses"] for row in group_rows) - accesses
+    by_object = [{**row, **groups.rows[row["group"]]} for row in group_rows]
     by_function = []
     for row in _rows(join.by_function()):
         function, module = functions[row["function"]]
         by_function.append({**row, "function": function, "module": module})
     crossed = []
-    for row in _rows(join.by_pair()):
+    for row in pair_rows:
         function, module = functions[row["function"]]
         group = groups.rows[row["group"]]
         crossed.append(
@@ -129,15 +144,28 @@ def object_accesses(capture: Capture) -> Result:
             f"Accesses by object are estimated from {totals['windows']:,} windows with {100 * share:.2g} % of all accesses; "
             "standard errors are between windows.",
         )
+    if shared.objects:
+        notes.append(
+            f"Small objects were sampled: accesses to those that were not recorded are estimated by allocation site, from "
+            f"{shared.objects:,} recorded objects that stand for others; standard errors include it. Record with --sample-bytes 0 for all of them."
+        )
+        if above > 0.01 * accesses:
+            notes.append(
+                f"Estimates by object add up to {above / accesses:.0%} more than was accessed: too few objects were recorded to be more precise."
+            )
     figures = {
         "windows": totals["windows"],
         "recorded_accesses": totals["recorded"],
         "executed_accesses": totals["executed"],
+        # Of all objects together: what shares are of. Estimates by site may add up to more.
+        "object_accesses": accesses,
         # What windows cover, the constants that they leave out included: 1 where everything was recorded.
         "recorded_share": totals["covered"] / totals["executed"] if totals["executed"] else None,
         "everything_recorded": everything,
         "accessed_objects": len(by_object),
-        "in_no_object_share": _share_of(by_object, lambda row: row["kind"] == "none"),
+        "in_no_object_share": _share_of(by_object, accesses, lambda row: row["kind"] == "none"),
+        # Accesses to objects that were not recorded, by estimate; null where every object was.
+        "shared_out_accesses": shared_out if shared.objects else None,
         "damaged_windows": totals["damaged_windows"],
     }
     return Result(
@@ -151,12 +179,11 @@ def object_accesses(capture: Capture) -> Result:
             "by_function": pa.Table.from_pylist(by_function, schema=_estimates([("function", text), ("module", text)])),
             "by_instruction": pa.Table.from_pylist(instructions, schema=_instruction_schema()),
         },
-        capture.quality.joined(Quality(exact=everything, notes=tuple(notes))),
+        capture.quality.joined(Quality(exact=everything and not shared.objects, notes=tuple(notes))),
     )
 
 
-def _share_of(rows: list[dict[str, Any]], chosen: Any) -> float | None:
-    total = sum(row["accesses"] for row in rows)
+def _share_of(rows: list[dict[str, Any]], total: float, chosen: Any) -> float | None:
     return sum(row["accesses"] for row in rows if chosen(row)) / total if total else None
 
 
@@ -172,7 +199,10 @@ def _rows(columns: dict[str, Any]) -> list[dict[str, Any]]:
         _plain(dict(zip(names, values, strict=True)))
         for values in zip(*(columns[name].tolist() for name in names), strict=True)
     ]
-    total = sum(row["bytes"] for row in rows)
+    return _shares(rows, sum(row["bytes"] for row in rows))
+
+
+def _shares(rows: list[dict[str, Any]], total: float) -> list[dict[str, Any]]:
     for row in rows:
         row["share"] = row["bytes"] / total if total else 0.0
     return sorted(rows, key=lambda row: (-row["accesses"], row["group"], row["function"]))

@@ -90,17 +90,20 @@ def show_accesses(console: Console, result: Result, rows: int) -> None:
     from rich.markup import escape
 
     figures = result.figures
-    exact = figures["everything_recorded"]
+    everything = figures["everything_recorded"]
+    exact = everything and figures.get("shared_out_accesses") is None
     left_out = figures["executed_accesses"] > figures["recorded_accesses"]
     how = f"every access{' but constants' if left_out else ''}"
-    if not exact:
+    if everything and not exact:
+        how += "; objects sampled, so sites are estimated"
+    elif not exact:
         how = f"estimated from {figures['windows']:,} windows, {100 * (figures['recorded_share'] or 0):.2g} % of all"
     console.print(f"\n[bold]Accesses by object[/]  {how}")
     crossed = result.tables["by_object_and_function"].to_pylist()
     most = {}
     for row in reversed(crossed):
         most[row["object"]] = row
-    total = sum(row["accesses"] for row in result.tables["by_object"].to_pylist())
+    total = figures["object_accesses"]
     table = _grid(("object", "left"), ("accesses", "right"), *(() if exact else (("±", "right"),)), ("share", "right"),
                   ("stores", "right"), ("most by", "left"))  # fmt: skip
     for row in result.tables["by_object"].slice(0, rows).to_pylist():

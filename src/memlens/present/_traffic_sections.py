@@ -173,15 +173,16 @@ def _estimate(row: Mapping[str, Any], name: str) -> str:
 def accesses_section(result: Result) -> str:
     figures = result.figures
     share = figures["recorded_share"]
-    exact = share is not None and share >= 1
     said = (
         "Every access was recorded: numbers are exact."
-        if exact
+        if share is not None and share >= 1 and figures.get("shared_out_accesses") is None
+        else "Every access was recorded, small objects were sampled: ± is one standard error, from the sample of objects."
+        if share is not None and share >= 1
         else f"Estimated from {counted(figures['windows'], 'window')} of consecutive accesses "
         f"({percent(share or 0.0)} of all); ± is one standard error, from how windows differ."
     )
     rows, total = top_rows(result, "by_object")
-    all_accesses = sum(row["accesses"] for row in result.tables["by_object"].to_pylist())
+    all_accesses = figures["object_accesses"]
     cells = [
         [
             head_cell(_object(row)),
