@@ -224,6 +224,7 @@ class Module {
   }
   std::string status() const { return module_->status(); }
   std::string build_id() const { return module_->build_id_hex(); }
+  std::string split_note() const { return module_->split_note(); }
   std::string debug_file() const { return module_->debug_file(); }
   std::string quality() const {
     switch (module_->quality()) {
@@ -497,6 +498,8 @@ NB_MODULE(_core, module) {
       .def_prop_ro("status", &Module::status)
       .def_prop_ro("build_id", &Module::build_id)
       .def_prop_ro("debug_file", &Module::debug_file)
+      .def_prop_ro("split_note", &Module::split_note,
+                   "After resolve(): which split debug information (.dwo, .dwp) is missing or stale; empty if none.")
       .def_prop_ro("quality", &Module::quality)
       .def("nearest", &Module::nearest, "file_offset"_a, "(name, bytes) of the last symbol before an offset, or None.")
       .def("resolve", &Module::resolve, "file_offsets"_a,

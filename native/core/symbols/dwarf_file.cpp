@@ -48,7 +48,8 @@ void DwarfFile::read_unit_headers() {
       unit.unit_type = cursor.u8();
       unit.format.address_bytes = cursor.u8();
       unit.abbrev_offset = cursor.unsigned_of(unit.format.offset_bytes);
-      if (unit.unit_type == DW_UT_skeleton || unit.unit_type == DW_UT_split_compile) cursor.skip(8);
+      if (unit.unit_type == DW_UT_skeleton || unit.unit_type == DW_UT_split_compile)
+        unit.dwo_id = cursor.u64();
       if (unit.unit_type == DW_UT_type || unit.unit_type == DW_UT_split_type) {
         unit.type_signature = cursor.u64();
         unit.type_entry_offset = unit.offset + cursor.unsigned_of(unit.format.offset_bytes);
@@ -163,7 +164,14 @@ UnitRoot DwarfFile::read_root(const DwarfUnit& unit) const {
   // DWARF 5 without an explicit base: just past the table's header.
   root.string_offsets_base =
       unit.format.version >= 5 ? (unit.format.offset_bytes == 8 ? 16 : 8) : 0;
-  FormValue name, directory;
+  root.dwo_id = unit.dwo_id;
+  if (is_split_) {
+    root.string_offsets_base += unit.split.string_offsets_offset;
+    root.range_lists_base =
+        unit.split.range_lists_offset + (unit.format.offset_bytes == 8 ? 20 : 12);  // past the header
+    root.address_base = unit.split.address_base;
+  }
+  FormValue name, directory, dwo_name;
   const AttributeSpec* specs = table->specs(*entry);
   for (uint32_t i = 0; i < entry->n_specs && !cursor.failed(); ++i) {
     const FormValue value = read_form(cursor, specs[i], unit.format);
@@ -202,7 +210,13 @@ UnitRoot DwarfFile::read_root(const DwarfUnit& unit) const {
         break;
       case DW_AT_dwo_name:
       case DW_AT_GNU_dwo_name:
-        root.is_split = true;
+        dwo_name = value;
+        break;
+      case DW_AT_GNU_dwo_id:
+        root.dwo_id = value.number;
+        break;
+      case DW_AT_GNU_ranges_base:
+        root.split_ranges_base = value.number;
         break;
       default:
         break;
@@ -211,7 +225,8 @@ UnitRoot DwarfFile::read_root(const DwarfUnit& unit) const {
   // Only now are the bases known that indexed strings and addresses need.
   root.name = string_of(name, unit, root);
   root.compilation_directory = string_of(directory, unit, root);
-  root.low_pc = address_of(root.low, unit, root).value_or(0);
+  if (!is_split_) root.dwo_name = string_of(dwo_name, unit, root);
+  root.low_pc = address_of(root.low, unit, root).value_or(unit.split.low_pc);
   return root;
 }
 
@@ -284,7 +299,7 @@ std::optional<EntryReference> DwarfFile::reference_of(const FormValue& value,
     case DW_FORM_ref_udata:
       return EntryReference{unit.offset + value.number, false};
     case DW_FORM_ref_addr:
-      return EntryReference{value.number, false};
+      return EntryReference{unit.split.info_offset + value.number, false};
     case DW_FORM_GNU_ref_alt:
     case DW_FORM_ref_sup4:
     case DW_FORM_ref_sup8:

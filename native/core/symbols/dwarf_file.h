@@ -14,12 +14,22 @@
 #include <mutex>
 #include <optional>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "dwarf_abbrev.h"
 #include "elf_image.h"
 
 namespace memlens::symbols {
+
+// Of a unit in a split file (.dwo, .dwp) only.
+struct SplitBases {
+  // What the skeleton unit in the program says.
+  uint64_t address_base = 0, ranges_base = 0, low_pc = 0;
+  // Where a package has the unit's parts of its sections; 0 in a .dwo.
+  uint64_t info_offset = 0, string_offsets_offset = 0, range_lists_offset = 0;
+  bool in_index = false;  // of a package
+};
 
 struct DwarfUnit {
   uint64_t offset = 0;  // of the header in .debug_info
@@ -30,6 +40,8 @@ struct DwarfUnit {
   uint8_t unit_type = 0;  // DW_UT_*; DW_UT_compile before DWARF 5
   uint64_t type_signature = 0;     // DW_UT_type only
   uint64_t type_entry_offset = 0;  // DW_UT_type only: the type, in .debug_info
+  uint64_t dwo_id = 0;  // DW_UT_skeleton and DW_UT_split_compile; before DWARF 5 the root has it
+  SplitBases split;
 };
 
 // An attribute as stored: indices and offsets are resolved by DwarfFile on demand.
@@ -49,7 +61,10 @@ struct UnitRoot {
   uint64_t low_pc = 0;
   uint64_t string_offsets_base = 0, address_base = 0, range_lists_base = 0;
   FormValue low, high, ranges;
-  bool is_split = false;  // the functions are in a .dwo file; only lines and ranges are here
+  // A skeleton unit: the functions are in a .dwo file; only lines and ranges are here.
+  std::string_view dwo_name;
+  uint64_t dwo_id = 0;
+  uint64_t split_ranges_base = 0;  // DWARF 4: of the split unit's lists in .debug_ranges
 };
 
 struct AddressRange {
@@ -65,6 +80,14 @@ class DwarfFile {
  public:
   // Null when the image has no usable .debug_info.
   static std::unique_ptr<DwarfFile> open(std::shared_ptr<ElfImage> image);
+
+  // A .dwo file or a .dwp package, whose addresses are in the file with the skeleton units, which must
+  // live longer. Null when it has no usable .debug_info.dwo.
+  static std::unique_ptr<DwarfFile> open_split(std::shared_ptr<ElfImage> image,
+                                               const DwarfFile& skeletons);
+  // The unit of a split file that has this id, or null. Its skeleton's bases have to be filled in before anything
+  // else of it is read.
+  DwarfUnit* split_unit(uint64_t dwo_id);
 
   const std::vector<DwarfUnit>& units() const { return units_; }
   const DwarfUnit* unit_containing(uint64_t offset) const;
@@ -101,6 +124,7 @@ class DwarfFile {
  private:
   DwarfFile() = default;
   void read_unit_headers();
+  void read_package_index(Bytes index);
   static std::string_view string_at(Bytes section, uint64_t offset);
   void append_list_v4(uint64_t offset, const DwarfUnit& unit, const UnitRoot& root,
                       size_t max_ranges, std::vector<AddressRange>& out) const;
@@ -111,6 +135,8 @@ class DwarfFile {
   Bytes info_, abbrev_, strings_, line_strings_, string_offsets_, addresses_, ranges_, range_lists_,
       line_, aranges_;
   std::vector<DwarfUnit> units_;
+  bool is_split_ = false, is_package_ = false;
+  std::unordered_multimap<uint64_t, size_t> package_units_;  // by id, of a package
   std::unique_ptr<DwarfFile> alternate_;
   mutable std::mutex abbreviations_mutex_;
   // Link-time-optimised programs share one table between all units; others have one each.

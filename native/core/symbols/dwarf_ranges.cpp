@@ -10,8 +10,9 @@ void DwarfFile::append_ranges(const FormValue& low, const FormValue& high, const
                               const DwarfUnit& unit, const UnitRoot& root, size_t max_ranges,
                               std::vector<AddressRange>& out) const {
   if (ranges.present()) {
-    if (unit.format.version < 5) return append_list_v4(ranges.number, unit, root, max_ranges, out);
-    uint64_t offset = ranges.number;
+    if (unit.format.version < 5) 
+      return append_list_v4(unit.split.ranges_base + ranges.number, unit, root, max_ranges, out);
+    uint64_t offset = unit.split.range_lists_offset + ranges.number;
     if (ranges.form == DW_FORM_rnglistx) {
       if (ranges.number > range_lists_.size()) return;
       ByteCursor cursor(range_lists_,

@@ -57,6 +57,12 @@ ElfImage::~ElfImage() {
   if (fd_ >= 0) close(fd_);
 }
 
+void ElfImage::close_descriptor() {
+  if (fd_ < 0 || elf_cntl(elf_, ELF_C_FDREAD) != 0) return;
+  close(fd_);
+  fd_ = -1;
+}
+
 bool ElfImage::read_headers(bool debug_only, std::string& error) {
   GElf_Ehdr header;
   if (!gelf_getehdr(elf_, &header)) {
@@ -104,7 +110,7 @@ bool ElfImage::read_headers(bool debug_only, std::string& error) {
   return true;
 }
 
-Bytes ElfImage::section(std::string_view name) {
+Bytes ElfImage::section(std::string_view name, size_t nth) {
   size_t names_index = 0;
   if (elf_getshdrstrndx(elf_, &names_index) != 0) return {};
   const std::string gnu_compressed =
@@ -116,6 +122,7 @@ Bytes ElfImage::section(std::string_view name) {
     if (!text) continue;
     const bool old_compressed = !gnu_compressed.empty() && gnu_compressed == text;
     if (!old_compressed && name != text) continue;
+    if (nth-- > 0) continue;
     if (old_compressed && elf_compress_gnu(scn, 0, 0) < 0) return {};
     if ((header.sh_flags & SHF_COMPRESSED) && elf_compress(scn, 0, 0) < 0) return {};
     const Elf_Data* data = elf_rawdata(scn, nullptr);

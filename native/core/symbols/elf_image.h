@@ -44,6 +44,9 @@ class ElfImage {
   ElfImage(const ElfImage&) = delete;
   ElfImage& operator=(const ElfImage&) = delete;
 
+  // Sections can be read as before; symbols too.
+  void close_descriptor();
+
   const std::string& path() const { return path_; }
   const std::string& build_id_hex() const { return build_id_hex_; }
   const std::vector<LoadSegment>& segments() const { return segments_; }
@@ -51,8 +54,8 @@ class ElfImage {
   uint64_t tls_bytes() const { return tls_bytes_; }  // of one thread's block; 0 = no PT_TLS
 
   // Empty when absent, without file contents, or not decompressible. `.debug_x` also finds
-  // `.zdebug_x`.
-  Bytes section(std::string_view name);
+  // `.zdebug_x`. `nth`: objects with type units have several sections of one name.
+  Bytes section(std::string_view name, size_t nth = 0);
   // Visits defined symbols of `.symtab` (static_table) or `.dynsym` that lie in executable
   // sections. False when there is no such table.
   bool visit_code_symbols(bool static_table,

@@ -44,7 +44,7 @@ const UnitRoot& EntryNames::root_of(const DwarfFile& file, const DwarfUnit& unit
 }
 
 EntryName EntryNames::name_of(const DwarfFile& file, uint64_t entry_offset, int n_hops) {
-  auto& names = &file == &dwarf_ ? main_names_ : alternate_names_;
+  auto& names = names_[&file];
   if (auto found = names.find(entry_offset); found != names.end()) return found->second;
   const DwarfUnit* unit = file.unit_containing(entry_offset);
   if (!unit || n_hops > kMaxHops) return {};

@@ -22,8 +22,11 @@ struct EntryName {
 
 class EntryNames {
  public:
-  EntryNames(const DwarfFile& dwarf, StringTable& strings) : dwarf_(dwarf), strings_(strings) {}
-  EntryName name_of(uint64_t entry_offset) { return name_of(dwarf_, entry_offset, 0); }
+  explicit EntryNames(StringTable& strings) : strings_(strings) {}
+  // Of an entry of the module's debug information, or of a split file of it.
+  EntryName name_of(const DwarfFile& file, uint64_t entry_offset) {
+    return name_of(file, entry_offset, 0);
+  }
 
  private:
   // A namespace, class or function that other entries lie in.
@@ -38,9 +41,8 @@ class EntryNames {
                         std::string_view name);
   std::vector<Container> scan_containers(const DwarfFile& file, const DwarfUnit& unit);
 
-  const DwarfFile& dwarf_;
   StringTable& strings_;
-  std::unordered_map<uint64_t, EntryName> main_names_, alternate_names_;
+  std::unordered_map<const DwarfFile*, std::unordered_map<uint64_t, EntryName>> names_;
   std::unordered_map<const DwarfUnit*, UnitRoot> roots_;
   std::unordered_map<const DwarfUnit*, std::vector<Container>> containers_;
 };

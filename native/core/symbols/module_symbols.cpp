@@ -14,6 +14,7 @@
 #include "entry_names.h"
 #include "helpers.h"
 #include "module_files.h"
+#include "split_units.h"
 #include "unit_index.h"
 #include "unit_locator.h"
 
@@ -44,6 +45,7 @@ struct ModuleSymbols::State {
   bool symbols_from_debug = false;
   std::unique_ptr<CodeRanges> code;
   std::unique_ptr<DwarfFile> dwarf;
+  std::unique_ptr<SplitUnits> split;
   ElfSymbols symbols;
   std::unordered_map<const CodeSymbol*, uint32_t> symbol_names;
   std::map<std::pair<const CodeSymbol*, uint32_t>, uint32_t> complete_names;
@@ -64,7 +66,11 @@ void ModuleSymbols::State::open(const std::string& path, const OpenOptions& opti
   if (!status.empty()) return;
   code = std::make_unique<CodeRanges>(main->segments());
   if (dwarf) {
-    names = std::make_unique<EntryNames>(*dwarf, strings);
+    names = std::make_unique<EntryNames>(strings);
+    std::vector<std::string> binaries = {main->path()};
+    if (debug) binaries.push_back(debug->path());
+    split = std::make_unique<SplitUnits>(*dwarf, std::move(binaries), options.sysroot,
+                                         options.debug_directories);
     indexes.resize(dwarf->units().size());
     file_ids.resize(dwarf->units().size());
   }
@@ -86,12 +92,15 @@ void ModuleSymbols::State::index_units(std::vector<uint32_t> wanted, bool keep_f
   std::sort(wanted.begin(), wanted.end());
   wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
   std::erase_if(wanted, [&](uint32_t unit) { return indexes[unit] != nullptr; });
+  std::vector<SplitUnit> split_units;
+  for (uint32_t unit : wanted) split_units.push_back(split->find(dwarf->units()[unit]));
   std::atomic<size_t> next = 0;
   auto work = [&] {
     for (size_t i; (i = next.fetch_add(1)) < wanted.size();) {
       auto index = std::make_unique<UnitIndex>();
       try {
-        *index = UnitIndex::build(*dwarf, dwarf->units()[wanted[i]], *code, keep_function_ranges);
+        *index = UnitIndex::build(*dwarf, dwarf->units()[wanted[i]], split_units[i], *code,
+                                  keep_function_ranges);
       } catch (const std::bad_alloc&) {
         *index = UnitIndex();  // the addresses of this unit fall back to the symbol table
       }
@@ -161,7 +170,7 @@ void ModuleSymbols::State::append_frames(uint64_t vaddr, uint32_t unit,
   }
   for (int depth = 0; scope != kNone && depth < kMaxInlineDepth; ++depth) {
     const Scope& current = index->scopes[scope];
-    const EntryName name = names->name_of(current.entry_offset);
+    const EntryName name = names->name_of(*index->entries, current.entry_offset);
     frame.function = name.id;
     frame.inlined = current.inlined;
     if (!current.inlined || current.parent == kNone) {
@@ -197,6 +206,10 @@ const std::string& ModuleSymbols::status() const { return state_->status; }
 const std::string& ModuleSymbols::debug_note() const { return state_->debug_note; }
 std::string ModuleSymbols::build_id_hex() const {
   return state_->main ? state_->main->build_id_hex() : std::string();
+}
+
+std::string ModuleSymbols::split_note() const {
+  return state_->split ? state_->split->note() : std::string();
 }
 
 DebugQuality ModuleSymbols::quality() const {

@@ -50,6 +50,8 @@ class ModuleSymbols {
 
   const std::string& status() const;      // "" when fine, else cause and remedy
   const std::string& debug_note() const;  // why a debug file that exists was not used; "" if none
+  // After resolve(): which split debug information (.dwo, .dwp) was not found or is stale; "" if none.
+  std::string split_note() const;
   std::string build_id_hex() const;
   DebugQuality quality() const;
   std::string debug_file() const;  // the file the DWARF or symbols came from; "" if none

@@ -13,10 +13,11 @@ constexpr size_t kMaxNesting = 4096;
 
 class EntryWalker {
  public:
-  EntryWalker(const DwarfFile& dwarf, const DwarfUnit& unit, const CodeRanges& code,
-              UnitIndex& index)
+  EntryWalker(const DwarfFile& dwarf, const DwarfUnit& unit, const UnitRoot& root,
+              const CodeRanges& code, UnitIndex& index)
       : dwarf_(dwarf),
         unit_(unit),
+        root_(root),
         code_(code),
         index_(index),
         table_(dwarf.abbreviations(unit)),
@@ -91,7 +92,7 @@ class EntryWalker {
     if (scope.inlined && parent == IntervalMap::kNone) return IntervalMap::kNone;
 
     found_.clear();
-    dwarf_.append_ranges(low, high, ranges, unit_, index_.root, n_ranges_left_, found_);
+    dwarf_.append_ranges(low, high, ranges, unit_, root_, n_ranges_left_, found_);
     n_ranges_left_ -= found_.size();
     std::erase_if(found_, [&](const AddressRange& r) { return !code_.contains(r.begin); });
     if (found_.empty()) {
@@ -121,6 +122,7 @@ class EntryWalker {
 
   const DwarfFile& dwarf_;
   const DwarfUnit& unit_;
+  const UnitRoot& root_;
   const CodeRanges& code_;
   UnitIndex& index_;
   std::shared_ptr<const AbbreviationTable> table_;
@@ -132,11 +134,14 @@ class EntryWalker {
 
 }  // namespace
 
-UnitIndex UnitIndex::build(const DwarfFile& dwarf, const DwarfUnit& unit, const CodeRanges& code,
-                           bool keep_function_ranges) {
+UnitIndex UnitIndex::build(const DwarfFile& dwarf, const DwarfUnit& unit, const SplitUnit& split,
+                           const CodeRanges& code, bool keep_function_ranges) {
   UnitIndex index;
   index.root = dwarf.read_root(unit);
-  EntryWalker(dwarf, unit, code, index).walk(keep_function_ranges);
+  index.entries = split.file ? split.file : &dwarf;
+  const DwarfUnit& entries_unit = split.file ? *split.unit : unit;
+  const UnitRoot entries_root = split.file ? split.file->read_root(*split.unit) : index.root;
+  EntryWalker(*index.entries, entries_unit, entries_root, code, index).walk(keep_function_ranges);
   index.lines = LineTable(dwarf, unit, index.root, code);
   return index;
 }

@@ -146,6 +146,7 @@ def name_codes(
     *,
     build_ids: dict[str, str] | None = None,
     progress: Progress | None = None,
+    notes: list[str] | None = None,
 ) -> list[dict[str, Any]]:
     """Site rows for the replay's codes, in their order.
 
@@ -161,6 +162,8 @@ def name_codes(
         Path → build-id that the module had when it ran; another file at that path is refused.
     progress
         Called with (modules done, modules, path).
+    notes
+        Gets a note for each module whose split debug information is missing or stale.
     """
     rows: list[dict[str, Any]] = []
     by_path: dict[int, list[int]] = defaultdict(list)
@@ -187,7 +190,7 @@ def name_codes(
         else:
             row.update(module="[jit]" if executable else "[unknown]", function=None, quality="none")
     with DebugServers() as servers:
-        _name_native(rows, by_path, paths, build_ids or {}, servers, progress)
+        _name_native(rows, by_path, paths, build_ids or {}, servers, progress, notes)
     return rows
 
 
@@ -204,7 +207,7 @@ def _open_module(path: str, build_id: str, servers: DebugServers) -> Any:
 
 def _name_native(
     rows: list[dict[str, Any]], by_path: dict[int, list[int]], paths: dict[int, str], build_ids: dict[str, str],
-    servers: DebugServers, progress: Progress | None,
+    servers: DebugServers, progress: Progress | None, notes: list[str] | None,
 ) -> None:  # fmt: skip
     """Names of the code of files, put into their rows."""
     for done, (path, indices) in enumerate(by_path.items()):
@@ -217,6 +220,8 @@ def _name_native(
         quality = module.quality if not module.status else "none"
         own_begin, own_end = _own_code(text) if not module.status else (0, 0)
         resolved = module.resolve([rows[index]["file_offset"] for index in indices])
+        if notes is not None and module.split_note:
+            notes.append(f"{os.path.basename(text)}: {module.split_note}.")
         for index, frames in zip(indices, resolved, strict=True):
             row = rows[index]
             row["quality"] = quality

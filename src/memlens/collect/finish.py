@@ -38,8 +38,10 @@ def write_side_tables(
     if writer.redact:
         build_ids = {real.get(path, path): build_id for path, build_id in build_ids.items()}
     paths = writer.strings
-    rows = name_codes(capture.replay.codes, paths, jit_names(capture), build_ids=build_ids)
+    notes: list[str] = []
+    rows = name_codes(capture.replay.codes, paths, jit_names(capture), build_ids=build_ids, notes=notes)
     if not writer.redact:
+        writer.meta.setdefault("quality", {}).setdefault("notes", []).extend(notes)  # they hold paths
         writer.meta["unnamed_modules"] = unnamed_modules(rows, build_ids)
     else:
         for row in rows:

@@ -45,7 +45,9 @@ std::vector<Region> interesting_regions(const std::string& binary) {
   const std::string text = tools::output_of("readelf -SW " + binary);
   for (const char* name : {".debug_info", ".debug_abbrev", ".debug_line", ".debug_rnglists",
                            ".debug_ranges", ".debug_aranges", ".debug_addr", ".debug_str_offsets",
-                           ".debug_line_str", ".symtab", ".eh_frame", ".note.gnu.build-id"}) {
+                           ".debug_line_str", ".symtab", ".eh_frame", ".note.gnu.build-id",
+                           ".debug_info.dwo", ".debug_abbrev.dwo", ".debug_rnglists.dwo",
+                           ".debug_str_offsets.dwo", ".debug_str.dwo", ".debug_cu_index"}) {
     const size_t at = text.find(std::string(name) + " ");
     if (at == std::string::npos) continue;
     uint64_t offset = 0, n_bytes = 0;
@@ -170,8 +172,65 @@ void damage(const std::string& flags, unsigned seed) {
   CHECK(n_usable > size_t(n_rounds));  // damage that is refused at the door tests little
 }
 
+// Split debug information: the program, its .dwo file or its .dwp package is damaged in turn.
+void damage_split(const std::string& compiler, const std::string& flags, const std::string& packager,
+                  unsigned seed) {
+  for (const std::string& tool : {compiler, packager}) {
+    if (tool.empty() || tools::has_tool(tool)) continue;
+    std::printf("skipped: %s is not installed\n", tool.c_str());
+    CHECK(true);
+    return;
+  }
+  tools::TemporaryDirectory folder;
+  tools::write_file(folder / "shapes.h", kOracleHeader);
+  tools::write_file(folder / "program.cpp", kOracleFactory + std::string(kVariables));
+  const std::string binary = folder / "program";
+  CHECK(tools::run("cd " + folder.path() + " && " + compiler + " -std=c++17 -fPIC -gsplit-dwarf " + flags +
+                   " -c program.cpp && " + compiler + " -shared program.o -o program"));
+  std::string part = folder / "program.dwo";
+  if (!packager.empty()) {
+    CHECK(tools::run("cd " + folder.path() + " && " + packager +
+                     " -e program -o program.dwp && rm program.dwo"));
+    part = folder / "program.dwp";
+  }
+  const std::vector<uint64_t> vaddrs = code_addresses(binary);
+  std::mt19937 random(seed);
+  const size_t n_frames = use(binary, vaddrs, random);
+  CHECK(n_frames > vaddrs.size());  // undamaged: inlined frames too
+  size_t n_with_inlined = 0;
+  for (const std::string& path : {part, binary}) {
+    const std::string whole = tools::read_file(path);
+    const std::vector<Region> regions = interesting_regions(path);
+    CHECK(regions.size() >= 4);
+    for (int i = 0; i < n_rounds; ++i) {
+      std::string bytes = whole;
+      const Region& region = regions[random() % regions.size()];
+      for (unsigned n = 1 + random() % 4; n > 0; --n)
+        bytes[region.offset + random() % region.n_bytes] ^= char(1u << random() % 8);
+      if (i % 8 == 7) bytes[random() % bytes.size()] = char(random());
+      if (i % 8 == 6) bytes.resize(random() % bytes.size());
+      tools::write_file(path, bytes);
+      n_with_inlined += use(binary, vaddrs, random) > vaddrs.size();
+    }
+    tools::write_file(path, whole);
+  }
+  std::printf("%s %s: %d damaged files, %zu of them with inlined frames\n", flags.c_str(),
+              packager.c_str(), n_rounds * 2, n_with_inlined);
+  CHECK_EQUAL(use(binary, vaddrs, random), n_frames);
+  CHECK(n_with_inlined > size_t(n_rounds) / 2);  // damage that is refused at the door tests little
+}
+
 }  // namespace
 
+TEST(damaged_dwo_files_do_not_crash) {
+  damage_split("g++", "-O2 -gdwarf-5", "", 4);
+  damage_split("g++", "-O2 -gdwarf-4", "", 5);
+}
+TEST(damaged_packages_do_not_crash) {
+  damage_split("g++", "-O2 -gdwarf-4", "dwp", 6);
+  // Binutils' dwp does not make packages of DWARF 5.
+  damage_split("clang++-19", "-O2 -gdwarf-5", "llvm-dwp-19", 7);
+}
 TEST(damaged_dwarf_5_does_not_crash) { damage("-O2 -gdwarf-5", 1); }
 TEST(damaged_dwarf_4_does_not_crash) { damage("-O2 -gdwarf-4", 2); }
 TEST(damaged_compressed_dwarf_does_not_crash) { damage("-O1 -g -gz", 3); }
