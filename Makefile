@@ -17,7 +17,7 @@ TEST_PACKAGES := binutils elfutils debuginfod~ clang llvm util-linux nodejs defa
   clang-16~ llvm-16-dev~ libclang-16-dev~ lld-16~ clang-19~ llvm-19-dev~ libclang-19-dev~ lld-19~ libomp-19-dev~ libclang-rt-16-dev~ libclang-rt-19-dev~ g++-aarch64-linux-gnu~ g++-riscv64-linux-gnu~ g++-powerpc64le-linux-gnu~ \
   autoconf~ automake~ libtool~ time mawk
 JUDGE_PACKAGES := time gcc mawk gzip xz-utils sqlite3 lua5.4 perl python3-numpy~ git nodejs default-jdk-headless golang-go ripgrep libblas-test~ clustalo~ redis-server~ \
-  postgresql~ hpcc~ openmpi-bin~ heaptrack valgrind qemu-user clang-19 llvm-19-dev lld-19 dpkg-dev
+  postgresql~ hpcc~ openmpi-bin~ heaptrack valgrind qemu-user clang-19 llvm-19-dev lld-19 dpkg-dev tcl~
 BENCH_PACKAGES := linux-perf/linux-tools-generic
 
 NATIVE_SOURCES := $(shell find format native -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name '*.def') \

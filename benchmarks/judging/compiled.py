@@ -18,7 +18,8 @@ TOLERANCE = 0.01
 """Counts are exact for the optimised IR; instruction selection narrows and folds some loads after that."""
 
 
-def _inputs(folder: Path) -> None:
+def inputs(folder: Path) -> None:
+    """What the projects of both kinds read."""
     programs.text(folder)
     (folder / "text").write_text((folder / "text").read_text()[:400_000])
     (folder / "run.lua").write_text(programs.LUA.replace("150000", "20000").replace("20000 do s", "2000 do s"))
@@ -28,7 +29,7 @@ def judge_counts(memlens: list[str], root: Path, *, quick: bool) -> Iterator[Row
     """Bytes of each region without the stack, as `memlens verify` compares them."""
     why = missing_tool("qemu-x86_64", "clang-19")
     for project in PROJECTS[:1] if quick else PROJECTS:
-        made = Program(project.name, "", ("./plain", *project.arguments), _inputs)
+        made = Program(project.name, "", ("./plain", *project.arguments), inputs)
         if why:
             yield Missing(project.name, "compiled-in counts", why)
             continue
@@ -77,7 +78,7 @@ def judge_estimates(memlens: list[str], root: Path, *, quick: bool) -> Iterator[
     why = missing_tool("clang-19")
     seeds = 5 if quick else 20
     for project in PROJECTS[:1] if quick else PROJECTS:
-        made = Program(project.name, "", ("./traced", *project.arguments), _inputs)
+        made = Program(project.name, "", ("./traced", *project.arguments), inputs)
         if why:
             yield Missing(project.name, "estimates", why)
             continue

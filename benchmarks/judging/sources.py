@@ -1,4 +1,4 @@
-"""Debian's source packages, unpacked and compiled twice: plain, and by `memlens cc`.
+"""Debian's source packages, unpacked and compiled twice: plain, and by `memlens cc`. For the judge and for count_packages.py.
 
 Source packages are asked for with a configuration of our own, so that nothing under /etc changes. They are kept in the user's cache
 directory, never in this repository. MEMLENS_PROJECTS=DIR takes DIR/NAME instead.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -20,7 +21,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "meml
 
 @dataclasses.dataclass(frozen=True)
 class Project:
-    """One source package, built by one command line of a compiler."""
+    """One source package, built by one command line of a compiler, or by its own makefile."""
 
     name: str
     package: str
@@ -32,6 +33,14 @@ class Project:
     arguments: tuple[str, ...]
     functions: str
     """Regions: a regular expression of functions."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """Names and text of headers that Debian's own build writes."""
+    generate: tuple[tuple[str, ...], ...] = ()
+    """Commands that write the sources into the folder of the build; SOURCE is the unpacked package."""
+    make: tuple[str, ...] = ()
+    """Built by this command in a copy of the package instead; the compiler is added as CC=…"""
+    program: str = ""
+    """What `make` writes."""
 
 
 PROJECTS = (
@@ -42,8 +51,22 @@ PROJECTS = (
     Project(
         "lua", "lua5.4", ("src/*.c",), ("luac.c",), ("-Isrc", "-DLUA_USE_POSIX"), ("-lm",), ("run.lua",),
         "^(luaV_execute|auxsort|luaH_resize|luaS_hash|internshrstr|propagatemark|sweeplist)$",
+        headers=(("lua5.4-deb-multiarch.h", '#define DEB_HOST_MULTIARCH "linux-gnu"\n'),),
     ),
 )  # fmt: skip
+LARGE_PROJECTS = (
+    Project(
+        "sqlite", "sqlite3", ("sqlite3.c", "shell.c"), (), ("-I.", "-DSQLITE_THREADSAFE=0", "-DSQLITE_OMIT_LOAD_EXTENSION"), ("-lm",),
+        (":memory:", ".read run.sql"), "^sqlite3VdbeExec$",
+        generate=(("SOURCE/configure", "--disable-tcl", "--disable-readline"), ("make", "sqlite3.c", "shell.c")),
+    ),
+    Project(
+        "redis", "redis", (), (), (), (),
+        ("--port", "0", "--unixsocket", "redis.sock", "--save", "", "--appendonly", "yes", "--daemonize", "no", "--dir", "."), "^processCommand$",
+        make=("make", "-C", "src", "redis-server", "MALLOC=libc", "USE_SYSTEMD=no", "OPTIMIZATION=-O2"), program="src/redis-server",
+    ),
+)  # fmt: skip
+"""Built in a minute each: not part of the judge. The sources of sqlite need tclsh."""
 
 
 def unpacked(project: Project) -> Path:
@@ -105,15 +128,43 @@ def _source_lists(folder: Path) -> list[str]:
 def compiled(memlens: list[str], project: Project, folder: Path, output: str, *how: str) -> Path:
     """A program built by `memlens cc` with these options of its own."""
     source = unpacked(project)
+    if project.make:
+        tree = folder / f"{output}-tree"
+        shutil.copytree(source, tree, symlinks=True)
+        checked([*project.make, f"CC={shlex.join([*memlens, 'cc', *how])}"], tree)
+        shutil.copy2(tree / project.program, folder / output)
+        return folder / output
+    if project.generate:
+        generated = folder / f"{project.name}-generated"
+        if not generated.is_dir():
+            generated.mkdir()
+            for command in project.generate:
+                checked([word.replace("SOURCE", str(source)) for word in command], generated)
+        source = generated
     files = [
         str(path)
         for pattern in project.files
         for path in sorted(source.glob(pattern))
         if path.name not in project.leave_out
     ]
+    for name, text in project.headers:
+        (folder / name).write_text(text)
     flags = [f"-I{source / flag[2:]}" if flag.startswith("-I") else flag for flag in project.flags]
     checked(
-        [*memlens, "cc", *how, "-O2", "-g", "-w", *flags, *files, *project.libraries, "-o", str(folder / output)],
+        [
+            *memlens,
+            "cc",
+            *how,
+            "-O2",
+            "-g",
+            "-w",
+            f"-I{folder}",
+            *flags,
+            *files,
+            *project.libraries,
+            "-o",
+            str(folder / output),
+        ],
         folder,
     )
     return folder / output
