@@ -319,7 +319,7 @@ def test_near_limit_in_a_real_cgroup(tmp_path: Path) -> None:
     try:
         group.mkdir(exist_ok=True)
         with (group / ("memory.limit_in_bytes" if first else "memory.max")).open("r+") as file:
-            file.write(str(120 << 20))
+            file.write(str(126 << 20))
     except OSError as error:
         pytest.skip(
             f"no cgroup with a memory controller can be made here ({error}): mount -t cgroup2 none /sys/fs/cgroup"
