@@ -10,6 +10,8 @@ from .programs import Program
 from .running import folder_for, missing_tool, native, record
 
 NATIVE_RUNS = 3
+OWN_RSS_BYTES = 5 << 19
+"""What our library adds to the program's memory: rings of 128 KiB, tables of objects and stacks, 1 to 2 MiB in all."""
 OWN_FAULTS = 60
 """Pages that our library in the program touches: the report counts them apart, a native run has none of them."""
 
@@ -50,5 +52,5 @@ def judge(memlens: list[str], programs: list[Program], root: Path) -> Iterator[R
         peaks = [run.peak_rss_bytes for run in runs]
         yield Row(
             program.name, "timeline", "peak RSS of the largest process", recorded.figure("capacity", "kernel_peak_rss_bytes"),
-            min(peaks), max(peaks), "getrusage of native runs", 0.05, 1 << 20, "bytes", REASONS.get(program.name, ""),
+            min(peaks), max(peaks), "getrusage of native runs", 0.05, OWN_RSS_BYTES, "bytes", REASONS.get(program.name, ""),
         )  # fmt: skip
