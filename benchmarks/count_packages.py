@@ -286,9 +286,9 @@ def page(lines: list[tuple[float, str]], sums: list[str]) -> str:
         "the thread, the compiler the frame of the function: stack accesses through other registers than the stack pointer, beyond what the compiler counted in the",
         "frame on the same line, count as outside. That line-by-line rule is itself inexact where line numbers are lost.",
         "redis hashes with a random seed, and its timers run by the clock: its two runs differ in lookups and in cron functions.", "",
-        f"Measured {datetime.date.today()} on {platform.machine()}. Of {len(lines)} functions with {MIN_BYTES // 1000} kB or more, {near} are within 1 %.", "",
+        f"Measured {datetime.date.today()} on {platform.machine()}. Of {len(lines)} functions with {MIN_BYTES:,} bytes or more, {near} are within 1 %.", "",
         "| program | functions | claimed bytes | exact bytes | difference | jump tables | constants | rest |", "|---|---:|---:|---:|---:|---:|---:|---:|", *sums, "",
-        f"Every function with {MIN_BYTES // 1000} kB or more, largest difference first:", "",
+        f"Every function with {MIN_BYTES:,} bytes or more, largest difference first:", "",
         "| program | function | claimed bytes | exact bytes | difference | jump tables | constants | rest | reason |",
         "|---|---|---:|---:|---:|---:|---:|---:|---|", *(line for _, line in lines), "",
     ])  # fmt: skip

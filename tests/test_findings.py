@@ -333,12 +333,12 @@ def test_near_limit_in_a_real_cgroup(tmp_path: Path) -> None:
             subprocess.run(["sh", "-c", script], check=True, capture_output=True)
             capture = memlens.open(output)
             figures = memlens.analyses.run("capacity", capture).figures
-            assert figures["limit_kind"] == "cgroup" and figures["limit_bytes"] == 120 << 20
+            assert figures["limit_kind"] == "cgroup" and figures["limit_bytes"] == 126 << 20
             if expected:
                 assert "near_limit" in findings_of(capture)
             else:
                 used = figures["peak_cgroup_bytes"]
-                assert ("near_limit" in findings_of(capture)) == (used >= 0.85 * (120 << 20))
+                assert ("near_limit" in findings_of(capture)) == (used >= 0.85 * (126 << 20))
     finally:
         for _ in range(20):
             try:

@@ -38,6 +38,8 @@ TRACED = {
     for mode in ("serial", "parallel")
 }
 """The same programs, built for tracing and recorded with nothing but that."""
+OWN_BYTES = 2 << 20
+"""Rings and tables of our library in the program, at most."""
 SHARES = {0: 1.25, 1: 1.25, 2: 3.25, 3: 3.25, 4: 1}
 """By node, in the recording `policies`: own pages, interleaved ones, two of policies, two huge pages."""
 OTHER_PAGES = 80
@@ -227,8 +229,8 @@ def test_the_timeline_of_each_node_agrees_with_the_known_placement(captures: Cap
     file_bytes = max(row["value"] for row in readings if row["metric"] == "shared_bytes")
     for node, shares in SHARES.items():
         known = shares * SHARE * PAGE
-        # libc may be on any node
-        assert 0.95 * known <= last[node] <= 1.05 * known + file_bytes, f"node {node}"
+        # libc may be on any node, and so may our library's own pages
+        assert 0.95 * known <= last[node] <= 1.05 * known + file_bytes + OWN_BYTES, f"node {node}"
     rss_bytes = max(row["value"] for row in readings if row["metric"] == "rss_bytes")
     assert sum(last.values()) == pytest.approx(rss_bytes, rel=0.05)
 

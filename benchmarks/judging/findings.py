@@ -96,7 +96,7 @@ int main(void) {
 """
 BAD: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = (
     # name, source, flags, options of record, findings of which one is expected
-    ("leaks 130 MB", LEAK, ("-fno-builtin",), (), ("leak",)),
+    ("leaks 120 MiB", LEAK, ("-fno-builtin",), (), ("leak",)),
     ("serial first touch", SERIAL, ("-fopenmp",), (), ("serial_first_touch",)),
     ("maps and unmaps", STORM, (), (), ("fault_storm",)),
     ("two counters in a line", SHARED, ("-pthread",), ("--emulate=full",), ("false_sharing",)),

@@ -16,7 +16,7 @@ OWN_FAULTS = 60
 """Pages that our library in the program touches: the report counts them apart, a native run has none of them."""
 
 REASONS = {
-    "node": "stacks of allocations read the program's unwind tables (80 MB of code): these file pages become resident, 4 MiB of them",
+    "node": "stacks of allocations read the program's unwind tables (76 MiB of code): these file pages become resident, 4 MiB of them",
 }
 
 
