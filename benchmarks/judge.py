@@ -1,6 +1,7 @@
 """The standing judge: Debian's programs under memlens, each figure beside an oracle that memlens has no part in.
 
 ``make judge`` runs everything, about an hour, and writes docs/judge.md; ``--quick`` is the part that ``make test`` runs.
+``--parts counts,estimates --update`` judges these parts anew and keeps the page's other figures.
 ``--programs DIR`` adds built programs of another suite (DIR/judge.json: [{"name": …, "command": […]}]).
 
 Exit status: 0; 1 when a figure is off by more than its tolerance without a known reason; 2 when nothing could be judged.
@@ -59,7 +60,12 @@ def main() -> int:
     parser.add_argument("--only", help="which programs, joined by commas")
     parser.add_argument("--programs", type=Path, help="a folder with built programs and their judge.json")
     parser.add_argument("--output", type=Path, help="page to write; standard output without")
+    parser.add_argument(
+        "--update", action="store_true", help="keep the page's figures of the parts that are not judged now"
+    )
     options = parser.parse_args()
+    if options.update and (options.output is None or not options.output.exists()):
+        parser.error("--update needs --output with a page that exists")
     parts = tuple(options.parts.split(","))
     unknown = set(parts) - set(PARTS)
     if unknown:
@@ -83,7 +89,8 @@ def main() -> int:
     machine = describe_machine(
         valgrind=first_line(["valgrind", "--version"]), memlens=first_line([options.memlens, "--version"])
     )
-    write_page(page.render(rows, machine, quick=options.quick), options.output)
+    kept = page.kept_lines(options.output.read_text(), parts) if options.update else None
+    write_page(page.render(rows, machine, quick=options.quick, kept=kept), options.output)
     failed = fails(rows)
     say(f"{sum(isinstance(row, Row) for row in rows)} figures judged, {len(failed)} fail")
     return 1 if failed else 0

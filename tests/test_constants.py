@@ -240,6 +240,61 @@ def test_hand_overs_are_those_of_a_coherent_cache() -> None:
     assert int(np.sum(sharing(accesses)["hand_overs"])) == expected
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_useful_hand_overs_are_those_that_pass_data(seed: int) -> None:
+    """Against each thread's list of what it has not seen: two counters, of which one is read by all now and then."""
+    random = np.random.default_rng(seed)
+    accesses = []
+    for thread, kind in zip(random.integers(0, 3, 4000).tolist(), random.random(4000).tolist(), strict=True):
+        mine = A + 8 * (thread % 2)
+        accesses.append(
+            (thread, A + 16, 8, 0) if kind < 0.1 else (thread, A, 8, 0) if kind < 0.11 else (thread, mine, 8, 1)
+        )
+    expected = 0
+    unseen: dict[int, set[int]] = {thread: set() for thread in range(3)}
+    waiting = dict.fromkeys(range(3), False)
+    fresh: set[int] = set()  # who has the line as it was last written
+    last_writer, last, read_by_others = None, None, set()
+    for thread, address, _, is_store in accesses:
+        if is_store and last is not None and last != thread:
+            waiting[thread] = True
+            if last_writer == thread and address in read_by_others:
+                unseen[thread].add(address)
+        elif not is_store and last_writer not in (None, thread) and thread not in fresh:
+            waiting[thread] = True
+        if address in unseen[thread]:
+            unseen[thread].clear()
+            expected += waiting[thread]
+            waiting[thread] = False
+        if is_store:
+            for other in unseen:
+                if other != thread:
+                    unseen[other].add(address)
+            fresh, last_writer, read_by_others = set(), thread, set()
+        elif last_writer != thread:
+            read_by_others.add(address)
+        fresh.add(thread)
+        last = thread
+    found = sharing(accesses)
+    assert int(np.sum(found["useful"])) == expected
+    assert 0 < expected < int(np.sum(found["hand_overs"]))
+
+
+def test_counters_that_one_thread_adds_up_at_the_end_are_shared_falsely(tmp_path: Path) -> None:
+    builder = CaptureBuilder()
+    for thread, offset in ((100, 0), (101, 8)):
+        accesses = [(0x1000, A + offset, 8, STORE)] * 500 + (
+            [(0x2000, A, 8, LOAD), (0x2004, A + 8, 8, LOAD)] if offset else []
+        )
+        for number, one in enumerate(accesses):
+            builder.window(
+                1000 * number + offset, [one], thread=thread, end_ns=1000 * number + offset + 1, first_executed=number
+            )
+    (row,) = line_sharing(builder.open(tmp_path / "a.memlens")).tables["lines"].to_pylist()
+    assert row["kind"] == "false" and row["common_offsets"] == "0-7"
+    assert row["hand_overs"] >= 999 and row["useful_hand_overs"] == 1
+
+
 CONTENDED = r"""
 #include <pthread.h>
 static struct { long a, b; char rest[112]; } g __attribute__((aligned(64)));

@@ -70,3 +70,13 @@ def test_a_difference_beyond_its_tolerance_fails() -> None:
     assert Row("p", "c", "m", 1, 0, 0, "o", 0.0).verdict == "FAILS"
     assert Row("p", "c", "m", None, 0, 0, "o", 0.0).verdict == "withheld"
     assert Row("p", "c", "m", 106, 99, 100, "o", 0.05, reason="known").verdict == "explained"
+
+
+def test_examples_in_docstrings() -> None:
+    import doctest
+
+    from judging import compiled, model, page
+
+    for module in (compiled, model, page):
+        result = doctest.testmod(module)
+        assert result.attempted and not result.failed, module.__name__

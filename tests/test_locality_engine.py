@@ -63,7 +63,7 @@ def brute(trace: list[int], windows: list[int]) -> tuple[list[int], list[int]]:
     return distances, intervals
 
 
-@settings(max_examples=10_000, deadline=None)
+@settings(max_examples=4_000, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=40),
     st.integers(0, 12),

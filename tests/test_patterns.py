@@ -216,14 +216,25 @@ def windows_of(traces: list[list[Access]]) -> CaptureBuilder:
     return builder
 
 
-def test_one_field_of_records_is_told_from_windows_and_a_column_is_not(tmp_path: Path) -> None:
-    """Windows of 500 steps of 512 bytes: the same field each time, or each window another column of a matrix."""
+def few_bytes_used(path: Path, traces: list[list[Access]]) -> list[Any]:
+    report = memlens.analyses.report(windows_of(traces).open(path))
+    return [one for one in report.findings if one.name == "few_bytes_used"]
+
+
+def test_few_bytes_used_is_reported_from_windows_of_fields_and_of_long_columns_only(tmp_path: Path) -> None:
+    """Windows of 500 steps of 512 bytes: the same field each time, columns longer than the first cache, or columns that fit it."""
     field = [walk(F, 512, 500, first=HEAP + 512 * 500 * (n % 8) + 16) for n in range(40)]
-    columns = [walk(F, 512, 500, first=HEAP + 512 * 500 * (n % 8) + 8 * (n * 7 % 64)) for n in range(64 * 2)]
-    assert "few_bytes_used" in findings(windows_of(field).open(tmp_path / "a.memlens"))
-    assert "few_bytes_used" not in findings(windows_of(columns).open(tmp_path / "b.memlens"))
-    # Few windows of very many columns: each shows others.
-    assert "few_bytes_used" not in findings(windows_of(columns[:12]).open(tmp_path / "c.memlens"))
+    (found,) = few_bytes_used(tmp_path / "a.memlens", field)
+    assert "only bytes 16-23 of every 512" in found.claim
+    long = [walk(F, 512, 500, first=HEAP + 512 * 500 * (n % 8) + 8 * (n * 7 % 64)) for n in range(64 * 2)]
+    (found,) = few_bytes_used(tmp_path / "b.memlens", long)
+    assert found.evidence["sweep_lines"] > 512 and "Exchange the loops" in found.remedy
+    # 100 rows: the next column finds their lines in the first cache.
+    short = [
+        [one for k in range(5) for one in walk(F, 512, 100, first=HEAP + 51_200 * (n % 80) + 8 * ((n * 7 + k) % 64))]
+        for n in range(64 * 2)
+    ]
+    assert not few_bytes_used(tmp_path / "c.memlens", short)
 
 
 def test_a_few_random_windows_of_a_large_object_do_not_make_it_sparse(tmp_path: Path) -> None:

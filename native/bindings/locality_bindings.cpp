@@ -368,7 +368,7 @@ void bind_caches(nb::module_& module) {
 
 void bind_sharing(nb::module_& module) {
   nb::class_<Sharing>(module, "LineSharing", "Lines that threads share: native/core/locality/sharing.h.")
-      .def(nb::init<uint64_t>(), nb::kw_only(), "line_bytes"_a = 64)
+      .def(nb::init<uint64_t, uint64_t>(), nb::kw_only(), "line_bytes"_a = 64, "memory_limit_bytes"_a = uint64_t{2} << 30)
       .def("add",
            [](Sharing& self, const Input<uint64_t>& addresses, const Optional<uint32_t>& bytes,
               const Input<uint8_t>& is_store, const Input<uint32_t>& threads) {
@@ -400,6 +400,7 @@ void bind_sharing(nb::module_& module) {
              plain("other_write_mask", &SharedPair::other_write_mask);
              plain("common_mask", &SharedPair::common_mask);
              plain("hand_overs", &SharedPair::hand_overs);
+             plain("useful", &SharedPair::useful);
              return columns;
            })
       .def_prop_ro("lines", &Sharing::lines);

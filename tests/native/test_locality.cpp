@@ -304,9 +304,9 @@ void test_sharing() {
   const auto pairs = sharing.pairs();
   check(pairs.size() == 2 && sharing.lines() == 5, "two lines are shared");
   if (pairs.size() != 2) return;
-  check(pairs[0].line == 0x1000 && pairs[0].is_false() && pairs[0].hand_overs == 19, "false sharing");
+  check(pairs[0].line == 0x1000 && pairs[0].useful == 0 && pairs[0].hand_overs == 19, "false sharing");
   check(pairs[0].write_mask == 0xff && pairs[0].other_write_mask == 0xff00, "offsets");
-  check(pairs[1].line == 0x2000 && !pairs[1].is_false() && pairs[1].common_mask == 0xff && pairs[1].hand_overs == 19,
+  check(pairs[1].line == 0x2000 && pairs[1].common_mask == 0xff && pairs[1].hand_overs == 19 && pairs[1].useful == 19,
         "true sharing");
 }
 

@@ -185,7 +185,7 @@ void Footprint::end_window() {
       sums_[group].irregular.add(x, static_cast<double>(seen[group].irregular));
       sums_[group].constant.add(x, static_cast<double>(counts.constants_of_window));
       sums_[group].irregular_share.add(static_cast<double>(seen[group].strided + seen[group].irregular),
-                                       static_cast<double>(seen[group].irregular));
+                                       static_cast<double>(seen[group].irregular), x);
       counts.constants_of_window = counts.accesses_of_window = 0;
     }
   }

@@ -10,11 +10,18 @@ namespace {
 constexpr uint32_t kNone = 0xFFFFFFFF;
 }
 
-Sharing::Sharing(uint64_t line_bytes)
-    : shift_(shift_of(line_bytes)), bit_shift_(shift_ > 6 ? shift_ - 6 : 0), index_(1 << 12) {}
+Sharing::Sharing(uint64_t line_bytes, uint64_t memory_limit_bytes)
+    : shift_(shift_of(line_bytes)), bit_shift_(shift_ > 6 ? shift_ - 6 : 0), limit_(memory_limit_bytes), index_(1 << 12) {}
+
+uint64_t Sharing::memory_bytes() const {
+  return index_.capacity() * sizeof(index_[0]) + lines_.capacity() * sizeof(Line) + uses_.capacity() * sizeof(Use) +
+         hand_overs_.capacity() * sizeof(HandOverLink);
+}
 
 uint32_t Sharing::line_of(uint64_t number) {
   if ((lines_.size() + 1) * 2 > index_.size()) {
+    // All of it is about to double.
+    if (index_.size() > 1 << 16 && memory_bytes() > limit_ / 3) throw MemoryLimit(3 * memory_bytes(), limit_);
     std::vector<uint32_t> larger(index_.size() * 2);
     for (uint32_t i = 0; i < lines_.size(); ++i) {
       size_t at = scatter(lines_[i].number) & (larger.size() - 1);
@@ -38,21 +45,22 @@ Sharing::Use& Sharing::use_of(Line& line, uint32_t thread) {
     if (uses_[at].thread == thread) return uses_[at];
   Use use;
   use.thread = thread;
+  for (uint32_t at = line.first_use; at != kNone; at = uses_[at].next) use.unseen_mask |= uses_[at].write_mask;
   use.next = line.first_use;
   line.first_use = static_cast<uint32_t>(uses_.size());
   uses_.push_back(use);
   return uses_.back();
 }
 
-void Sharing::hand_over(Line& line, uint32_t from, uint32_t to) {
+uint32_t Sharing::hand_over(Line& line, uint32_t from, uint32_t to) {
   const uint32_t low = std::min(from, to), high = std::max(from, to);
   for (uint32_t at = line.first_hand_over; at != kNone; at = hand_overs_[at].next)
     if (hand_overs_[at].low == low && hand_overs_[at].high == high) {
       ++hand_overs_[at].times;
-      return;
+      return at;
     }
-  hand_overs_.push_back({low, high, line.first_hand_over, 1});
-  line.first_hand_over = static_cast<uint32_t>(hand_overs_.size() - 1);
+  hand_overs_.push_back({low, high, line.first_hand_over, 1, 0});
+  return line.first_hand_over = static_cast<uint32_t>(hand_overs_.size() - 1);
 }
 
 void Sharing::take(uint64_t number, uint64_t mask, bool is_store, uint32_t thread) {
@@ -60,14 +68,28 @@ void Sharing::take(uint64_t number, uint64_t mask, bool is_store, uint32_t threa
   const bool is_new = line.first_use == kNone;
   Use& use = use_of(line, thread);
   if (is_store) {
-    if (!is_new && line.last_thread != thread) hand_over(line, line.last_thread, thread);
+    if (!is_new && line.last_thread != thread) {
+      use.hand_over = hand_over(line, line.last_thread, thread);
+      if (line.last_writer == thread && (mask & line.read_mask) != 0) use.unseen_mask |= mask;
+    }
+  } else if (line.last_writer != kNone && line.last_writer != thread && use.version != line.version) {
+    use.hand_over = hand_over(line, line.last_writer, thread);
+  }
+  if ((mask & use.unseen_mask) != 0) {
+    use.unseen_mask = 0;
+    if (use.hand_over != kNone) ++hand_overs_[use.hand_over].useful;
+    use.hand_over = kNone;
+  }
+  if (is_store) {
+    for (uint32_t at = line.first_use; at != kNone; at = uses_[at].next)
+      if (uses_[at].thread != thread) uses_[at].unseen_mask |= mask;
     line.last_writer = thread;
+    line.read_mask = 0;
     ++line.version;
     ++use.writes;
     use.write_mask |= mask;
   } else {
-    if (line.last_writer != kNone && line.last_writer != thread && use.version != line.version)
-      hand_over(line, line.last_writer, thread);
+    if (line.last_writer != thread) line.read_mask |= mask;
     ++use.reads;
     use.read_mask |= mask;
   }
@@ -103,10 +125,13 @@ std::vector<SharedPair> Sharing::pairs() const {
         const Use &use = uses_[is_swapped ? b : a], &other = uses_[is_swapped ? a : b];
         if (use.writes == 0 && other.writes == 0) continue;
         SharedPair pair{line.number << shift_, use.thread, other.thread, use.reads, use.writes, other.reads, other.writes,
-                        use.read_mask, use.write_mask, other.read_mask, other.write_mask, 0, 0};
+                        use.read_mask, use.write_mask, other.read_mask, other.write_mask, 0, 0, 0};
         pair.common_mask = (use.write_mask & (other.read_mask | other.write_mask)) | (other.write_mask & use.read_mask);
         for (uint32_t at = line.first_hand_over; at != kNone; at = hand_overs_[at].next)
-          if (hand_overs_[at].low == pair.thread && hand_overs_[at].high == pair.other) pair.hand_overs = hand_overs_[at].times;
+          if (hand_overs_[at].low == pair.thread && hand_overs_[at].high == pair.other) {
+            pair.hand_overs = hand_overs_[at].times;
+            pair.useful = hand_overs_[at].useful;
+          }
         found.push_back(pair);
       }
   }

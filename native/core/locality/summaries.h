@@ -9,6 +9,7 @@
 #include <limits>
 #include <iterator>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "reuse.h"
@@ -20,25 +21,28 @@ namespace memlens::locality {
 // One window is drawn in each period, so slow changes of the program are in every sample alike and are no error:
 // neighbours are compared (successive differences), not each with the mean. Where neighbours have nothing to do with
 // each other both are the same.
-// Of a share (y between 0 and x), windows that all have none, or nothing else, do not differ, which is no proof that others have none: how many
-// windows have some of it and some of the rest, and the most of either in a window, bound what was not drawn.
+// Of a share (y between 0 and x) the spread of the drawn windows does not show bursts that were not drawn: a phase of 1 % of the run that none or one of
+// 150 windows hits may have most of y. So the greatest three windows bound what the others may hide: of k windows beyond a size, Poisson's limit says how
+// many there may be in the run, up to whole windows of y (rare_high) or of the rest (rare_low).
 struct Ratio {
   uint64_t windows = 0;
   double x = 0, y = 0;
-  uint64_t windows_with = 0, windows_without = 0;  // with y > 0, with y < x
-  double most = 0, most_rest = 0;                   // of y, of x - y
 
   // Adds what another thread's windows have: its neighbours stay its own.
   void merge(const Ratio& other) {
     windows += other.windows;
-    windows_with += other.windows_with;
-    windows_without += other.windows_without;
-    most = std::max(most, other.most);
-    most_rest = std::max(most_rest, other.most_rest);
+    for (const double one : other.most_) keep(most_, one);
+    for (const double one : other.most_rest_) keep(most_rest_, one);
+    room_ = std::max(room_, other.room_);
+    is_fixed_ = is_fixed_ && other.is_fixed_;
     pairs_ += other.pairs_;
     x += other.x, y += other.y, xx_ += other.xx_, xy_ += other.xy_, yy_ += other.yy_;
   }
-  void add(double window_x, double window_y) {
+  void add(double window_x, double window_y) { add(window_x, window_y, window_x); }
+  // room: the most that y, or the rest, could be in such a window, where x itself is not fixed by the window's length.
+  void add(double window_x, double window_y, double room) {
+    room_ = std::max(room_, room);
+    is_fixed_ = is_fixed_ && room <= window_x;
     if (window_x == 0 && window_y == 0) return;
     if (windows++ > 0) {
       const double dx = window_x - last_x_, dy = window_y - last_y_;
@@ -47,17 +51,23 @@ struct Ratio {
       xy_ += dx * dy;
       yy_ += dy * dy;
     }
-    windows_with += window_y > 0;
-    windows_without += window_y < window_x;
-    most = std::max(most, window_y);
-    most_rest = std::max(most_rest, window_x - window_y);
+    keep(most_, window_y);
+    keep(most_rest_, window_x - window_y);
     last_x_ = window_x, last_y_ = window_y;
     x += window_x;
     y += window_y;
   }
-  // The greatest share that few windows with some of it leave possible (0 where there are more than a few), and the least that few without do.
-  double rare_high() const { return rare(windows_with, most); }
-  double rare_low() const { return 1 - rare(windows_without, most_rest); }
+  // The greatest and the least share that windows which were not drawn leave possible.
+  double rare_high() const {
+    if (x <= 0) return 0;
+    const double more = hidden(most_);
+    return std::min(1.0, (y + more) / (is_fixed_ ? x : x + more));
+  }
+  double rare_low() const {
+    if (x <= 0) return 1;
+    const double more = hidden(most_rest_);
+    return std::max(0.0, is_fixed_ ? (y - more) / x : y / (x + more));
+  }
   double value() const { return x > 0 ? y / x : std::numeric_limits<double>::quiet_NaN(); }
   double error() const {
     if (pairs_ == 0 || x <= 0) return std::numeric_limits<double>::quiet_NaN();
@@ -67,13 +77,21 @@ struct Ratio {
   }
 
  private:
-  // So many windows or fewer are drawn with a chance of 2.5 % where the mean is kLimits[n] (Poisson).
-  double rare(uint64_t n, double most_of_window) const {
-    constexpr double kLimits[] = {3.689, 5.572, 7.225};
-    if (n >= std::size(kLimits) || x <= 0) return 0;
-    return std::min(1.0, kLimits[n] * (n == 0 ? x / static_cast<double>(windows) : most_of_window) / x);
+  static void keep(std::array<double, 3>& most, double value) {
+    for (double& one : most)
+      if (value > one) std::swap(one, value);
+  }
+  // k windows or fewer are drawn with a chance of 2.5 % where the mean is k + kBeyond[k] (Poisson).
+  double hidden(const std::array<double, 3>& most) const {
+    constexpr std::array<double, 3> kBeyond = {3.689, 4.572, 5.225};
+    double more = kBeyond[0] * std::max(0.0, room_ - most[0]);
+    for (size_t k = 1; k < most.size(); ++k) more += kBeyond[k] * (most[k - 1] - most[k]);
+    return more;
   }
 
+  std::array<double, 3> most_{}, most_rest_{};  // the greatest y and x - y of a window, greatest first
+  double room_ = 0;
+  bool is_fixed_ = true;
   uint64_t pairs_ = 0;
   double xx_ = 0, xy_ = 0, yy_ = 0, last_x_ = 0, last_y_ = 0;
 };

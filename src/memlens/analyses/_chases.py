@@ -8,8 +8,12 @@ Known for x86-64 and AArch64; a chase by index (``at = next[at]``) is not found 
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from ..capture.files import open_regular
+from ..errors import CaptureError
 
 if TYPE_CHECKING:
     from ..capture.locality import ThreadAccesses
@@ -129,11 +133,11 @@ class Chases:
         is_same = not dict(zip(statuses["path"], statuses["status"], strict=True)).get(path)
         try:
             if is_same:
-                with open(path, "rb") as file:
+                with os.fdopen(open_regular(path), "rb") as file:
                     data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
                 if data[:6] == b"\x7fELF\x02\x01":
                     found = data, int.from_bytes(data[18:20], "little")
-        except (OSError, ValueError):
+        except (OSError, ValueError, CaptureError):
             found = None
         self._files[path] = found
         return found

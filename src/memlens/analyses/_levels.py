@@ -52,12 +52,16 @@ def memory_bound_bytes(capture: Capture) -> int | None:
     """
     import numpy as np
 
+    from ._fault_sampling import is_sampled
+
     session = capture.meta.get("session") or {}
     recorded = "faults" in (capture.meta.get("collectors") or {})
     if not recorded or not session.get("include_kernel") or capture.meta.get("pid") is not None:
         return None  # faults in system calls unseen, or memory from before the recording
     if any(session.get(name) for name in LOSSES) or not capture.complete or not capture.meta.get("rusage"):
         return None
+    if is_sampled(capture):
+        return None  # an estimate is no bound
     faults = capture.table("faults")
     new, span = (faults.column(name).to_numpy().astype(np.int64) for name in ("new_bytes", "span_bytes"))
     anonymous = np.isin(faults.column("area").cast("string").to_numpy(zero_copy_only=False), ANONYMOUS)

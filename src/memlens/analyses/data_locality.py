@@ -41,8 +41,6 @@ MEMORY_LIMIT_BYTES = 4 << 30
 FEWEST_WINDOWS = 10
 FEW_INFERRED = 0.005
 """Of the accesses: with so few that nobody classed beforehand, constants of the run are those of the others."""
-RARE = 3.689
-"""None of so many expected windows is drawn with a chance of 2.5 % (Poisson)."""
 FEWEST_FOR_DISTANCE = 20
 """Distances are skewed: with fewer windows their interval holds less often than it claims, and is not given."""
 GREATEST_ERROR = 0.25
@@ -363,14 +361,11 @@ def _ratio(name: str, f: dict[str, Any], whole: bool, part: float, of: float | N
 
 
 def _share_interval(value: float | None, f: dict[str, Any], ratio: str) -> tuple[float | None, float | None]:
-    """The interval of a share. Windows of which nearly none has any, or nearly all have nothing else, do not differ; that leaves more possible than their
-    spread says."""
+    """The interval of a share: what the spread of the windows says, and what bursts that were not drawn leave possible (``_rare_*``)."""
     error, windows = _known(f[f"{ratio}_error"]), f[f"{ratio}_windows"]
     low, high = interval(value, error, windows)
-    if low is None or high is None or value is None or error is None:
+    if low is None or high is None:
         return low, high
-    if error <= 1e-9 * value:  # all windows are alike: others may be as rare as one in so many
-        low, high = value * max(0.0, 1 - RARE / windows), value * (1 + RARE / windows)
     return min(low, f[f"{ratio}_rare_low"]), min(1.0, max(high, f[f"{ratio}_rare_high"]))
 
 

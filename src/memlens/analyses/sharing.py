@@ -15,14 +15,20 @@ if TYPE_CHECKING:
 MOST_LINES = 2000
 LOOKS = 17
 """Moments at which the object of a line is looked for: objects come and go."""
+MAX_USEFUL = 0.1
+"""Of the hand-overs of a falsely shared line: a thread may add up at the end what the others have counted next to its own counter."""
+MIN_HAND_OVERS = 20
+"""With fewer, the bytes that each thread uses decide."""
 
 
 def line_sharing(capture: Capture, *, line_bytes: int = 64) -> Result:
     """False and true sharing of lines between the threads of a process.
 
-    ``kind`` is ``true`` when a byte that one thread writes is used by the other, else ``false``: then only the line is shared,
-    and moving their data apart ends it. ``hand_overs`` are accesses that find the line last written (or, for a write, last
-    used) by the other thread since its own last use, in the order of time that windows give. Windows of two threads seldom overlap, so
+    ``hand_overs`` are accesses that find the line last written (or, for a write, last
+    used) by the other thread since its own last use, in the order of time that windows give. ``useful_hand_overs`` are those that pass data: the thread uses a
+    byte that another one wrote since its last useful one. ``kind`` is ``false`` where at most a tenth of the hand-overs are useful (with
+    fewer than 20 hand-overs: where no byte that one thread writes is used by the other), else ``true``: of a falsely shared line only the line is shared,
+    and moving the data of the threads apart ends the hand-overs. Windows of two threads seldom overlap, so
     of a sampled capture hand-overs are a lower bound; ``windows`` and ``other_windows`` are those in which each thread used the line while
     both used it (between the later first and the earlier last use), null where everything was recorded. Global variables of traced programs are
     included, though locality counts them as constants. ``offsets`` are the bytes of the line that each writes,
@@ -60,7 +66,7 @@ def line_sharing(capture: Capture, *, line_bytes: int = 64) -> Result:
     rows.sort(
         key=lambda row: (-row["hand_overs"], -(row["reads"] + row["writes"] + row["other_reads"] + row["other_writes"]))
     )
-    kinds = np.where(pairs["common_mask"] == 0, "false", "true")
+    kinds = kinds_of(pairs)
     figures: dict[str, Any] = {
         "threads": len(accesses.streams),
         "line_bytes": line_bytes,
@@ -84,6 +90,15 @@ def line_sharing(capture: Capture, *, line_bytes: int = 64) -> Result:
     return Result("sharing", figures, {"lines": _table(rows), "by_object": _by_object(rows)}, quality)
 
 
+def kinds_of(pairs: dict[str, Any]) -> Any:
+    """``false`` or ``true`` for each pair of threads and line."""
+    import numpy as np
+
+    by_use = pairs["useful"] <= MAX_USEFUL * pairs["hand_overs"]
+    is_false = np.where(pairs["hand_overs"] >= MIN_HAND_OVERS, by_use, pairs["common_mask"] == 0)
+    return np.where(is_false, "false", "true")
+
+
 def _offsets(mask: int, unit: int) -> str:
     """Bytes of a mask as ranges: ``0-7, 16-23``."""
     ranges: list[list[int]] = []
@@ -101,6 +116,7 @@ def _rows(capture: Capture, accesses: Any, pairs: dict[str, Any], line_bytes: in
 
     count = min(MOST_LINES, len(pairs["line"]))
     columns = {name: values[:count].tolist() for name, values in pairs.items()}
+    kinds = kinds_of(pairs)[:count].tolist()
     unit = max(1, line_bytes // 64)
     rows = []
     for at in range(count):
@@ -111,10 +127,11 @@ def _rows(capture: Capture, accesses: Any, pairs: dict[str, Any], line_bytes: in
             {
                 "process": process,
                 "line": columns["line"][at] & ((1 << PROCESS_SHIFT) - 1),
-                "kind": "true" if columns["common_mask"][at] else "false",
+                "kind": kinds[at],
                 "thread": thread,
                 "other_thread": other,
                 "hand_overs": columns["hand_overs"][at],
+                "useful_hand_overs": columns["useful"][at],
                 "reads": columns["reads"][at],
                 "writes": columns["writes"][at],
                 "other_reads": columns["other_reads"][at],
@@ -209,7 +226,7 @@ def _table(rows: list[dict[str, Any]]) -> pa.Table:
     number, text = pa.uint64(), pa.string()
     return pa.Table.from_pylist(rows, schema=pa.schema([
         ("process", pa.uint32()), ("line", number), ("object", text), ("kind", text), ("thread", pa.uint32()),
-        ("other_thread", pa.uint32()), ("hand_overs", number), ("windows", number), ("other_windows", number), ("reads", number), ("writes", number), ("other_reads", number),
+        ("other_thread", pa.uint32()), ("hand_overs", number), ("useful_hand_overs", number), ("windows", number), ("other_windows", number), ("reads", number), ("writes", number), ("other_reads", number),
         ("other_writes", number), ("offsets", text), ("other_offsets", text), ("common_offsets", text), ("fields", text),
         ("other_fields", text)]))  # fmt: skip
 

@@ -34,8 +34,8 @@ def cpu_seconds(capture: Capture) -> tuple[float, float]:
     from ..faults import recording_seconds
 
     recording_s = recording_seconds(capture)
-    rusage = capture.meta.get("rusage")
-    if rusage:
+    rusage = capture.meta.get("rusage") or {}
+    if rusage.get("user_s") is not None and rusage.get("system_s") is not None:
         return float(rusage["user_s"]), max(float(rusage["system_s"]) - recording_s, 0.0)
     totals = []
     table = capture.table("timeline")

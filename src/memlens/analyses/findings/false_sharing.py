@@ -1,6 +1,6 @@
 """Finding: threads write different bytes of one cache line.
 
-From analysis `sharing`. Told of an object whose lines are used by threads that share no byte of them, where accesses that find the line last written by
+From analysis `sharing`. Reported for an object whose lines are shared falsely (few of their hand-overs pass data), where accesses that find the line last written by
 another thread (hand-overs) are MIN_HAND_OVERS at least, and MIN_SHARE of the accesses to the line by the two threads. Windows of two threads seldom overlap, so
 of a sampled capture it is enough that both threads use the line in MIN_WINDOWS windows each while both do.
 """
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 MIN_HAND_OVERS = 20
 MIN_SHARE = 0.0001
 """Of the accesses to the line: threads that take turns for milliseconds have few hand-overs."""
+MIN_PART = 0.01
+"""Of the accesses to the line, by either thread: the one that starts a thread writes some of its memory once."""
 MIN_WINDOWS = 3
 MIN_ACCESSES = 0.01
 """Of all recorded accesses go to the lines of the object that are shared so."""
@@ -55,13 +57,13 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 name=DESCRIPTOR.name,
                 severity="high" if accesses >= 0.1 * result.figures["accesses"] else "medium",
                 claim=(
-                    f"{len(threads)} threads write to {len(lines)} cache line{'s' if len(lines) > 1 else ''} of {thing} and share no byte of them: "
+                    f"{len(threads)} threads write to {len(lines)} cache line{'s' if len(lines) > 1 else ''} of {thing} and {_shared(rows)}: "
                     f"in the line at {worst['line']:#x} thread {worst['thread']} writes {mine}, thread {worst['other_thread']} uses {other}. "
                     + (f"{hand_overs:,} times a thread found a line last written by another." if whole else
                        f"Both use it in the same stretch of time, in {worst['windows']:,} and {worst['other_windows']:,} windows; how often it changes hands "
                        "is not seen in windows (record every access to count it).")
                 ),
-                evidence={"object": thing, "lines": len(lines), "threads": len(threads), "hand_overs": hand_overs, "accesses": accesses, "windows": [worst["windows"], worst["other_windows"]],
+                evidence={"object": thing, "lines": len(lines), "threads": len(threads), "hand_overs": hand_overs, "useful_hand_overs": sum(row["useful_hand_overs"] for row in rows), "accesses": accesses, "windows": [worst["windows"], worst["other_windows"]],
                           "line": worst["line"], "thread": worst["thread"], "other_thread": worst["other_thread"], "bytes": mine,
                           "other_bytes": other, "sql": EVIDENCE},
                 remedy=(
@@ -79,10 +81,20 @@ def is_contended(row: dict[str, Any], *, whole: bool) -> bool:
     both = row["reads"] + row["writes"] + row["other_reads"] + row["other_writes"]
     if not row["writes"] + row["other_writes"]:
         return False
+    if min(row["reads"] + row["writes"], row["other_reads"] + row["other_writes"]) < MIN_PART * both:
+        return False
     # Windows of two threads that follow each other closely also tell of a line that is handed over.
     if not whole and min(row["windows"], row["other_windows"]) >= MIN_WINDOWS:
         return True
     return bool(row["hand_overs"] >= max(1 if whole else MIN_HAND_OVERS, MIN_SHARE * both))
+
+
+def _shared(rows: list[dict[str, Any]]) -> str:
+    """What the threads have in common beside the lines."""
+    useful, hand_overs = (sum(row[name] for row in rows) for name in ("useful_hand_overs", "hand_overs"))
+    if not any(row["common_offsets"] for row in rows):
+        return "share no byte of them"
+    return f"each uses other bytes of them (of {hand_overs:,} hand-overs {useful:,} pass data)"
 
 
 def _fields(row: dict[str, Any]) -> tuple[str, str]:

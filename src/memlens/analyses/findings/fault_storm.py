@@ -21,7 +21,7 @@ MIN_DURATION_SHARE = 0.15
 """System time against the run's duration: a program that mostly waits does not wait for its faults."""
 REUSE_RATIO = 3.0
 EVIDENCE = """
-SELECT function, file, line, class, count(*) AS faults, count(*) * 1.0 / count(DISTINCT address >> 12) AS times_each_page
+SELECT function, file, line, class, round(sum(weight)) AS faults, sum(weight) / count(DISTINCT address >> 12) AS times_each_recorded_page
 FROM faults GROUP BY ALL ORDER BY faults DESC LIMIT 10
 """.strip()
 
@@ -92,8 +92,8 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
 
 def _most_faulting(capture: Capture) -> int:
     """The process with most faults."""
-    counts = capture.table("faults").group_by(["process"]).aggregate([("address", "count")])
-    return int(max(counts.to_pylist(), key=lambda row: row["address_count"])["process"])
+    counts = capture.table("faults").group_by(["process"]).aggregate([("weight", "sum")])
+    return int(max(counts.to_pylist(), key=lambda row: row["weight_sum"])["process"])
 
 
 DESCRIPTOR = FindingDescriptor(

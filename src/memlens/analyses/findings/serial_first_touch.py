@@ -16,7 +16,7 @@ MIN_BUSY_THREADS = 2
 MAX_TURNOVER = 2.0
 """Placed memory against the process's peak: above it most was temporary, and gone before other threads could use it."""
 EVIDENCE = """
-SELECT t.name, f.thread, f.function, f.file, f.line, sum(f.new_bytes) AS bytes
+SELECT t.name, f.thread, f.function, f.file, f.line, sum(f.new_bytes * f.weight) AS bytes
 FROM faults f LEFT JOIN threads t ON t.process = f.process AND t.thread = f.thread
 WHERE f.class = 'first' AND f.area <> 'file'
 GROUP BY ALL ORDER BY bytes DESC LIMIT 10
