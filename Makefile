@@ -5,6 +5,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BUILD := build
+ATTACK_SECONDS ?= 1800
+FUZZ_SECONDS ?= 600
+FUZZ_TARGETS ?=
 TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -gt 4 ] && n=4; echo $$n)
 
 # What the package itself needs to build, and what the tests use on top.
@@ -15,7 +18,7 @@ TEST_PACKAGES := binutils elfutils debuginfod~ clang llvm util-linux nodejs defa
   libc6-dev-arm64-cross~ libc6-dev-riscv64-cross~ libc6-dev-ppc64el-cross~ libclang-rt-dev~ dwz~ \
   heaptrack~ valgrind~ libipt-dev~ linux-perf~ gawk~ strace~ time~ sqlite3~ xz-utils file~ libnuma-dev~ libjemalloc2~ libtcmalloc-minimal4~ libmimalloc2.0~ golang-go~ rustc~ \
   clang-16~ llvm-16-dev~ libclang-16-dev~ lld-16~ clang-19~ llvm-19-dev~ libclang-19-dev~ lld-19~ libomp-19-dev~ libclang-rt-16-dev~ libclang-rt-19-dev~ g++-aarch64-linux-gnu~ g++-riscv64-linux-gnu~ g++-powerpc64le-linux-gnu~ \
-  autoconf~ automake~ libtool~ mawk ccache~
+  autoconf~ automake~ libtool~ mawk ccache~ libc6-i386~
 JUDGE_PACKAGES := time gcc mawk gzip xz-utils sqlite3 lua5.4 perl python3-numpy~ git nodejs default-jdk-headless golang-go ripgrep libblas-test~ clustalo~ redis-server~ \
   postgresql~ hpcc~ openmpi-bin~ heaptrack valgrind qemu-user clang-19 llvm-19-dev lld-19 dpkg-dev tcl~
 BENCH_PACKAGES := linux-perf/linux-tools-generic
@@ -54,6 +57,7 @@ $(VENV)/.stamp-build: $(VENV)/.stamp-venv $(NATIVE_SOURCES) $(VENV)/.llvms
 	@echo "building memlens"
 	@$(BIN)/pip install -q --disable-pip-version-check --no-build-isolation -e .
 	@cp $$(find $(VENV)/lib -name '_core.pyi' -o -name '_sampling.pyi') src/memlens/  # generated, for mypy and editors
+	@$(BIN)/python -m compileall -q src/memlens  # also where PYTHONDONTWRITEBYTECODE is set: else each command compiles it all
 	@touch $@
 
 # Behind the build: one pip at a time.
@@ -113,6 +117,11 @@ bench: $(VENV)/.stamp-build $(BUILD)/workloads/.stamp ## measure the overhead of
 	@tools/ensure-packages $(BENCH_PACKAGES)
 	@$(BIN)/python benchmarks/overhead.py --memlens $(BIN)/memlens --build $(BUILD)/workloads --output docs/overhead.md --check
 
+.PHONY: bench-real
+bench-real: $(VENV)/.stamp-build ## measure what recording costs Debian's programs, beside perf and heaptrack; writes docs/overhead-real.md
+	@tools/ensure-packages gcc python3 perl-base mawk gzip xz-utils coreutils sqlite3 bzip2 git grep heaptrack $(BENCH_PACKAGES)
+	@$(BIN)/python benchmarks/real.py --memlens $(BIN)/memlens --output docs/overhead-real.md --check $(BENCH_FLAGS)
+
 .PHONY: bench-alloc
 bench-alloc: $(VENV)/.stamp-build ## measure the overhead of recording allocations, beside heaptrack; writes docs/overhead-alloc.md
 	@tools/ensure-packages gcc g++ heaptrack
@@ -165,6 +174,15 @@ bench-locality-accuracy: $(VENV)/.stamp-build ## compare sampled traces with who
 judge: $(VENV)/.stamp-test ## judge memlens by Debian's programs and outside oracles, about an hour; BENCH_FLAGS="--programs DIR" adds a suite; writes docs/judge.md
 	@tools/ensure-packages $(JUDGE_PACKAGES)
 	@$(BIN)/python benchmarks/judge.py --output docs/judge.md $(BENCH_FLAGS)
+
+.PHONY: attack
+attack: $(VENV)/.stamp-test ## attack memlens with damaged and hostile inputs, 30 minutes; ATTACK_SECONDS and ATTACK_FLAGS="--only captures --seed N"
+	@$(BIN)/python benchmarks/attack.py --seconds $(ATTACK_SECONDS) $(ATTACK_FLAGS)
+
+.PHONY: fuzz
+fuzz: $(VENV)/.stamp-packages ## fuzz each native decoder under sanitizers, 10 minutes each; FUZZ_SECONDS and FUZZ_TARGETS="symbols jitdump"
+	@tools/ensure-packages clang-19 libclang-rt-19-dev llvm-19
+	@$(PYTHON) tools/fuzz.py run --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
 .PHONY: docs
 docs: $(VENV)/.stamp-build ## write the generated parts of the documentation

@@ -28,11 +28,12 @@
 #endif
 
 #define ML_CHANNEL_MAGIC UINT64_C(0x4c454e4e4148434d) /* "MCHANNEL" in memory order */
-#define ML_CHANNEL_VERSION 1
+#define ML_CHANNEL_VERSION 2
 #define ML_CHANNEL_HEADER_BYTES 4096
 #define ML_CHANNEL_SLOT_HEADER_BYTES 4096
 #define ML_CHANNEL_MAX_RINGS 16
 #define ML_CHANNEL_MAX_SLOTS 2048
+#define ML_CHANNEL_MAX_RING_BYTES (UINT64_C(1) << 32)
 #define ML_RING_COMMITTED UINT32_C(0x80000000)
 #define ML_RING_MAX_RECORD 32768 /* with its header */
 
@@ -57,10 +58,13 @@ struct ml_channel_header {
   uint32_t flags;   /* enum ml_channel_flags */
   uint32_t wait_ms; /* how long a writer waits for a reader that makes no progress */
   uint64_t recorder_pid_namespace;
+  uint32_t budget_ppm; /* of a thread's time, what recording its objects may cost; 0 = whatever it costs */
+  uint32_t reserved;
   ML_ATOMIC(uint32_t) slots_published;
   ML_ATOMIC(uint32_t) closed;  /* 1: nobody reads any more */
   ML_ATOMIC(uint32_t) wake;    /* futex: a writer wants the recorder to come */
   ML_ATOMIC(uint32_t) refused; /* processes that found no slot */
+  ML_ATOMIC(uint32_t) left_out; /* programs that were started without the library, which they could not load */
   /* A bit for each slot that is free: whoever clears it may claim that slot. The slot's own state decides. */
   ML_ATOMIC(uint64_t) free_slots[ML_CHANNEL_MAX_SLOTS / 64];
 };

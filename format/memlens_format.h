@@ -137,6 +137,9 @@ enum ml_record_version {
   ML_ENUM(clock, BOOTTIME, 4, "boottime")                        \
   ML_ENUM(clock, GUEST, 5, "guest")                              \
   ML_ENUM(clock, MONOTONIC_RAW, 6, "monotonic_raw")              \
+  ML_ENUM(fault_level_kind, BOTH, 0, "both")                     \
+  ML_ENUM(fault_level_kind, SINGLE, 1, "single")                 \
+  ML_ENUM(fault_level_kind, SAMPLED, 2, "sampled")               \
   ML_ENUM(loss_cause, RING_FULL, 1, "ring_full")                 \
   ML_ENUM(loss_cause, RECORDER_BEHIND, 2, "recorder_behind")     \
   ML_ENUM(loss_cause, DISK, 3, "disk")                           \
@@ -189,6 +192,7 @@ enum ml_record_version {
   ML_ENUM(runtime_flags, ENDED_IN_ORDER, 8, "ended_in_order")    \
   ML_ENUM(runtime_flags, EXACT_FIRST, 16, "exact_first") /* its first small objects are all recorded */ \
   ML_ENUM(runtime_flags, SAMPLED, 32, "sampled") /* and later ones are not */ \
+  ML_ENUM(runtime_flags, THINNED, 128, "thinned") /* large ones neither: they cost more than the budget */ \
   ML_ENUM(region_operation, BEGIN, 1, "begin")                   \
   ML_ENUM(region_operation, END, 2, "end")                       \
   ML_ENUM(region_operation, PHASE, 3, "phase")                   \

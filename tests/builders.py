@@ -48,6 +48,18 @@ class CaptureBuilder:
         return self.add("fault", process, time_ns=time_ns, address=page * PAGE + 8, thread=thread, before_shift=before,
                         after_shift=after, flags=flags, ip=ip)  # fmt: skip
 
+    def sampled_fault(
+        self, time_ns: int, page: int, *, period: int, process: int = 1, thread: int = 100
+    ) -> CaptureBuilder:
+        return self.add("sampled_fault", process, time_ns=time_ns, address=page * PAGE + 8, thread=thread, before_shift=255,
+                        after_shift=12, ip=0x1000, period=period)  # fmt: skip
+
+    def fault_level(
+        self, begin_ns: int, end_ns: int, *, counted: int, recorded: int, level: str, period: int
+    ) -> CaptureBuilder:
+        return self.add("fault_level", 0, begin_ns=begin_ns, end_ns=end_ns, counted=counted, recorded=recorded, period=period,
+                        level=enum_value("fault_level_kind", level))  # fmt: skip
+
     def mapping(self, time_ns: int, page: int, pages: int, *, process: int = 1, path: str = "//anon", inode: int = 0,
                 shared: bool = False, protection: int = WRITE, offset: int = 0, operation: str = "map") -> CaptureBuilder:  # fmt: skip
         return self.add("mapping", process, time_ns=time_ns, address=page * PAGE, bytes=pages * PAGE, path=self.string(path),

@@ -38,8 +38,14 @@ def no_peaks_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def run_memlens(*arguments: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
-    """Runs the command line; returns the finished process with text output."""
+    """Runs the command line; returns the finished process with text output.
+
+    `record` gets --exact unless the test says how much it may cost: what tests compare with closed forms must not depend on
+    how fast this machine is. The default budget has tests of its own (test_budget.py).
+    """
     options.setdefault("timeout", 120)
+    if arguments[:1] == ("record",) and not any(str(word).startswith(("--budget", "--exact")) for word in arguments):
+        arguments = ("record", "--exact", *arguments[1:])
     return subprocess.run(  # type: ignore[call-overload,no-any-return]
         [*MEMLENS, *map(str, arguments)], capture_output=True, text=True, **options
     )

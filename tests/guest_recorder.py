@@ -8,14 +8,12 @@ and variables for a guest instead of for a native program. ::
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -144,9 +142,8 @@ def main() -> None:
     output, what = Path(sys.argv[1]), json.loads(sys.argv[2])
     from memlens.collect import program, record_options, recorder
 
-    @contextlib.contextmanager
-    def for_a_guest(channel_value: str) -> Iterator[list[str]]:
-        yield [f"{preload.CHANNEL_VARIABLE}={channel_value}", *(f"{k}={v}" for k, v in what["variables"].items())]
+    def for_a_guest(channel_value: str, *, program: str | None = None) -> list[str]:
+        return [f"{preload.CHANNEL_VARIABLE}={channel_value}", *(f"{k}={v}" for k, v in what["variables"].items())]
 
     preload.preloading = for_a_guest  # type: ignore[assignment]
     options = record_options.RecordOptions(output=output, collectors=("alloc", "timeline"), sample_bytes=0)

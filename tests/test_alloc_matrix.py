@@ -276,10 +276,14 @@ def test_row(tmp_path: Path, row: Row) -> None:
     environment = {**os.environ, **({"LD_PRELOAD": library(preloaded, "it")} if preloaded else {})}
     native = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
     output = tmp_path / "c.memlens"
-    done = subprocess.run(
-        [sys.executable, "-m", "memlens", "record", "-q", *EVERY, "-o", str(output), "--", *command],
-        capture_output=True, text=True, env=environment, timeout=60,
-    )  # fmt: skip
+    # ThreadSanitizer sees a race only where the threads happen to meet.
+    for _ in range(5 if row.report == "data race" else 1):
+        done = subprocess.run(
+            [sys.executable, "-m", "memlens", "record", "--force", "-q", *EVERY, "-o", str(output), "--", *command],
+            capture_output=True, text=True, env=environment, timeout=60,
+        )  # fmt: skip
+        if done.returncode == native.returncode:
+            break
     assert (done.returncode, done.stdout) == (native.returncode, native.stdout), done.stderr
     if row.report:
         assert row.report in native.stderr and row.report in done.stderr

@@ -12,13 +12,14 @@ from memlens import registry
 from memlens.cli.main import COMMANDS
 
 PACKAGE = ROOT / "src" / "memlens"
-LEAVES = {"errors", "registry", "results", "units", "version"}
+LEAVES = {"errors", "plain_text", "registry", "results", "units", "version"}
 ALLOWED: dict[str, set[str]] = {
     # core ← bindings ← capture ← analyses ← present ← cli; collect beside capture
     "annotations": set(),  # runs inside other people's programs: nothing of ours comes with it
     "errors": set(),
     "version": set(),
     "registry": set(),
+    "plain_text": {"errors"},
     "results": set(),
     "units": set(),
     "capture": {"_core", *LEAVES},

@@ -30,7 +30,9 @@ def recorder(studies: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> o
     return studies.Recorder(folder, list(MEMLENS))
 
 
-@pytest.mark.parametrize("name", ["hash", "network", "graph"])
+@pytest.mark.parametrize(
+    "name", ["hash", *(pytest.param(name, marks=pytest.mark.slow) for name in ("network", "graph"))]
+)
 def test_orderings_of_the_paper(studies: ModuleType, recorder: object, name: str) -> None:
     """Of an ordering that does not hold the page gives a reason, and the figures of this run have what it says."""
     study = studies.STUDIES[name](recorder, studies.SIZES["small"][name])

@@ -18,7 +18,7 @@ from count_runs import (
     compile_with,
     counted_functions,
     counted_run,
-    each_clang,
+    each_clang_at_length,
     environment,
     needs,
 )
@@ -92,7 +92,7 @@ COMPILED = [
 ]  # fmt: skip
 
 
-@each_clang
+@each_clang_at_length
 @pytest.mark.parametrize("flags", COMPILED, ids=" ".join)
 def test_compiled_and_linked_apart(sources: Path, clang: str, flags: list[str]) -> None:
     if "-flto" in " ".join(flags):
@@ -118,7 +118,7 @@ LINKED = [
 ]
 
 
-@each_clang
+@each_clang_at_length
 @pytest.mark.parametrize(("compiled", "linked"), [case[1:] for case in LINKED], ids=[case[0] for case in LINKED])
 def test_kinds_of_links(sources: Path, clang: str, compiled: list[str], linked: list[str]) -> None:
     if "lld" in " ".join(linked) or "-flto" in linked:
@@ -126,7 +126,7 @@ def test_kinds_of_links(sources: Path, clang: str, compiled: list[str], linked: 
     check(two_steps(sources, "-O2", *compiled, clang=clang, link=tuple(linked)))
 
 
-@each_clang
+@each_clang_at_length
 def test_in_one_step_from_standard_input_and_a_response_file(sources: Path, clang: str) -> None:
     (sources / "files").write_text("-O2 total.c\nother.c")
     done = subprocess.run(
@@ -141,7 +141,7 @@ def test_in_one_step_from_standard_input_and_a_response_file(sources: Path, clan
     check(sources / "program")
 
 
-@each_clang
+@each_clang_at_length
 def test_assembly_and_preprocessed_text_in_between(sources: Path, clang: str) -> None:
     built("-E", sources / "total.c", "-o", sources / "total.i", clang=clang)
     built("-O2", "-S", sources / "total.i", "-o", sources / "total.s", clang=clang)
@@ -152,7 +152,7 @@ def test_assembly_and_preprocessed_text_in_between(sources: Path, clang: str) ->
     check(sources / "program")
 
 
-@each_clang
+@each_clang_at_length
 @pytest.mark.parametrize("linker", ["bfd", "lld"])
 def test_dropped_functions_take_their_tables_along(sources: Path, clang: str, linker: str) -> None:
     if linker == "lld":
@@ -168,7 +168,7 @@ def test_dropped_functions_take_their_tables_along(sources: Path, clang: str, li
     check(dropped)
 
 
-@each_clang
+@each_clang_at_length
 def test_stripped_afterwards_and_archives(sources: Path, clang: str) -> None:
     two_steps(sources, "-O2", clang=clang)
     subprocess.run(["ar", "rcs", sources / "libt.a", sources / "total.o", sources / "other.o"], check=True)
@@ -180,7 +180,7 @@ def test_stripped_afterwards_and_archives(sources: Path, clang: str) -> None:
     check(sources / "program")
 
 
-@each_clang
+@each_clang_at_length
 def test_relocatable_links_in_between(sources: Path, clang: str) -> None:
     two_steps(sources, "-O2", clang=clang)
     built("-r", "-nostdlib", sources / "total.o", sources / "other.o", "-o", sources / "both.o", clang=clang)
@@ -188,7 +188,7 @@ def test_relocatable_links_in_between(sources: Path, clang: str) -> None:
     check(sources / "program")
 
 
-@each_clang
+@each_clang_at_length
 def test_inline_functions_of_two_files_are_one(tmp_path: Path, clang: str) -> None:
     (tmp_path / "h.hpp").write_text(
         "template <class T> __attribute__((noinline)) T work(const T *p, long n) {\n  T sum{};\n"
@@ -217,7 +217,7 @@ def test_inline_functions_of_two_files_are_one(tmp_path: Path, clang: str) -> No
 # ---- shared libraries ------------------------------------------------------------------------
 
 
-@each_clang
+@each_clang_at_length
 @pytest.mark.parametrize(
     "flags",
     [
@@ -258,7 +258,7 @@ def test_a_library_counts_for_the_region_of_its_caller(tmp_path: Path, clang: st
     assert sum(inside) == 64 and sum(outside) == 0
 
 
-@each_clang
+@each_clang_at_length
 def test_dlopen_and_a_host_that_was_not_built_by_us(tmp_path: Path, clang: str) -> None:
     (tmp_path / "lib.c").write_text(
         "long table[8];\nlong plugin(long n) {\n  long s = 0;\n#pragma memlens begin(plugin)\n"
@@ -292,7 +292,7 @@ def test_dlopen_and_a_host_that_was_not_built_by_us(tmp_path: Path, clang: str) 
 # ---- build systems ---------------------------------------------------------------------------------
 
 
-@each_clang
+@each_clang_at_length
 def test_parallel_make(sources: Path, clang: str) -> None:
     needs("make", "make")
     names = [f"part{i}" for i in range(12)]
@@ -311,7 +311,7 @@ def test_parallel_make(sources: Path, clang: str) -> None:
     check(sources / "program")
 
 
-@each_clang
+@each_clang_at_length
 def test_cmake(sources: Path, clang: str) -> None:
     needs("cmake", "cmake")
     (sources / "CMakeLists.txt").write_text(
@@ -331,7 +331,7 @@ def test_cmake(sources: Path, clang: str) -> None:
     check(build / "program")
 
 
-@each_clang
+@each_clang_at_length
 def test_cplusplus_with_everything_from_the_standard_library(tmp_path: Path, clang: str) -> None:
     (tmp_path / "a.cpp").write_text(
         "#include <iostream>\n#include <thread>\n#include <vector>\n#include <numeric>\n#include <memory.h>\n"
@@ -347,7 +347,7 @@ def test_cplusplus_with_everything_from_the_standard_library(tmp_path: Path, cla
         check(tmp_path / "a", printed=f"{SUMMED}\n")
 
 
-@each_clang
+@each_clang_at_length
 def test_openmp_threads_count_for_the_region_that_gave_them_work(tmp_path: Path, clang: str) -> None:
     major = clang.rpartition("-")[2]
     if not Path(f"/usr/lib/llvm-{major}/lib/libomp.so").exists():
@@ -363,7 +363,7 @@ def test_openmp_threads_count_for_the_region_that_gave_them_work(tmp_path: Path,
     assert sorted(int(place.counters["a"].max()) for place in places) == [21845, 21845, 21846]
 
 
-@each_clang
+@each_clang_at_length
 @pytest.mark.parametrize("flag", ["-fsanitize=address", "-fsanitize=undefined", "-fsanitize=thread"])
 def test_sanitizers(sources: Path, clang: str, flag: str) -> None:
     probe = sources / "probe.c"
@@ -379,7 +379,7 @@ def test_sanitizers(sources: Path, clang: str, flag: str) -> None:
 # ---- versions --------------------------------------------------------------------------------------
 
 
-@each_clang
+@each_clang_at_length
 @pytest.mark.parametrize("linker", ["bfd", "lld"])
 def test_objects_of_another_version_do_not_link_and_the_linker_says_why(sources: Path, clang: str, linker: str) -> None:
     if linker == "lld":
@@ -415,7 +415,7 @@ MACHINES = {
 }
 
 
-@each_clang
+@each_clang_at_length
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("flags", [[], ["-static"]], ids=["dynamic", "static"])
 def test_cross_compiled_programs_run_under_qemu(sources: Path, clang: str, machine: str, flags: list[str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from count_arena import Arena, Process
-from count_runs import VERSIONS, compile_with, counted_functions, each_clang, each_clang_at_length, needs, needs_clang
+from count_runs import VERSIONS, compile_with, counted_functions, each_clang_at_length, needs, needs_clang
 from count_sites import LOAD, STORE, per_site, rows
 
 pytestmark = needs_clang
@@ -84,7 +84,7 @@ def test_everything_in_the_language(tmp_path: Path, clang: str, source: str, lev
 
 
 @pytest.mark.slow
-@each_clang
+@each_clang_at_length
 @pytest.mark.parametrize("source", ["language.c", "language.cpp"])
 @pytest.mark.parametrize(
     "flags",
@@ -138,7 +138,7 @@ int main() { std::printf("%ld\\n", walk(8, 3)); }
 """
 
 
-@each_clang
+@each_clang_at_length
 @pytest.mark.parametrize("target", ["", "powerpc64le-linux-gnu"])
 def test_functions_that_write_no_memory_count(tmp_path: Path, clang: str, target: str) -> None:
     """At -O3 LLVM moves loads and stores out of loops once more for POWER, after us."""
@@ -181,7 +181,7 @@ int main(void) {
 """
 
 
-@each_clang
+@each_clang_at_length
 @pytest.mark.parametrize("flags", [[], ["-static"], ["-fPIE", "-static-pie"], ["-Wl,-z,now"]], ids=" ".join)
 def test_resolvers_run_before_anything_can_count(tmp_path: Path, clang: str, flags: list[str]) -> None:
     (tmp_path / "a.c").write_text(IFUNC)
@@ -299,7 +299,7 @@ int main() {
 """
 
 
-@each_clang
+@each_clang_at_length
 @pytest.mark.parametrize("middle_counts", [True, False], ids=["counted", "plain"])
 @pytest.mark.parametrize("versions", [[], ["--memlens-versions"]], ids=["", "versions"])
 def test_exceptions_through_libraries(tmp_path: Path, clang: str, middle_counts: bool, versions: list[str]) -> None:
@@ -343,7 +343,7 @@ int main(void) { moves(40); puts("done"); return 0; }
 
 
 @pytest.mark.skipif(" avx2 " not in Path("/proc/cpuinfo").read_text(), reason="this processor has no AVX2")
-@each_clang
+@each_clang_at_length
 def test_vector_accesses_of_one_machine(tmp_path: Path, clang: str) -> None:
     """By intrinsics that LLVM leaves to the machine. A lane moves if the sign of its mask is set."""
     (tmp_path / "a.c").write_text(GATHERED)

@@ -76,6 +76,7 @@ def _recorded_in_guest(folder: Path, recordings: dict[str, str]) -> Captures:
         words = [
             *MEMLENS,
             "record",
+            "--exact",
             "-q",
             "--force",
             *(["--collectors", "trace"] if name in TRACED else []),

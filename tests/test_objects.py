@@ -378,7 +378,8 @@ def test_page_counts_agree_with_brute_force(
         process=np.ones(len(faults), u4), time_ns=np.array([t for _, t, _ in faults], u8),
         address=np.array([p * PAGE for p, _, _ in faults], u8), span_bytes=np.full(len(faults), PAGE, u8),
         new_bytes=np.full(len(faults), PAGE, u8), thread=np.array([t for _, _, t in faults], u4),
-        code=np.arange(len(faults), dtype=u4), mapped_around=np.zeros(len(faults), np.uint8), placed_process=np.ones(len(runs), u4),
+        code=np.arange(len(faults), dtype=u4), mapped_around=np.zeros(len(faults), np.uint8),
+        weight=np.ones(len(faults)), sampled_from_ns=2**64 - 1, placed_process=np.ones(len(runs), u4),
         placed_begin_ns=np.array([b for _, _, b, _ in runs], u8), placed_end_ns=np.array([b + d for _, _, b, d in runs], u8),
         placed_address=np.array([p * PAGE for p, _, _, _ in runs], u8), placed_bytes=np.array([n * PAGE for _, n, _, _ in runs], u8),
     )  # fmt: skip

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from count_runs import HAVE, VERSIONS, built, compile_with, counted_run, each_clang, needs
+from count_runs import HAVE, VERSIONS, built, compile_with, counted_run, each_clang_at_length, needs
 
 from memlens.compile import toolchain
 
@@ -167,7 +167,7 @@ def lines(text: str) -> list[str]:
     return [line.strip() for line in text.strip().splitlines()]
 
 
-@each_clang
+@each_clang_at_length
 @pytest.mark.parametrize("level", ["-O0", "-O2"])
 def test_every_way_out_of_a_block_closes_its_region_in_c(tmp_path: Path, stub: Path, clang: str, level: str) -> None:
     text = EXITS.replace("(void)&&label; (void)&&out;", "goto end; end:")
@@ -177,7 +177,7 @@ def test_every_way_out_of_a_block_closes_its_region_in_c(tmp_path: Path, stub: P
     assert lines(output(tmp_path, stub, text, level, clang=clang)) == lines(EXITS_PRINTED)
 
 
-@each_clang
+@each_clang_at_length
 def test_a_label_may_stand_before_a_begin_and_an_end(tmp_path: Path, stub: Path, clang: str) -> None:
     text = """#include <stdio.h>
 int main(void) {
@@ -195,7 +195,7 @@ done:
     assert output(tmp_path, stub, text, "-O2", clang=clang) == "again{ 0 }again again{ 1 }again again{ 2 }again"
 
 
-@each_clang
+@each_clang_at_length
 @pytest.mark.parametrize("standard", ["-std=c89", "-std=c99", "-std=gnu11", "-std=c2x"])
 def test_no_warning_option_judges_injected_code(tmp_path: Path, stub: Path, clang: str, standard: str) -> None:
     text = """
@@ -354,7 +354,7 @@ tried{ }tried 2
 parallel{ p }parallel body{ }body body{ b }body"""
 
 
-@each_clang
+@each_clang_at_length
 @pytest.mark.parametrize("flags", [["-O0"], ["-O2", "-std=c++20"], ["-O2", "-fopenmp"]])
 def test_exceptions_templates_lambdas_and_objects(tmp_path: Path, stub: Path, clang: str, flags: list[str]) -> None:
     major = int(clang.rpartition("-")[2])
@@ -385,14 +385,14 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-@each_clang
+@each_clang_at_length
 @pytest.mark.parametrize(("text", "status", "words"), MISTAKES, ids=[words[:60] for _, _, words in MISTAKES])
 def test_mistakes_are_told_with_their_line(tmp_path: Path, clang: str, text: str, status: int, words: str) -> None:
     returned, printed = diagnosed(tmp_path, text, clang=clang)
     assert words in printed and returned == status, printed
 
 
-@each_clang
+@each_clang_at_length
 def test_a_template_with_a_mistake_is_reported_once(tmp_path: Path, clang: str) -> None:
     text = "template <class T> void f(T) {\n#pragma memlens begin(a)\n}\nint main() { f(1); f(2L); }\n"
     _, printed = diagnosed(tmp_path, text, clang=clang, name="c++")
@@ -402,7 +402,7 @@ def test_a_template_with_a_mistake_is_reported_once(tmp_path: Path, clang: str) 
 # ---- other stages ------------------------------------------------------------------------------
 
 
-@each_clang
+@each_clang_at_length
 def test_preprocessing_keeps_the_pragma_and_compiling_its_output_counts(tmp_path: Path, stub: Path, clang: str) -> None:
     text = "int main(void) {\n#pragma memlens begin(a)\n  ;\n#pragma memlens end\n  return 0;\n}\n"
     (tmp_path / "p.c").write_text(text)
@@ -416,7 +416,7 @@ def test_preprocessing_keeps_the_pragma_and_compiling_its_output_counts(tmp_path
     built("-save-temps=obj", "-c", tmp_path / "p.c", "-o", tmp_path / "q.o", clang=clang)
 
 
-@each_clang
+@each_clang_at_length
 def test_precompiled_headers_hold_regions(tmp_path: Path, stub: Path, clang: str) -> None:
     (tmp_path / "h.h").write_text(
         "#pragma once\ntemplate <class T> T f(T x) {\n#pragma memlens begin(header)\n  return x;\n#pragma memlens end\n}\n"
@@ -433,7 +433,7 @@ def test_precompiled_headers_hold_regions(tmp_path: Path, stub: Path, clang: str
     assert printed == "a{ header{ }header }a"
 
 
-@each_clang
+@each_clang_at_length
 def test_module_units_compile_and_say_that_the_pragma_is_not_possible_there(tmp_path: Path, clang: str) -> None:
     (tmp_path / "m.cppm").write_text(
         "export module m;\nexport int f() {\n#pragma memlens begin(a)\n  return 1;\n#pragma memlens end\n}\n"
@@ -463,7 +463,7 @@ def test_other_compilers_ignore_the_pragma(tmp_path: Path) -> None:
 # ---- with the real runtime --------------------------------------------------------------------
 
 
-@each_clang
+@each_clang_at_length
 @pytest.mark.parametrize("flags", [["-O0"], ["-O2"], ["-O2", "-flto"], ["-O2", "-flto=thin"], ["-O2", "-static"]])
 def test_regions_are_counted(tmp_path: Path, clang: str, flags: list[str]) -> None:
     source = tmp_path / "r.c"

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from count_runs import each_clang, environment, levels_and_clangs, needs_clang
+from count_runs import each_clang_at_length, environment, levels_and_clangs, needs_clang
 
 import memlens
 from memlens.analyses import locality
@@ -144,7 +144,7 @@ def test_every_loop_moves_what_its_source_says(clang: str, level: str, tmp_path:
     assert widths == ({16, 4} if level in ("-O2", "-O3") else {4}), "a vector body and its remainder"
 
 
-@each_clang
+@each_clang_at_length
 def test_locality_by_loop(clang: str, tmp_path: Path) -> None:
     """At -O1 an access of the source is one of the code: everything of the nest has a closed form."""
     (tmp_path / "p.c").write_text(NEST)

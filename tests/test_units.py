@@ -52,7 +52,7 @@ def test_report_and_diff_of_faults_and_objects_use_binary_amounts(
     record: Callable[..., memlens.Capture], workload: Callable[[str], str]
 ) -> None:
     """fault_storm has a finding, whose claim holds amounts."""
-    captures = [record(workload("fault_storm")), record(workload("first_touch"))]
+    captures = [record(workload("fault_storm"), "--iterations", "30"), record(workload("first_touch"))]
     text = reports(captures[0])
     assert "MiB" in text and not wrong(text)
     done = run_memlens("diff", captures[0].path, captures[1].path)

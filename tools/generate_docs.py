@@ -221,6 +221,8 @@ TABLES: dict[str, tuple[str, dict[str, str]]] = {
             "area": "what was touched: anonymous, heap, stack, file, shared_memory, special, unknown",
             "in_kernel": "the fault happened inside a system call",
             "inferred": "the class is a conclusion without knowing what was mapped before",
+            "weight": "faults that it stands for: 1 = itself; more while faults were sampled for the budget (`fault_levels`); 0 = recorded for its "
+            "stack alone. Sum it instead of counting rows",
             "ip": "user instruction pointer (inside a system call: where it returns to)",
             "stack": "stack id, 0 = not sampled; joins `stacks.id`",
             "stack_weight": "faults that a sampled stack stands for",
@@ -243,6 +245,7 @@ TABLES: dict[str, tuple[str, dict[str, str]]] = {
             "huge": "in huge pages",
             "moved": "no mapping record explains the address: moved there (mremap), not placed",
             "before": "resident when the recorder attached to the running process: placed by whom is not known",
+            "sampled": "not every fault of that time was recorded: the program may have touched them, as the weights of `faults` estimate",
             "area": "as in `faults`",
         },
     ),

@@ -24,6 +24,7 @@
 #include "locality_bindings.h"
 #include "memlens_checksum.h"
 #include "objects_bindings.h"
+#include "os_text.h"
 #include "replay/fault_classifier.h"
 #include "symbols/demangle.h"
 #include "symbols/jit_symbols.h"
@@ -174,6 +175,7 @@ nb::dict fault_columns(const FaultClassifier& replay) {
   columns["span_shift"] = column<uint8_t>(faults, [](const auto& f) { return f.span_shift; });
   columns["new_pages"] = column<uint32_t>(faults, [](const auto& f) { return f.new_pages; });
   columns["inferred"] = column<uint8_t>(faults, [](const auto& f) { return f.inferred; });
+  columns["weight"] = column<double>(faults, [](const auto& f) { return static_cast<double>(f.weight); });
   columns["in_kernel"] = column<uint8_t>(
       faults, [](const auto& f) { return (f.record.flags & ML_ENUM_fault_flags_KERNEL_MODE) != 0; });
   columns["code"] = column<uint32_t>(faults, [](const auto& f) { return f.code; });
@@ -194,6 +196,7 @@ nb::dict placed_columns(const FaultClassifier& replay) {
   columns["huge"] = column<uint8_t>(runs, [](const auto& r) { return r.huge; });
   columns["moved"] = column<uint8_t>(runs, [](const auto& r) { return r.moved; });
   columns["before"] = column<uint8_t>(runs, [](const auto& r) { return r.before; });
+  columns["sampled"] = column<uint8_t>(runs, [](const auto& r) { return r.sampled; });
   columns["area"] = column<uint8_t>(runs, [](const auto& r) { return static_cast<uint8_t>(r.area); });
   return columns;
 }
@@ -215,17 +218,18 @@ namespace sym = memlens::symbols;
 
 class Module {
  public:
-  Module(const std::string& path, const std::string& build_id, const std::vector<std::string>& debug_directories) {
+  Module(const OsText& path, const std::string& build_id, const std::vector<OsText>& debug_directories) {
     sym::OpenOptions options;
     options.expected_build_id_hex = build_id;
-    if (!debug_directories.empty()) options.debug_directories = debug_directories;
+    if (!debug_directories.empty()) options.debug_directories.clear();
+    for (const OsText& directory : debug_directories) options.debug_directories.push_back(directory.bytes);
     nb::gil_scoped_release unlocked;
-    module_ = sym::ModuleSymbols::open(path, options, strings_);
+    module_ = sym::ModuleSymbols::open(path.bytes, options, strings_);
   }
-  std::string status() const { return module_->status(); }
+  nb::str status() const { return shown_text(module_->status()); }
   std::string build_id() const { return module_->build_id_hex(); }
-  std::string split_note() const { return module_->split_note(); }
-  std::string debug_file() const { return module_->debug_file(); }
+  nb::str split_note() const { return shown_text(module_->split_note()); }
+  nb::str debug_file() const { return shown_text(module_->debug_file()); }
   std::string quality() const {
     switch (module_->quality()) {
       case sym::DebugQuality::dwarf: return "dwarf";
@@ -239,7 +243,7 @@ class Module {
     if (!vaddr) return nb::none();
     const auto [name, distance] = module_->nearest_symbol(*vaddr);
     if (name.empty()) return nb::none();
-    return nb::make_tuple(nb::steal(PyUnicode_DecodeUTF8(name.data(), static_cast<Py_ssize_t>(name.size()), "replace")), distance);
+    return nb::make_tuple(shown_text(name), distance);
   }
 
   // For each file offset: list of (function, file, line, column, inlined), innermost first.
@@ -256,7 +260,7 @@ class Module {
     std::vector<nb::object> texts(strings_.size());
     const auto text = [&](uint32_t id) {
       if (id >= texts.size()) id = 0;
-      if (!texts[id].is_valid()) texts[id] = decoded(strings_.at(id));
+      if (!texts[id].is_valid()) texts[id] = shown_text(strings_.at(id));
       return texts[id];
     };
     nb::list result;
@@ -271,9 +275,6 @@ class Module {
   }
 
  private:
-  static nb::object decoded(const std::string& text) {  // names in a binary need not be UTF-8
-    return nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
-  }
   sym::StringTable strings_;
   std::unique_ptr<sym::ModuleSymbols> module_;
 };
@@ -283,18 +284,16 @@ nb::list jit_entries(const sym::JitSymbols& symbols) {
   for (const auto& entry : symbols.entries()) {
     const auto* line = entry.line_at(entry.begin);
     result.append(nb::make_tuple(entry.begin, entry.end, entry.begin_time_ns,
-                                 nb::steal(PyUnicode_DecodeUTF8(entry.name.data(),
-                                                                static_cast<Py_ssize_t>(entry.name.size()), "replace")),
-                                 line != nullptr ? line->file : std::string(), line != nullptr ? line->line : 0u));
+                                 shown_text(entry.name), shown_text(line != nullptr ? line->file() : std::string()), line != nullptr ? line->line : 0u));
   }
   return result;
 }
 
 class Unwinder {
  public:
-  Unwinder(int machine, const std::vector<std::tuple<uint64_t, uint64_t, uint64_t, std::string>>& mappings) {
+  Unwinder(int machine, const std::vector<std::tuple<uint64_t, uint64_t, uint64_t, OsText>>& mappings) {
     std::vector<sym::ExecutableMapping> list;
-    for (const auto& [start, end, offset, path] : mappings) list.push_back({start, end, offset, path});
+    for (const auto& [start, end, offset, path] : mappings) list.push_back({start, end, offset, path.bytes});
     unwinder_ = std::make_unique<sym::ProcessUnwinder>(
         machine == 183 ? sym::Architecture::aarch64 : sym::Architecture::x86_64, list);
   }
@@ -344,9 +343,9 @@ NB_MODULE(_core, module) {
 
   nb::class_<ChunkWriter>(module, "ChunkWriter")
       .def("__init__",
-           [](ChunkWriter* self, const std::string& path, int writer, int level) {
+           [](ChunkWriter* self, const OsText& path, int writer, int level) {
              try {
-               new (self) ChunkWriter(path, static_cast<ml_writer>(writer), level);
+               new (self) ChunkWriter(path.bytes, static_cast<ml_writer>(writer), level);
              } catch (const std::system_error& error) {
                raise_os_error(error);
              }
@@ -381,7 +380,7 @@ NB_MODULE(_core, module) {
            "The oldest, compressed, or empty if it cannot be; None: not yet, or none was given.");
 
   nb::class_<ChunkReader>(module, "ChunkReader")
-      .def(nb::init<const std::string&>(), "path"_a)
+      .def("__init__", [](ChunkReader* self, const OsText& path) { new (self) ChunkReader(path.bytes); }, "path"_a)
       .def("refresh", &ChunkReader::refresh)
       .def_prop_ro("count", [](const ChunkReader& self) { return self.chunks().size(); })
       .def("header",
@@ -445,9 +444,17 @@ NB_MODULE(_core, module) {
       .def("add_process_events",
            [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_process_events(p, view(b)); })
       .def("add_mappings", [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_mappings(p, view(b)); })
+      .def("add_sampled_faults", [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_sampled_faults(p, view(b)); })
+      .def("add_fault_levels", [](FaultClassifier& self, const nb::bytes& b) { self.add_fault_levels(view(b)); })
+      .def_prop_ro("sampled_stretches", [](const FaultClassifier& self) {
+        nb::list found;
+        for (const auto& s : self.sampled_stretches()) found.append(nb::make_tuple(s.begin_ns, s.end_ns, s.weight));
+        return found;
+      }, "(begin_ns, end_ns, weight) of each stretch in which faults were sampled")
       .def("add_faults", [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_faults(p, view(b)); })
       .def("add_residency",
            [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_residency(p, view(b)); })
+      .def("note_resized", [](FaultClassifier& self, const nb::bytes& b) { self.note_resized(view(b)); })
       .def("add_allocations",
            [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_allocations(p, view(b)); })
       .def("add_shared_before", &FaultClassifier::add_shared_before, nb::kw_only(), "device_major"_a, "device_minor"_a,
@@ -475,6 +482,7 @@ NB_MODULE(_core, module) {
            },
            "processes"_a, "pcs"_a, "times"_a, "Code at each instruction pointer and time that a record named, 2^32 - 1 = none.")
       .def_prop_ro("own_faults", &FaultClassifier::own_faults)
+      .def_prop_ro("unread_look_pages", &FaultClassifier::unread_look_pages)
       .def("run",
            [](FaultClassifier& self) {
              nb::gil_scoped_release unlocked;
@@ -493,8 +501,8 @@ NB_MODULE(_core, module) {
   bind_locality_trees(module);
 
   nb::class_<Module>(module, "ModuleSymbols")
-      .def(nb::init<const std::string&, const std::string&, const std::vector<std::string>&>(), "path"_a,
-           nb::kw_only(), "build_id"_a = "", "debug_directories"_a = std::vector<std::string>{})
+      .def(nb::init<const OsText&, const std::string&, const std::vector<OsText>&>(), "path"_a,
+           nb::kw_only(), "build_id"_a = "", "debug_directories"_a = std::vector<OsText>{})
       .def_prop_ro("status", &Module::status)
       .def_prop_ro("build_id", &Module::build_id)
       .def_prop_ro("debug_file", &Module::debug_file)
@@ -505,15 +513,15 @@ NB_MODULE(_core, module) {
       .def("resolve", &Module::resolve, "file_offsets"_a,
            "Frames (function, file, line, column, inlined) of each file offset, innermost first.");
   nb::class_<Unwinder>(module, "Unwinder")
-      .def(nb::init<int, const std::vector<std::tuple<uint64_t, uint64_t, uint64_t, std::string>>&>(), "machine"_a,
+      .def(nb::init<int, const std::vector<std::tuple<uint64_t, uint64_t, uint64_t, OsText>>&>(), "machine"_a,
            "mappings"_a)
       .def("unwind", &Unwinder::unwind, "mask"_a, "registers"_a, "stack_pointer"_a, "stack"_a);
   module.def(
       "read_ring_file",
-      [](const std::string& path) {
+      [](const OsText& path) {
         nb::list result;
         try {
-          for (const memlens::capture::RingRecords& records : memlens::capture::read_ring_file(path))
+          for (const memlens::capture::RingRecords& records : memlens::capture::read_ring_file(path.bytes))
             result.append(nb::make_tuple(records.kind, records.count,
                                          nb::bytes(records.payload.data(), records.payload.size())));
         } catch (const std::system_error& error) {
@@ -523,11 +531,11 @@ NB_MODULE(_core, module) {
         return result;
       },
       "path"_a, "(kind, count, payload) of what a killed process left in its rings");
-  module.def("read_build_id", &sym::read_build_id_hex, "path"_a);
+  module.def("read_build_id", [](const OsText& path) { return sym::read_build_id_hex(path.bytes); }, "path"_a);
   module.def("demangle", [](const std::string& name) { return sym::demangle(name); }, "name"_a);
-  module.def("read_perf_map", [](const std::string& path) { return jit_entries(sym::JitSymbols::read_perf_map(path)); },
+  module.def("read_perf_map", [](const OsText& path) { return jit_entries(sym::JitSymbols::read_perf_map(path.bytes)); },
              "path"_a);
-  module.def("read_jitdump", [](const std::string& path) { return jit_entries(sym::JitSymbols::read_jitdump(path)); },
+  module.def("read_jitdump", [](const OsText& path) { return jit_entries(sym::JitSymbols::read_jitdump(path.bytes)); },
              "path"_a);
   bind_variables(module);
 }

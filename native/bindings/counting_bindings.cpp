@@ -26,8 +26,8 @@ nb::dict decode(const nb::bytes& functions, uint64_t functions_address, const nb
   }
   nb::list strings;
   for (const auto& text : found.strings) {
-    // Names come from other people's compilers: what is not UTF-8 is replaced, not refused.
-    PyObject* decoded = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
+    // Names come from other people's compilers: what is not UTF-8 is escaped, not refused.
+    PyObject* decoded = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace");
     if (decoded == nullptr) throw nb::python_error();
     strings.append(nb::steal(decoded));
   }

@@ -136,14 +136,14 @@ size_t layer_number(const std::string& name) {
 nb::dict touch(const ObjectTable& self, const Input<uint32_t>& process, const Input<uint64_t>& time_ns,
                const Input<uint64_t>& address, const Input<uint64_t>& span_bytes, const Input<uint64_t>& new_bytes,
                const Input<uint32_t>& thread, const Input<uint32_t>& code, const Input<uint8_t>& mapped_around,
-               const Input<uint32_t>& placed_process,
+               const Input<double>& weight, uint64_t sampled_from_ns, const Input<uint32_t>& placed_process,
                const Input<uint64_t>& placed_begin_ns, const Input<uint64_t>& placed_end_ns,
                const Input<uint64_t>& placed_address, const Input<uint64_t>& placed_bytes) {
   const TouchInput input{view(process), view(thread), view(code), view(time_ns), view(address), view(span_bytes),
-                         view(new_bytes), view(mapped_around), view(placed_process), view(placed_begin_ns), view(placed_end_ns),
+                         view(new_bytes), view(mapped_around), view(weight), sampled_from_ns, view(placed_process), view(placed_begin_ns), view(placed_end_ns),
                          view(placed_address), view(placed_bytes)};
   for (size_t length : {thread.size(), code.size(), time_ns.size(), address.size(), span_bytes.size(), new_bytes.size(),
-                        mapped_around.size()})
+                        mapped_around.size(), weight.size()})
     if (length != process.size()) throw nb::value_error("the columns of faults have one length");
   for (size_t length : {placed_begin_ns.size(), placed_end_ns.size(), placed_address.size(), placed_bytes.size()})
     if (length != placed_process.size()) throw nb::value_error("the columns of placed runs have one length");
@@ -155,6 +155,7 @@ nb::dict touch(const ObjectTable& self, const Input<uint32_t>& process, const In
   nb::dict columns;
   columns["touched_pages"] = owned(std::move(found.touched_pages));
   columns["recycled_pages"] = owned(std::move(found.recycled_pages));
+  columns["touched_error_pages"] = owned(std::move(found.touched_error_pages));
   columns["never_pages"] = owned(std::move(found.never_pages));
   columns["never_known"] = owned(std::move(found.never_known));
   columns["touched_known"] = owned(std::move(found.touched_known));
@@ -247,6 +248,6 @@ void bind_objects(nb::module_& module) {
       .def("peaks", &peak_columns, "Totals of each process.")
       .def("curve", &curve, "process"_a, "kind"_a = "heap", "Live bytes over time: (times, bytes), at most 2000 points.")
       .def("touch", &touch, nb::kw_only(), "process"_a, "time_ns"_a, "address"_a, "span_bytes"_a, "new_bytes"_a,
-           "thread"_a, "code"_a, "mapped_around"_a, "placed_process"_a, "placed_begin_ns"_a, "placed_end_ns"_a, "placed_address"_a,
+           "thread"_a, "code"_a, "mapped_around"_a, "weight"_a, "sampled_from_ns"_a, "placed_process"_a, "placed_begin_ns"_a, "placed_end_ns"_a, "placed_address"_a,
            "placed_bytes"_a, "What faults and placed pages say about each object.");
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "os_text.h"
 #include "symbols/variables.h"
 
 namespace nb = nanobind;
@@ -15,10 +16,6 @@ using namespace nb::literals;
 namespace sym = memlens::symbols;
 
 namespace {
-
-nb::object decoded(const std::string& text) {  // names in a binary need not be UTF-8
-  return nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
-}
 
 template <typename T, typename Get>
 auto numbers(const std::vector<const sym::Variable*>& list, Get get) {
@@ -32,7 +29,7 @@ auto numbers(const std::vector<const sym::Variable*>& list, Get get) {
 template <typename Get>
 nb::list texts(const std::vector<const sym::Variable*>& list, Get get) {
   nb::list result;
-  for (const auto* variable : list) result.append(decoded(get(*variable)));
+  for (const auto* variable : list) result.append(shown_text(get(*variable)));
   return result;
 }
 
@@ -41,16 +38,16 @@ nb::object type_dict(const std::shared_ptr<const sym::TypeInfo>& type) {
   nb::dict result;
   result["id"] = type->id;
   result["kind"] = sym::type_kind_name(type->kind);
-  result["name"] = decoded(type->name);
+  result["name"] = shown_text(type->name);
   result["bytes"] = type->bytes;
   result["alignment"] = type->alignment;
   nb::list fields;
   for (const auto& field : type->fields) {
     nb::dict entry;
-    entry["name"] = decoded(field.name);
+    entry["name"] = shown_text(field.name);
     entry["offset"] = field.offset;
     entry["bytes"] = field.bytes;
-    entry["type"] = decoded(field.type_name);
+    entry["type"] = shown_text(field.type_name);
     entry["type_id"] = field.type;
     entry["bit_offset"] = field.bit_offset;
     entry["bit_size"] = field.bit_size;
@@ -75,16 +72,17 @@ nb::object type_dict(const std::shared_ptr<const sym::TypeInfo>& type) {
 
 class Variables {
  public:
-  Variables(const std::string& path, const std::string& build_id, const std::vector<std::string>& debug_directories) {
+  Variables(const OsText& path, const std::string& build_id, const std::vector<OsText>& debug_directories) {
     sym::OpenOptions options;
     options.expected_build_id_hex = build_id;
-    if (!debug_directories.empty()) options.debug_directories = debug_directories;
+    if (!debug_directories.empty()) options.debug_directories.clear();
+    for (const OsText& directory : debug_directories) options.debug_directories.push_back(directory.bytes);
     nb::gil_scoped_release unlocked;
-    module_ = sym::ModuleVariables::open(path, options);
+    module_ = sym::ModuleVariables::open(path.bytes, options);
   }
-  std::string status() const { return module_->status(); }
+  nb::str status() const { return shown_text(module_->status()); }
   std::string build_id() const { return module_->build_id_hex(); }
-  std::string debug_note() const { return module_->debug_note(); }
+  nb::str debug_note() const { return shown_text(module_->debug_note()); }
   bool has_debug_info() const { return module_->has_debug_info(); }
   bool truncated() const { return module_->truncated(); }
   uint64_t tls_bytes() const { return module_->tls_bytes(); }
@@ -125,8 +123,8 @@ class Variables {
     const sym::Place place = module_->field_at(type, offset, as_array);
     if (!place.found) return nb::none();
     nb::dict result;
-    result["path"] = decoded(place.path);
-    result["type"] = decoded(place.type_name);
+    result["path"] = shown_text(place.path);
+    result["type"] = shown_text(place.type_name);
     result["type_id"] = place.type;
     result["offset"] = place.offset_in_place;
     result["stride_bytes"] = place.stride_bytes;
@@ -142,8 +140,8 @@ class Variables {
 
 void bind_variables(nb::module_& module) {
   nb::class_<Variables>(module, "ModuleVariables")
-      .def(nb::init<const std::string&, const std::string&, const std::vector<std::string>&>(), "path"_a,
-           nb::kw_only(), "build_id"_a = "", "debug_directories"_a = std::vector<std::string>{})
+      .def(nb::init<const OsText&, const std::string&, const std::vector<OsText>&>(), "path"_a,
+           nb::kw_only(), "build_id"_a = "", "debug_directories"_a = std::vector<OsText>{})
       .def_prop_ro("status", &Variables::status, "\"\" when fine, else cause and remedy.")
       .def_prop_ro("build_id", &Variables::build_id)
       .def_prop_ro("debug_note", &Variables::debug_note)

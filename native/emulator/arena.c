@@ -16,6 +16,7 @@ static struct {
   char path[128];
   uint64_t token[2];
   struct ml_arena_header *header;
+  uint64_t file_bytes; /* a copy: what else the header holds, other processes of the guest can change */
   unsigned char **extents;
   uint32_t extent_count, ready_count, next_byte; /* extents in use, extents mapped, first byte not in use of the last one */
 } arena;
@@ -38,6 +39,7 @@ bool ml_arena_open(void) {
     return false;
   }
   arena.header = header;
+  arena.file_bytes = __atomic_load_n(&header->file_bytes, __ATOMIC_RELAXED);
   return true;
 }
 
@@ -68,7 +70,7 @@ static unsigned char *extents_new(void *where, uint32_t count) {
   void *memory = MAP_FAILED;
   if (arena.header != NULL) {
     const uint64_t at = __atomic_fetch_add(&arena.header->next_byte, bytes, __ATOMIC_RELAXED);
-    if (at + bytes <= arena.header->file_bytes) memory = ml_map_file(arena.path, arena.header, where, bytes, at);
+    if (bytes <= arena.file_bytes && at <= arena.file_bytes - bytes) memory = ml_map_file(arena.path, arena.header, where, bytes, at);
   }
   if (memory == MAP_FAILED) {
     if (arena.header != NULL) __atomic_fetch_add(&arena.header->refused, count, __ATOMIC_RELAXED);

@@ -19,6 +19,8 @@ static struct {
   char path[128];
   uint64_t token[2];
   struct ml_channel_header *header;
+  struct ml_geometry geometry;
+  uint32_t recorder_pid;
   struct ml_channel_slot *slot;
   unsigned char *rings;
   bool off; /* no recorder, or it is gone */
@@ -43,12 +45,14 @@ bool ml_channel_open(const char *value, uint64_t token[2]) {
   struct ml_channel_header *header = mmap(NULL, ML_CHANNEL_HEADER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   close(fd);
   if (header == MAP_FAILED) return false;
+  /* The file is as large as its header says: the recorder has sealed it. */
   if (header->magic != ML_CHANNEL_MAGIC || header->version != ML_CHANNEL_VERSION || header->token[0] != token[0] ||
-      header->token[1] != token[1]) {
+      header->token[1] != token[1] || !ml_geometry_copy(header, UINT64_MAX, &channel.geometry)) {
     munmap(header, ML_CHANNEL_HEADER_BYTES);
     return false;
   }
   channel.header = header;
+  channel.recorder_pid = __atomic_load_n(&header->recorder_pid, __ATOMIC_RELAXED);
   return true;
 }
 
@@ -64,12 +68,12 @@ static void pause_ns(long ns) {
 
 static struct ml_channel_slot *take_slot(uint32_t index) {
   struct ml_channel_header *header = channel.header;
-  struct ml_channel_slot *slot = ml_map_file(channel.path, header, NULL, header->slot_stride,
-                                             ML_CHANNEL_HEADER_BYTES + index * header->slot_stride);
+  struct ml_channel_slot *slot = ml_map_file(channel.path, header, NULL, channel.geometry.slot_stride,
+                                             ML_CHANNEL_HEADER_BYTES + index * channel.geometry.slot_stride);
   if (slot == MAP_FAILED) return NULL;
   uint32_t expected = ML_CLAIM_FREE;
   if (!atomic_compare_exchange_strong(&slot->state, &expected, ML_CLAIM_TAKEN)) {
-    munmap(slot, header->slot_stride);
+    munmap(slot, channel.geometry.slot_stride);
     return NULL;
   }
   struct stat status;
@@ -92,7 +96,7 @@ static bool claim(void) {
         const uint64_t bit = bits & -bits;
         if ((atomic_fetch_and(&header->free_slots[word], ~bit) & bit) == 0) continue;
         const uint32_t index = word * 64 + (uint32_t)__builtin_ctzll(bit);
-        if (index < header->slot_max) channel.slot = take_slot(index);
+        if (index < channel.geometry.slot_max) channel.slot = take_slot(index);
         if (channel.slot == NULL) atomic_fetch_or(&header->free_slots[word], bit);
       }
     }
@@ -112,7 +116,7 @@ static bool claim(void) {
 
 /* The parent's slot is not ours. */
 void ml_channel_after_fork(void) {
-  if (channel.slot != NULL) munmap(channel.slot, channel.header->slot_stride);
+  if (channel.slot != NULL) munmap(channel.slot, channel.geometry.slot_stride);
   channel.slot = NULL;
   pthread_mutex_init(&channel.claim_lock, NULL);
 }
@@ -126,7 +130,7 @@ static bool wait_for_room(struct ml_channel_ring *ring, uint64_t seen_tail) {
     pause_ns(200000);
     room = atomic_load_explicit(&ring->tail, memory_order_acquire) != seen_tail;
     if (!room && ml_now_ns() - begin > UINT64_C(10000000000)) channel.off = true;
-    if (!room && (channel.off || kill((pid_t)channel.header->recorder_pid, 0) != 0)) {
+    if (!room && (channel.off || kill((pid_t)channel.recorder_pid, 0) != 0)) {
       channel.off = channel.off || errno == ESRCH;
       if (channel.off) break;
     }
@@ -142,9 +146,9 @@ bool ml_write(unsigned kind, const void *head_data, size_t head_bytes, const voi
   static __thread uint32_t ring_number = UINT32_MAX;
   static uint32_t next_ring;
   if (ring_number == UINT32_MAX) ring_number = __atomic_fetch_add(&next_ring, 1, __ATOMIC_RELAXED);
-  const uint32_t number = ring_number % channel.header->ring_count;
+  const uint32_t number = ring_number % channel.geometry.ring_count;
   struct ml_channel_ring *ring = &channel.slot->rings[number];
-  const uint64_t capacity = channel.header->ring_bytes;
+  const uint64_t capacity = channel.geometry.ring_bytes;
   unsigned char *data = channel.rings + number * capacity;
   const uint64_t need = ml_ring_need(head_bytes + tail_bytes);
   while (need <= ML_RING_MAX_RECORD) {

@@ -8,7 +8,7 @@
 #include "memlens.h"
 
 static bool begin(void) {
-  if (ml_self.inside != 0) return false;
+  if (!ml_own_thread() || ml_self.inside != 0) return false;
   ml_self.inside++;
   if (ml_attached() && (ml_runtime.flags & ML_CHANNEL_ANNOTATIONS) != 0) return true;
   ml_self.inside--;

@@ -1,8 +1,6 @@
 /* Attaching to the recorder's channel, and writing records into it. */
 #include "runtime.h"
 
-#include "memlens_ring.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -20,11 +18,12 @@
 #include <time.h>
 #include <unistd.h>
 
-__thread struct ml_thread ml_self;
+__thread struct ml_thread ml_self = {.magic = ML_THREAD_MAGIC};
 struct ml_runtime ml_runtime;
 
 #define STUCK_WAIT_NS UINT64_C(10000000)
 #define MAPPED_BYTES (UINT64_C(128) << 20) /* of the channel, at once: hundreds of slots when small objects are sampled */
+#define MAX_WAIT_MS 60000
 #define SLOT_WAIT_MS 200 /* a child waits this long for a slot before it runs unrecorded */
 
 uint64_t ml_now_ns(void) {
@@ -52,19 +51,40 @@ void *ml_map_private(size_t bytes, bool wipe_on_fork) {
   return memory;
 }
 
-/* Readable memory, asked from the kernel without a descriptor: rt_sigprocmask with an invalid `how`
- * copies the set first (EFAULT), then refuses (EINVAL). */
+/* Readable memory, asked from the kernel without a descriptor and without waking or waiting: FUTEX_CMP_REQUEUE for nobody
+ * reads the word (EFAULT), then compares it (EAGAIN). Of all calls that could say it this is the one that filters of system
+ * calls allow: locks need it. A kernel that does not answer so is asked by rt_sigprocmask with an invalid `how`, which copies
+ * the set first (EFAULT), then refuses (EINVAL). */
+enum answer { READABLE, UNREADABLE, REFUSED };
+
+static enum answer ask_futex(uint64_t at) {
+  const long result = syscall(SYS_futex, (const void *)(uintptr_t)at, FUTEX_CMP_REQUEUE_PRIVATE, 0L, 0L,
+                              (const void *)(uintptr_t)at, ~0L);
+  return result >= 0 || errno == EAGAIN ? READABLE : errno == EFAULT ? UNREADABLE : REFUSED;
+}
+
+static enum answer ask_sigprocmask(uint64_t at) {
+  const long result = syscall(SYS_rt_sigprocmask, -1, (const void *)(uintptr_t)(at & ~UINT64_C(7)), NULL, (size_t)8);
+  return result == 0 || errno == EINVAL ? READABLE : errno == EFAULT ? UNREADABLE : REFUSED;
+}
+
+static void choose_probe(void) {
+  static uint32_t word = 1;
+  ml_runtime.probes_by_futex = ask_futex((uint64_t)(uintptr_t)&word) == READABLE && ask_futex(UINT64_MAX - 4095) == UNREADABLE;
+}
+
 bool ml_readable(uint64_t address, size_t bytes) {
-  const uint64_t first = address & ~UINT64_C(7), last = (address + bytes - 1) & ~UINT64_C(7);
+  const uint64_t last = (address + bytes - 1) & ~UINT64_C(3);
   const int saved = errno;
-  bool readable = true;
-  for (uint64_t at = first; readable; at = last) {
-    syscall(SYS_rt_sigprocmask, -1, (const void *)(uintptr_t)at, NULL, (size_t)8);
-    readable = errno != EFAULT;
-    if (at == last) break;
+  enum answer answer = READABLE;
+  for (uint64_t at = address & ~UINT64_C(3);;) {
+    answer = ml_runtime.probes_by_futex ? ask_futex(at) : ask_sigprocmask(at);
+    if (answer != READABLE || at >= (last & ~UINT64_C(4095))) break; /* what lies on one page is alike */
+    at = (at & ~UINT64_C(4095)) + 4096;
   }
+  if (ML_UNLIKELY(answer == REFUSED)) ml_enter_sandbox(); /* a filter that nobody told us of */
   errno = saved;
-  return readable;
+  return answer == READABLE;
 }
 
 static uint64_t pid_namespace(void) {
@@ -80,6 +100,7 @@ struct mapping_request {
   uint64_t slot_bytes;
   void *header, *slot;
   uint64_t mapped_bytes; /* from the header on */
+  struct ml_geometry geometry;
 };
 
 /* True when an address-space limit could make room that we take missing elsewhere. */
@@ -100,10 +121,10 @@ static void map_file(struct mapping_request *request, int fd) {
   if (header == NULL) return;
   const bool ours = header->magic == ML_CHANNEL_MAGIC && header->version == ML_CHANNEL_VERSION &&
                     header->token[0] == request->token[0] && header->token[1] == request->token[1] &&
-                    (uint64_t)status.st_size >= header->file_bytes;
+                    ml_geometry_copy(header, (uint64_t)status.st_size, &request->geometry);
   request->mapped_bytes = ML_CHANNEL_HEADER_BYTES;
   if (ours && !address_space_is_limited()) {
-    const uint64_t bytes = header->file_bytes < MAPPED_BYTES ? header->file_bytes : MAPPED_BYTES;
+    const uint64_t bytes = request->geometry.file_bytes < MAPPED_BYTES ? request->geometry.file_bytes : MAPPED_BYTES;
     void *many = map_memory(bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (many != NULL) {
       syscall(SYS_madvise, many, bytes, MADV_DONTDUMP);
@@ -173,11 +194,9 @@ static bool read_variable(void) {
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 static struct ml_channel_slot *slot_at(uint32_t index, bool *mapped_alone) {
-  const uint64_t offset = ML_CHANNEL_HEADER_BYTES + (uint64_t)index * ml_runtime.header->slot_stride;
-  if (offset + ml_runtime.header->slot_stride <= ml_runtime.mapped_bytes)
-    return (void *)((unsigned char *)ml_runtime.header + offset);
-  struct mapping_request request = {
-      .path = ml_runtime.path, .slot_offset = offset, .slot_bytes = ml_runtime.header->slot_stride};
+  const uint64_t stride = ml_runtime.geometry.slot_stride, offset = ML_CHANNEL_HEADER_BYTES + index * stride;
+  if (offset + stride <= ml_runtime.mapped_bytes) return (void *)((unsigned char *)ml_runtime.header + offset);
+  struct mapping_request request = {.path = ml_runtime.path, .slot_offset = offset, .slot_bytes = stride};
   map_channel(&request);
   *mapped_alone = true;
   return request.slot;
@@ -189,25 +208,30 @@ static void wake_recorder(void) {
   syscall(SYS_futex, &header->wake, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-static void sleep_ns(uint64_t ns) {
+/* By a futex that nobody wakes: filters of system calls that kill a program allow futexes, which locks need, and seldom sleeps.
+ * False: a filter refuses even that. */
+static bool sleep_ns(uint64_t ns) {
   const struct timespec pause = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
-  syscall(SYS_nanosleep, &pause, NULL);
+  uint32_t word = 0;
+  if (syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, &pause, NULL, 0) == 0 || errno == ETIMEDOUT || errno == EINTR) return true;
+  ml_enter_sandbox();
+  return false;
 }
 
 static bool take_slot(struct ml_channel_slot *slot, bool mapped_alone) {
-  struct ml_channel_header *header = ml_runtime.header;
   uint32_t expected = ML_CLAIM_FREE;
   if (!atomic_compare_exchange_strong(&slot->state, &expected, ML_CLAIM_TAKEN)) return false;
-  slot->pid = (uint32_t)getpid();
-  slot->pid_namespace = pid_namespace();
-  const bool other_namespace = slot->pid_namespace != header->recorder_pid_namespace;
-  atomic_store(&slot->flags, (other_namespace ? (uint32_t)ML_ENUM_runtime_flags_OTHER_PID_NAMESPACE : 0u) |
+  const uint64_t namespace = pid_namespace();
+  slot->pid = ml_runtime.slot_pid = (uint32_t)getpid();
+  slot->pid_namespace = namespace;
+  ml_runtime.recorder_is_near = namespace == ml_runtime.recorder_pid_namespace;
+  atomic_store(&slot->flags, (!ml_runtime.recorder_is_near ? (uint32_t)ML_ENUM_runtime_flags_OTHER_PID_NAMESPACE : 0u) |
                                  (ml_runtime.other_malloc ? (uint32_t)ML_ENUM_runtime_flags_OTHER_MALLOC : 0u));
   ml_runtime.slot = slot;
   ml_runtime.slot_mapped_alone = mapped_alone;
   ml_runtime.rings = (unsigned char *)slot + ML_CHANNEL_SLOT_HEADER_BYTES;
-  ml_runtime.ring_bytes = header->ring_bytes;
-  ml_runtime.ring_count = header->ring_count;
+  ml_runtime.ring_bytes = ml_runtime.geometry.ring_bytes;
+  ml_runtime.ring_count = ml_runtime.geometry.ring_count;
   /* Last: the recorder takes a slot as valid once it has a time. */
   __atomic_store_n(&slot->claimed_ns, ml_now_ns(), __ATOMIC_RELEASE);
   wake_recorder(); /* it looks at what is mapped, and a short program may have ended when it comes by itself */
@@ -217,7 +241,7 @@ static bool take_slot(struct ml_channel_slot *slot, bool mapped_alone) {
 static bool claim_slot(void) {
   struct ml_channel_header *header = ml_runtime.header;
   /* The parent's slot, if this is a fork's child. */
-  if (ml_runtime.slot_mapped_alone) syscall(SYS_munmap, ml_runtime.slot, header->slot_stride);
+  if (ml_runtime.slot_mapped_alone) syscall(SYS_munmap, ml_runtime.slot, ml_runtime.geometry.slot_stride);
   ml_runtime.slot = NULL;
   ml_runtime.slot_mapped_alone = false;
   for (int waited_ms = 0; waited_ms <= SLOT_WAIT_MS; waited_ms++) {
@@ -228,7 +252,7 @@ static bool claim_slot(void) {
         const uint64_t bit = free_bits & -free_bits;
         if ((atomic_fetch_and(&header->free_slots[word], ~bit) & bit) == 0) continue; /* another was faster */
         const uint32_t index = word * 64 + (uint32_t)__builtin_ctzll(bit);
-        if (index >= header->slot_max) continue;
+        if (index >= ml_runtime.geometry.slot_max) continue;
         bool mapped_alone = false;
         struct ml_channel_slot *slot = slot_at(index, &mapped_alone);
         if (slot == NULL) { /* no descriptor, or the path leads elsewhere now (chroot, setns) */
@@ -237,11 +261,11 @@ static bool claim_slot(void) {
           return false;
         }
         if (take_slot(slot, mapped_alone)) return true;
-        if (mapped_alone) syscall(SYS_munmap, slot, header->slot_stride);
+        if (mapped_alone) syscall(SYS_munmap, slot, ml_runtime.geometry.slot_stride);
       }
     }
     wake_recorder();
-    sleep_ns(1000000);
+    if (!sleep_ns(1000000)) break;
   }
   atomic_fetch_add(&header->refused, 1);
   return false;
@@ -253,16 +277,20 @@ static bool attach_channel(void) {
     struct mapping_request request = {.path = ml_runtime.path, .token = {ml_runtime.token[0], ml_runtime.token[1]}};
     map_channel(&request);
     if (request.header == NULL) return false;
-    ml_runtime.header = request.header;
+    const struct ml_channel_header *seen = ml_runtime.header = request.header;
     ml_runtime.mapped_bytes = request.mapped_bytes;
+    ml_runtime.geometry = request.geometry;
+    ml_runtime.recorder_pid = __atomic_load_n(&seen->recorder_pid, __ATOMIC_RELAXED);
+    ml_runtime.recorder_pid_namespace = __atomic_load_n(&seen->recorder_pid_namespace, __ATOMIC_RELAXED);
+    ml_runtime.sample_bytes = __atomic_load_n(&seen->sample_bytes, __ATOMIC_RELAXED);
+    ml_runtime.large_bytes = __atomic_load_n(&seen->large_bytes, __ATOMIC_RELAXED);
+    ml_runtime.flags = __atomic_load_n(&seen->flags, __ATOMIC_RELAXED);
+    ml_runtime.budget_ppm = __atomic_load_n(&seen->budget_ppm, __ATOMIC_RELAXED);
+    ml_runtime.wait_ms = __atomic_load_n(&seen->wait_ms, __ATOMIC_RELAXED);
+    if (ml_runtime.wait_ms > MAX_WAIT_MS) ml_runtime.wait_ms = MAX_WAIT_MS;
   }
   struct ml_channel_header *header = ml_runtime.header;
-  if (atomic_load(&header->closed) || !claim_slot()) return false;
-  ml_runtime.sample_bytes = header->sample_bytes;
-  ml_runtime.large_bytes = header->large_bytes;
-  ml_runtime.wait_ms = header->wait_ms;
-  ml_runtime.flags = header->flags;
-  return true;
+  return !atomic_load(&header->closed) && claim_slot();
 }
 
 /* ---- attaching ------------------------------------------------------------------------------- */
@@ -321,11 +349,19 @@ void ml_stop_recording(void) {
   if (ml_runtime.guard != NULL) atomic_store(&ml_runtime.guard->attachment, ML_OFF);
 }
 
+void ml_enter_sandbox(void) {
+  ml_runtime.sandboxed = true;
+  ml_stop_recording();
+}
+
 void ml_thread_refresh(void) {
   ml_self.generation = ml_runtime.generation;
   ml_self.tid = (uint32_t)syscall(SYS_gettid);
   ml_self.ring = atomic_fetch_add(&ml_runtime.next_ring, 1) % (ml_runtime.ring_count ? ml_runtime.ring_count : 1);
   ml_self.region_depth = 0;
+  ml_self.begun_ns = ml_now_ns();
+  ml_self.spent_ns = 0;
+  ml_self.thinned = false;
   if (ml_self.random == 0) ml_self.random = (ml_now_ns() * UINT64_C(0x9E3779B97F4A7C15) ^ ((uint64_t)ml_self.tid << 32)) | 1;
   struct ml_ticket ticket = ml_reserve(ML_KIND_THREAD_MEMORY, sizeof(struct ml_thread_memory));
   if (ticket.record != NULL) {
@@ -345,8 +381,8 @@ void ml_note_missed(void) {
 /* ---- rings --------------------------------------------------------------------------------------- */
 /* The recorder was killed: it is gone, or nobody has waited for it yet. */
 static bool recorder_is_gone(void) {
-  if (ml_runtime.slot->pid_namespace != ml_runtime.header->recorder_pid_namespace) return false;
-  const pid_t pid = (pid_t)ml_runtime.header->recorder_pid;
+  if (!ml_runtime.recorder_is_near) return false;
+  const pid_t pid = (pid_t)ml_runtime.recorder_pid;
   if (kill(pid, 0) != 0) return errno == ESRCH;
   char path[32] = "/proc/", digits[12], text[256];
   size_t length = 6, count = 0;
@@ -363,13 +399,15 @@ static bool recorder_is_gone(void) {
   return name_end != NULL && (name_end[2] == 'Z' || name_end[2] == 'X');
 }
 
-/* A ring is full: waits for the reader. False: give up this record. */
-static bool wait_for_room(struct ml_channel_ring *ring, uint64_t seen_tail) {
+/* A ring is full: waits for the reader, for one record not longer than `wait_ms` in all (`*first_ns`: since when). False: give
+ * up this record. */
+static bool wait_for_room(struct ml_channel_ring *ring, uint64_t seen_tail, uint64_t *first_ns) {
   if (ml_runtime.standalone) {
     ml_standalone_room(ml_self.ring);
     return atomic_load(&ring->tail) != seen_tail;
   }
-  const uint64_t begin = ml_now_ns();
+  const uint64_t begin = *first_ns != 0 ? *first_ns : ml_now_ns();
+  *first_ns = begin;
   if (begin < ml_runtime.stuck_until_ns) return false;
   atomic_fetch_add_explicit(&ml_runtime.slot->waits, 1, memory_order_relaxed);
   const int saved = errno;
@@ -378,7 +416,7 @@ static bool wait_for_room(struct ml_channel_ring *ring, uint64_t seen_tail) {
   for (;;) {
     if (atomic_load(&ml_runtime.header->closed)) break;
     wake_recorder();
-    sleep_ns(200000);
+    if (!sleep_ns(200000)) break;
     if (atomic_load_explicit(&ring->tail, memory_order_acquire) != seen_tail) {
       room = true;
       break;
@@ -412,6 +450,7 @@ struct ml_ticket ml_reserve_or_not(unsigned kind, size_t bytes, bool wait) {
   struct ml_channel_ring *ring = &slot->rings[number];
   const uint64_t capacity = ml_runtime.ring_bytes, need = ml_ring_need(bytes);
   unsigned char *data = ml_runtime.rings + (uint64_t)number * capacity;
+  uint64_t first_ns = 0;
   while (ML_LIKELY(need <= ML_RING_MAX_RECORD)) {
     uint64_t seen_tail = 0;
     bool half_full = false;
@@ -422,7 +461,7 @@ struct ml_ticket ml_reserve_or_not(unsigned kind, size_t bytes, bool wait) {
       return (struct ml_ticket){.header = header, .record = header + 1, .bytes = need};
     }
     if (!wait) wake_recorder();
-    if (!wait || !wait_for_room(ring, seen_tail)) break;
+    if (!wait || !wait_for_room(ring, seen_tail, &first_ns)) break;
   }
   atomic_fetch_add_explicit(&slot->dropped, 1, memory_order_relaxed);
   return (struct ml_ticket){0};
@@ -435,6 +474,7 @@ void ml_runtime_start(void) {
   static _Atomic uint32_t started;
   if (atomic_exchange(&started, 1) != 0) return;
   const int saved = errno;
+  choose_probe();
   struct ml_fork_guard *guard = ml_map_private(4096, true);
   const uint64_t program_break = (uint64_t)(uintptr_t)sbrk(0);
   if (program_break != UINT64_MAX) ml_runtime.break_start = program_break;

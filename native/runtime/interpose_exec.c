@@ -1,5 +1,5 @@
-/* Programs that the program starts. Natively the hooks are one branch before the C library's functions;
- * under the emulator they start the new program under it too.
+/* Programs that the program starts. Natively the hooks take us out of the environment of a program that cannot load us (loadable.c)
+ * and call the C library's functions; under the emulator they start the new program under it too.
  *
  * The command is MEMLENS_EMULATOR's words, then the settings of the loader as options (the emulator is a
  * program of the host, and a library of the guest has no place in it), argv[0] and the program. What the
@@ -35,7 +35,7 @@ static char library[PATH_MAX]; /* our own, as the loader knows it */
 /* ---- the C library's functions ---------------------------------------------------------------------- */
 /* Looked up when the library is loaded: a fork's child must not ask the loader. */
 #define EACH_FUNCTION(X) \
-  X(execve) X(execv) X(execvp) X(execvpe) X(fexecve) X(execveat) X(posix_spawn) X(posix_spawnp) X(system) X(popen)
+  X(execve) X(execvpe) X(fexecve) X(execveat) X(posix_spawn) X(posix_spawnp) X(system) X(popen)
 #define KEPT(name) static _Atomic(void *) kept_##name;
 EACH_FUNCTION(KEPT)
 #undef KEPT
@@ -237,31 +237,50 @@ static int exec_searched(const char *file, char *const argv[], char *const envp[
   return -1;
 }
 
-static int start(const char *path, char *const argv[], char *const envp[]) {
-  return ML_UNLIKELY(ml_emulated) ? exec_path(path, argv, envp, false) : real_execve(path, argv, envp);
+/* The program that a search will find; "": not known. */
+static const char *searched(const char *file, char *candidate, size_t capacity) {
+  if (!ml_own_thread() || ml_runtime.sandboxed || file == NULL || !ml_readable((uint64_t)(uintptr_t)file, 1)) return "";
+  if (*file == 0 || strchr(file, '/') != NULL) return file;
+  if (strlen(file) > NAME_MAX) return "";
+  const int saved = errno;
+  const char *found = "";
+  struct stat status;
+  for (const char *path = search_path(); *found == 0 && next_candidate(&path, file, candidate, capacity);)
+    if (stat(candidate, &status) == 0 && S_ISREG(status.st_mode) && (status.st_mode & 0111) != 0) found = candidate;
+  errno = saved;
+  return found;
 }
 
-static int start_searched(const char *file, char *const argv[]) {
-  if (ML_UNLIKELY(ml_emulated)) return exec_searched(file, argv, environ);
-  REAL(execvp);
-  return function != NULL ? function(file, argv) : exec_searched(file, argv, environ);
+static int start(const char *path, char *const argv[], char *const envp[]) {
+  if (ML_UNLIKELY(ml_emulated)) return exec_path(path, argv, envp, false);
+  const size_t bytes = ml_left_out_bytes(path, envp);
+  if (ML_LIKELY(bytes == 0)) return real_execve(path, argv, envp);
+  const int result = real_execve(path, argv, ml_left_out_build(envp, alloca(bytes)));
+  ml_left_out_failed();
+  return result;
+}
+
+static int start_searched(const char *file, char *const argv[], char *const envp[]) {
+  if (ML_UNLIKELY(ml_emulated)) return exec_searched(file, argv, envp);
+  char candidate[PATH_MAX];
+  const size_t bytes = ml_left_out_bytes(searched(file, candidate, sizeof candidate), envp);
+  REAL(execvpe);
+  if (ML_UNLIKELY(bytes != 0)) {
+    char **changed = ml_left_out_build(envp, alloca(bytes));
+    const int result = function != NULL ? function(file, argv, changed) : exec_searched(file, argv, changed);
+    ml_left_out_failed();
+    return result;
+  }
+  return function != NULL ? function(file, argv, envp) : exec_searched(file, argv, envp);
 }
 
 ML_EXPORT int execve(const char *path, char *const argv[], char *const envp[]) { return start(path, argv, envp); }
 
-ML_EXPORT int execv(const char *path, char *const argv[]) {
-  if (ML_UNLIKELY(ml_emulated)) return exec_path(path, argv, environ, false);
-  REAL(execv);
-  return function != NULL ? function(path, argv) : real_execve(path, argv, environ);
-}
+ML_EXPORT int execv(const char *path, char *const argv[]) { return start(path, argv, environ); }
 
-ML_EXPORT int execvp(const char *file, char *const argv[]) { return start_searched(file, argv); }
+ML_EXPORT int execvp(const char *file, char *const argv[]) { return start_searched(file, argv, environ); }
 
-ML_EXPORT int execvpe(const char *file, char *const argv[], char *const envp[]) {
-  if (ML_UNLIKELY(ml_emulated)) return exec_searched(file, argv, envp);
-  REAL(execvpe);
-  return function != NULL ? function(file, argv, envp) : exec_searched(file, argv, envp);
-}
+ML_EXPORT int execvpe(const char *file, char *const argv[], char *const envp[]) { return start_searched(file, argv, envp); }
 
 /* Of a variadic call, without the NULL. */
 static size_t count_words(va_list arguments) {
@@ -289,7 +308,7 @@ ML_EXPORT int execl(const char *path, const char *first, ...) {
 ML_EXPORT int execlp(const char *file, const char *first, ...) {
   TAKE_WORDS(first);
   va_end(arguments);
-  return start_searched(file, words);
+  return start_searched(file, words, environ);
 }
 
 ML_EXPORT int execle(const char *path, const char *first, ...) {
@@ -329,9 +348,17 @@ static bool exec_descriptor(int fd, char *const argv[], char *const envp[]) {
 ML_EXPORT int fexecve(int fd, char *const argv[], char *const envp[]) {
   if (ML_UNLIKELY(ml_emulated) && !exec_descriptor(fd, argv, envp)) return -1;
   REAL(fexecve);
-  if (function != NULL) return function(fd, argv, envp);
-  errno = ENOSYS;
-  return -1;
+  if (function == NULL) {
+    errno = ENOSYS;
+    return -1;
+  }
+  char path[40] = "/proc/self/fd/";
+  put_number(path + strlen(path), (unsigned)fd);
+  const size_t bytes = ml_emulated || fd < 0 ? 0 : ml_left_out_bytes(path, envp);
+  if (ML_LIKELY(bytes == 0)) return function(fd, argv, envp);
+  const int result = function(fd, argv, ml_left_out_build(envp, alloca(bytes)));
+  ml_left_out_failed();
+  return result;
 }
 
 ML_EXPORT int execveat(int directory, const char *path, char *const argv[], char *const envp[], int flags) {
@@ -359,8 +386,13 @@ ML_EXPORT int execveat(int directory, const char *path, char *const argv[], char
     }
   }
   REAL(execveat);
-  return function != NULL ? function(directory, path, argv, envp, flags)
-                          : (int)syscall(SYS_execveat, directory, path, argv, envp, flags);
+  const bool is_here = !ml_emulated && ml_readable((uint64_t)(uintptr_t)path, 1) && (*path == '/' || directory == AT_FDCWD);
+  const size_t bytes = ml_emulated ? 0 : ml_left_out_bytes(is_here ? path : "", envp);
+  if (ML_UNLIKELY(bytes != 0)) envp = ml_left_out_build(envp, alloca(bytes));
+  const int result = function != NULL ? function(directory, path, argv, envp, flags)
+                                      : (int)syscall(SYS_execveat, directory, path, argv, envp, flags);
+  if (bytes != 0) ml_left_out_failed();
+  return result;
 }
 
 /* ---- posix_spawn ------------------------------------------------------------------------------------- */
@@ -429,7 +461,11 @@ ML_EXPORT int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_a
     if (result >= 0) return result;
   }
   REAL(posix_spawn);
-  return function != NULL ? function(pid, path, actions, attributes, argv, envp) : ENOSYS;
+  const size_t bytes = ml_emulated ? 0 : ml_left_out_bytes(path, envp);
+  if (ML_UNLIKELY(bytes != 0)) envp = ml_left_out_build(envp, alloca(bytes));
+  const int result = function != NULL ? function(pid, path, actions, attributes, argv, envp) : ENOSYS;
+  if (bytes != 0 && result != 0) ml_left_out_failed();
+  return result;
 }
 
 ML_EXPORT int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
@@ -439,7 +475,12 @@ ML_EXPORT int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_
     if (result >= 0) return result;
   }
   REAL(posix_spawnp);
-  return function != NULL ? function(pid, file, actions, attributes, argv, envp) : ENOSYS;
+  char candidate[PATH_MAX];
+  const size_t bytes = ml_emulated ? 0 : ml_left_out_bytes(searched(file, candidate, sizeof candidate), envp);
+  if (ML_UNLIKELY(bytes != 0)) envp = ml_left_out_build(envp, alloca(bytes));
+  const int result = function != NULL ? function(pid, file, actions, attributes, argv, envp) : ENOSYS;
+  if (bytes != 0 && result != 0) ml_left_out_failed();
+  return result;
 }
 
 /* ---- system and popen ---------------------------------------------------------------------------------- */
@@ -501,6 +542,7 @@ static char *shell_command(const char *command, size_t *bytes) {
 ML_EXPORT int system(const char *command) {
   REAL(system);
   if (function == NULL) return -1;
+  if (ML_LIKELY(!ml_emulated)) ml_left_out_for_good();
   if (ML_LIKELY(!ml_emulated) || command == NULL) return function(command);
   size_t bytes;
   char *rewritten = shell_command(command, &bytes);
@@ -516,6 +558,7 @@ ML_EXPORT FILE *popen(const char *command, const char *mode) {
   REAL(popen);
   if (function == NULL) return NULL;
   size_t bytes;
+  if (ML_LIKELY(!ml_emulated)) ml_left_out_for_good();
   char *rewritten = ML_UNLIKELY(ml_emulated) ? shell_command(command, &bytes) : NULL;
   if (rewritten == NULL) return function(command, mode);
   FILE *stream = function(rewritten, mode);
@@ -567,4 +610,5 @@ void ml_exec_start(void) {
   if (found != NULL) memcpy(&ml_next_syscall, &found, sizeof found);
 #endif
   if (ml_emulated) hide_preload();
+  else ml_loadable_start();
 }

@@ -1,11 +1,14 @@
-/* The C library's syscall(), for the memory-policy calls alone that the emulator does not have. Programs and
- * libraries (hwloc, OpenBLAS, what looks libnuma's functions up by handle) make them this way.
+/* The C library's syscall(), for two kinds of calls alone. The memory-policy calls that the emulator does not have: programs
+ * and libraries (hwloc, OpenBLAS, what looks libnuma's functions up by handle) make them this way. And those that install a
+ * filter of system calls, before which recording ends (interpose_system.c).
  *
  * In assembly because it must not have a frame: a call that returns twice, or on another stack (clone), finds
- * everything as the C library's own function would. Natively it is one test and a jump. */
+ * everything as the C library's own function would. Natively it is three tests and a jump. */
 #include "runtime.h"
 
 #include <errno.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #if defined(__x86_64__) || defined(__aarch64__) || defined(__riscv)
@@ -18,6 +21,8 @@ long move_pages(int, unsigned long, void **, const int *, int *, int);
 __attribute__((visibility("hidden"))) long ml_raw_syscall(long number, ...);
 __attribute__((visibility("hidden"))) long ml_syscall_failed(long error);
 __attribute__((visibility("hidden"))) long ml_guest_syscall(long number, long a, long b, long c, long d, long e, long f);
+
+__attribute__((visibility("hidden"))) long ml_filter_syscall(long number, long a, long b, long c, long d, long e, long f);
 
 /* The C library's, once it is known (interpose_exec.c). */
 __attribute__((visibility("hidden"))) long (*ml_next_syscall)(long, ...) = ml_raw_syscall;
@@ -37,15 +42,27 @@ long ml_guest_syscall(long number, long a, long b, long c, long d, long e, long 
   }
 }
 
+/* seccomp or prctl: neither returns twice. A filter of nothing is how programs ask whether there are filters. */
+long ml_filter_syscall(long number, long a, long b, long c, long d, long e, long f) {
+  const bool installs = number == SYS_seccomp ? a == SECCOMP_SET_MODE_STRICT || (a == SECCOMP_SET_MODE_FILTER && c != 0)
+                                              : a == PR_SET_SECCOMP && (b != SECCOMP_MODE_FILTER || c != 0);
+  if (installs) ml_enter_sandbox();
+  return ml_next_syscall(number, a, b, c, d, e, f);
+}
+
 #define FUNCTION(name) ".type " name ",%function\n" name ":\n"
 #if defined(__x86_64__)
 _Static_assert(SYS_mbind == 237 && SYS_set_mempolicy == 238 && SYS_get_mempolicy == 239 && SYS_migrate_pages == 256 &&
-                   SYS_move_pages == 279, "the numbers below");
+                   SYS_move_pages == 279 && SYS_prctl == 157 && SYS_seccomp == 317, "the numbers below");
 __asm__(".text\n.globl syscall\n.hidden ml_raw_syscall\n"
         FUNCTION("syscall")
         "  cmpb $0, ml_emulated(%rip)\n"
         "  jne 2f\n"
-        "1: jmp *ml_next_syscall(%rip)\n"
+        "1: cmpq $157, %rdi\n"
+        "  je ml_filter_syscall\n"
+        "  cmpq $317, %rdi\n"
+        "  je ml_filter_syscall\n"
+        "  jmp *ml_next_syscall(%rip)\n"
         "2: leaq -237(%rdi), %rax\n"
         "  cmpq $2, %rax\n"
         "  jbe ml_guest_syscall\n"
@@ -72,7 +89,8 @@ __asm__(".text\n.globl syscall\n.hidden ml_raw_syscall\n"
         "  jmp ml_syscall_failed\n"
         ".size ml_raw_syscall,.-ml_raw_syscall\n");
 #else
-_Static_assert(SYS_mbind == 235 && SYS_move_pages == 239, "the range below, of all five");
+_Static_assert(SYS_mbind == 235 && SYS_move_pages == 239 && SYS_prctl == 167 && SYS_seccomp == 277,
+               "the numbers below, the first two those of a range of all five");
 #if defined(__aarch64__)
 __asm__(".text\n.globl syscall\n.hidden ml_raw_syscall\n.hidden ml_emulated\n.hidden ml_next_syscall\n"
         FUNCTION("syscall")
@@ -83,7 +101,11 @@ __asm__(".text\n.globl syscall\n.hidden ml_raw_syscall\n.hidden ml_emulated\n.hi
         "  cmp x16, #4\n"
         "  b.hi 1f\n"
         "  b ml_guest_syscall\n"
-        "1: adrp x16, ml_next_syscall\n"
+        "1: cmp x0, #167\n"
+        "  b.eq ml_filter_syscall\n"
+        "  cmp x0, #277\n"
+        "  b.eq ml_filter_syscall\n"
+        "  adrp x16, ml_next_syscall\n"
         "  ldr x16, [x16, #:lo12:ml_next_syscall]\n"
         "  br x16\n"
         ".size syscall,.-syscall\n"
@@ -111,8 +133,13 @@ __asm__(".text\n.globl syscall\n.hidden ml_raw_syscall\n.hidden ml_emulated\n.hi
         "  li t1, 4\n"
         "  bgtu t0, t1, 1f\n"
         "  tail ml_guest_syscall\n"
-        "1: ld t0, ml_next_syscall\n"
+        "1: li t0, 167\n"
+        "  beq a0, t0, 3f\n"
+        "  li t0, 277\n"
+        "  beq a0, t0, 3f\n"
+        "  ld t0, ml_next_syscall\n"
         "  jr t0\n"
+        "3: tail ml_filter_syscall\n"
         ".size syscall,.-syscall\n"
         FUNCTION("ml_raw_syscall")
         "  mv a7, a0\n"

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <link.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -19,10 +20,22 @@
 
 #define OPERATION(name) ML_ENUM_allocation_operation_##name
 
+/* Looked up when the library is loaded: later the caller may be a vfork's child, or a thread with foreign thread-local memory. What
+ * not every C library has is looked up at its first call instead (a failed look-up would change what dlerror() says). */
+#define EACH_FUNCTION(X) \
+  X(mmap) X(mmap64) X(munmap) X(mremap) X(sched_setaffinity) X(pthread_setaffinity_np) X(pthread_create) X(dlclose) X(_exit) X(prctl)
+#define KEPT(name) static _Atomic(void *) kept_##name;
+EACH_FUNCTION(KEPT)
+#undef KEPT
+#define REAL(name)                            \
+  void *found = ml_next(&kept_##name, #name); \
+  __typeof__(&name) function;                 \
+  __builtin_memcpy(&function, &found, sizeof function)
+
 void *ml_next(_Atomic(void *) *kept, const char *name) {
   void *function = atomic_load_explicit(kept, memory_order_relaxed);
   if (ML_LIKELY(function != NULL)) return function;
-  if (ml_self.resolving) return NULL;
+  if (!ml_own_thread() || ml_self.resolving) return NULL;
   ml_self.resolving = true;
   ml_self.inside++;
   const int saved = errno;
@@ -35,6 +48,7 @@ void *ml_next(_Atomic(void *) *kept, const char *name) {
 }
 
 static bool wanted(void) {
+  if (ML_UNLIKELY(!ml_own_thread())) return false;
   if (ml_self.inside != 0) { /* a signal handler that interrupted us: we and dlsym make bare system calls */
     ml_note_missed();
     return false;
@@ -64,17 +78,17 @@ static void *map(mmap_type function, void *hint, size_t bytes, int protection, i
 }
 
 ML_EXPORT void *mmap(void *hint, size_t bytes, int protection, int flags, int fd, off_t offset) {
-  ML_NEXT(mmap);
+  REAL(mmap);
   return map(function, hint, bytes, protection, flags, fd, offset);
 }
 
 ML_EXPORT void *mmap64(void *hint, size_t bytes, int protection, int flags, int fd, off_t offset) {
-  ML_NEXT(mmap64);
+  REAL(mmap64);
   return map(function, hint, bytes, protection, flags, fd, offset);
 }
 
 ML_EXPORT int munmap(void *address, size_t bytes) {
-  ML_NEXT(munmap);
+  REAL(munmap);
   const uint64_t before = wanted() ? ml_now_ns() : 0;
   const int result = function != NULL ? function(address, bytes) : (int)syscall(SYS_munmap, address, bytes);
   if (before != 0 && result == 0) ml_record_release(address, bytes, before, OPERATION(MUNMAP), 0);
@@ -82,7 +96,7 @@ ML_EXPORT int munmap(void *address, size_t bytes) {
 }
 
 ML_EXPORT void *mremap(void *old_address, size_t old_bytes, size_t bytes, int flags, ...) {
-  ML_NEXT(mremap);
+  REAL(mremap);
   va_list arguments;
   va_start(arguments, flags);
   void *fixed = (flags & MREMAP_FIXED) != 0 ? va_arg(arguments, void *) : NULL;
@@ -138,7 +152,7 @@ static size_t node_mask_bytes(unsigned long max_node) {
 }
 
 ML_EXPORT int sched_setaffinity(pid_t pid, size_t bytes, const cpu_set_t *mask) {
-  ML_NEXT(sched_setaffinity);
+  REAL(sched_setaffinity);
   const int result = function != NULL ? function(pid, bytes, mask) : (int)syscall(SYS_sched_setaffinity, pid, bytes, mask);
   if (result == 0 || errno != EFAULT)
     record_pinning(ML_ENUM_pinning_operation_SCHED_SETAFFINITY, (uint32_t)pid, mask, bytes, 0, 0, 0, 0, result);
@@ -146,7 +160,7 @@ ML_EXPORT int sched_setaffinity(pid_t pid, size_t bytes, const cpu_set_t *mask) 
 }
 
 ML_EXPORT int pthread_setaffinity_np(pthread_t thread, size_t bytes, const cpu_set_t *mask) {
-  ML_NEXT(pthread_setaffinity_np);
+  REAL(pthread_setaffinity_np);
   if (function == NULL) return ENOSYS;
   const int error = function(thread, bytes, mask);
   /* Only the thread itself knows its kernel id; the recorder finds the CPUs of others by polling. */
@@ -220,7 +234,7 @@ ML_EXPORT long move_pages(int pid, unsigned long count, void **pages, const int 
 
 /* ---- threads, unloading, leaving ------------------------------------------------------------------- */
 ML_EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument) {
-  ML_NEXT(pthread_create);
+  REAL(pthread_create);
   if (function == NULL) return EAGAIN;
   const int error = function(thread, attributes, start, argument);
   if (error != 0) return error;
@@ -241,7 +255,7 @@ ML_EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes
 }
 
 ML_EXPORT int dlclose(void *handle) {
-  ML_NEXT(dlclose);
+  REAL(dlclose);
   if (function == NULL) return -1;
   const int result = function(handle);
   ml_unwind_forget();
@@ -252,35 +266,36 @@ ML_EXPORT int dlclose(void *handle) {
 /* Tells the recorder that the slot is free soon; it checks that the process is gone. */
 static void leave(void) {
   if (!ml_recording() || ml_runtime.standalone || ml_runtime.slot == NULL) return;
-  if (ml_runtime.slot->pid != (uint32_t)getpid()) return; /* a vfork's child */
   atomic_fetch_or(&ml_runtime.slot->flags, (uint32_t)ML_ENUM_runtime_flags_ENDED_IN_ORDER);
   atomic_store(&ml_runtime.slot->state, ML_CLAIM_LEAVING);
 }
 
+/* Also of a child that shares our memory (vfork), perhaps on thread-local memory of its own: it leaves nothing behind. */
 ML_EXPORT void _exit(int status) {
-  ML_NEXT(_exit);
-  leave();
-  ml_standalone_end();
+  REAL(_exit);
+  if (ml_recording() && ml_runtime.slot != NULL && ml_runtime.slot_pid == (uint32_t)getpid()) {
+    leave();
+    if (ml_own_thread()) ml_standalone_end();
+  }
   if (function != NULL) function(status);
   for (;;) syscall(SYS_exit_group, status);
 }
 ML_EXPORT void _Exit(int status) __attribute__((alias("_exit")));
 
-static void enter_sandbox(void) {
-  ml_runtime.sandboxed = true;
-  ml_stop_recording();
+/* A sandbox that kills for an unexpected system call must not meet ours: recording ends before it begins. A filter of nothing
+ * is how programs ask whether there are filters. */
+static bool enters_sandbox(int option, unsigned long mode, unsigned long filter) {
+  return option == PR_SET_SECCOMP && (mode != SECCOMP_MODE_FILTER || filter != 0);
 }
 
-/* A sandbox that kills for an unexpected system call must not meet ours: recording ends before it
- * begins. (A filter that is installed by a bare system call is not seen.) */
 ML_EXPORT int prctl(int option, ...) {
-  ML_NEXT(prctl);
+  REAL(prctl);
   va_list arguments;
   va_start(arguments, option);
   unsigned long values[4];
   for (int i = 0; i < 4; i++) values[i] = va_arg(arguments, unsigned long);
   va_end(arguments);
-  if (option == PR_SET_SECCOMP) enter_sandbox();
+  if (enters_sandbox(option, values[0], values[1])) ml_enter_sandbox();
   return function != NULL ? function(option, values[0], values[1], values[2], values[3])
                           : (int)syscall(SYS_prctl, option, values[0], values[1], values[2], values[3]);
 }
@@ -289,7 +304,7 @@ int seccomp_load(const void *context); /* of libseccomp */
 ML_EXPORT int seccomp_load(const void *context) {
   ML_NEXT(seccomp_load);
   if (function == NULL) return -EOPNOTSUPP;
-  enter_sandbox();
+  ml_enter_sandbox();
   return function(context);
 }
 
@@ -351,6 +366,9 @@ __attribute__((constructor)) static void load(void) {
   ml_runtime.other_malloc =
       (malloc_seen < ml_runtime.text_begin || malloc_seen >= ml_runtime.text_end) && !is_import(malloc_seen);
   ml_malloc_start();
+#define LOOK_UP(name) ml_next(&kept_##name, #name);
+  EACH_FUNCTION(LOOK_UP)
+#undef LOOK_UP
   ml_attached();
   ml_exec_start();
   if (ml_runtime.other_malloc && ml_recording())

@@ -42,14 +42,15 @@ struct ml_birth ml_choose(size_t bytes) {
   self->inside++;
   if (ready()) {
     if (bytes >= ml_large) {
-      birth.wanted = true;
-    } else if (!self->has_gap && ml_take_exact()) {
+      birth.wanted = ml_take_large(self, bytes, &birth.weight_bytes);
+    } else if (!self->has_gap && !self->thinned && ml_take_exact()) {
       birth.wanted = true;
       self->passed_bytes += bytes;
       self->countdown = 0; /* the next one comes here too */
     } else {
       if (!self->has_gap) {
         self->has_gap = true;
+        ml_note_sampled();
         self->countdown = ml_next_gap(self) - (int64_t)bytes;
       }
       birth.wanted = self->countdown < 0;
@@ -123,6 +124,7 @@ void ml_record_birth(struct ml_birth birth, const void *address, size_t bytes, s
         ml_sampled_add(address);
     }
     poll_break(now);
+    ml_spend(self, now);
   }
   self->inside--;
   errno = saved;

@@ -10,22 +10,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#if defined(__x86_64__)
-#define OWN_MACHINE EM_X86_64
-#elif defined(__aarch64__)
-#define OWN_MACHINE EM_AARCH64
-#elif defined(__riscv)
-#define OWN_MACHINE EM_RISCV
-#elif defined(__powerpc64__)
-#define OWN_MACHINE EM_PPC64
-#else
-#define OWN_MACHINE EM_NONE
-#endif
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-#define OWN_ORDER ELFDATA2LSB
-#else
-#define OWN_ORDER ELFDATA2MSB
-#endif
 #define SHELL "/bin/sh"
 
 static bool read_at(int fd, void *to, size_t bytes, uint64_t offset) {
@@ -37,7 +21,7 @@ static bool is_own_elf(int fd, const unsigned char *head, long head_bytes, int *
   Elf64_Ehdr header;
   if (head_bytes < (long)sizeof header) return false;
   memcpy(&header, head, sizeof header);
-  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != OWN_ORDER || header.e_machine != OWN_MACHINE ||
+  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ML_OWN_ORDER || header.e_machine != ML_OWN_MACHINE ||
       (header.e_type != ET_EXEC && header.e_type != ET_DYN))
     return false;
   for (unsigned i = 0; i < header.e_phnum && i < 128; i++) {

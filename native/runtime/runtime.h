@@ -15,6 +15,7 @@
 
 #include "memlens_channel.h"
 #include "memlens_format.h"
+#include "memlens_ring.h"
 
 #define ML_LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define ML_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
@@ -23,17 +24,23 @@
 
 /* What a thread keeps. Plain memory in the static TLS block: valid from the thread's first
  * instruction to its last, destructors included. */
+#define ML_THREAD_MAGIC UINT64_C(0x6d656d6c656e7354)
 struct ml_thread {
+  uint64_t magic;         /* ML_THREAD_MAGIC in thread-local memory that the loader or the C library made */
   int64_t countdown;      /* bytes until the next sample; below 0: look closer (a new thread starts at 0) */
   uint64_t generation;    /* of the attachment that the fields below belong to */
   uint64_t random;        /* state of the generator */
   int64_t gap;            /* the distance that countdown began with */
   uint64_t passed_bytes;  /* small objects of this thread so far, up to the last sample */
   uint64_t rate;          /* the mean distance that `gap` was drawn with */
+  int64_t large_countdown; /* bytes of large objects until the next one that is recorded, while they are sampled */
+  uint64_t large_rate;     /* the mean distance of these */
+  uint64_t begun_ns, spent_ns; /* what recording this thread's objects has cost since */
   uint64_t safe_low, safe_high; /* stack memory known to be readable */
   uint32_t tid;
   uint32_t ring;
   bool has_gap;           /* countdown was drawn */
+  bool thinned;           /* recording costs too much: large objects are sampled too */
   bool resolving;         /* looking the real functions up */
   bool hurried;           /* asked not to wait for room in a ring */
   uint16_t inside;        /* > 0: in our own code, calls from here are not the program's */
@@ -55,6 +62,20 @@ static inline uint64_t ml_thread_pointer(void) {
 #endif
 }
 
+/* False: the thread pointer leads to memory that is no thread's of the C library. A clone with CLONE_SETTLS may run here with any
+ * block that it likes (Chromium's sandbox does): thread-local variables of ours are then somebody's memory, or none at all.
+ * Hooks that such a thread may call ask before they touch one. */
+static inline bool ml_own_thread(void) {
+#if defined(__x86_64__)
+  uint64_t first;
+  __asm__ volatile("movq %%fs:0, %0" : "=r"(first)); /* the C library's blocks begin with their own address */
+  if (ML_UNLIKELY(first == 0)) return false;
+#else
+  if (ML_UNLIKELY(ml_thread_pointer() == 0)) return false;
+#endif
+  return ML_LIKELY(*(volatile uint64_t *)&ml_self.magic == ML_THREAD_MAGIC);
+}
+
 enum ml_attachment { ML_DETACHED = 0, ML_ATTACHING = 1, ML_ATTACHED = 2, ML_OFF = 3 };
 
 /* On a page of its own that a fork's child finds zeroed (MADV_WIPEONFORK), however it was forked:
@@ -65,7 +86,13 @@ struct ml_fork_guard {
 
 struct ml_runtime {
   struct ml_fork_guard *guard;
-  struct ml_channel_header *header; /* NULL: no channel */
+  /* NULL: no channel. Every process of the tree can write to it, also one that has dropped its privileges since: what is
+   * needed of it again is copied, and checked, when it is mapped. */
+  struct ml_channel_header *header;
+  struct ml_geometry geometry;
+  uint32_t recorder_pid, slot_pid;
+  uint64_t recorder_pid_namespace;
+  bool recorder_is_near; /* in our PID namespace */
   struct ml_channel_slot *slot;
   unsigned char *rings;
   uint64_t mapped_bytes; /* of the channel; a child needs neither a path nor a descriptor for a slot in it */
@@ -73,6 +100,7 @@ struct ml_runtime {
   bool standalone;
   bool other_malloc; /* the program has a malloc of its own: ours is not called */
   bool sandboxed; /* unexpected system calls may kill from here on, in forked children too */
+  bool probes_by_futex; /* ml_readable asks this way */
   bool guard_unsure; /* an emulator that ignores MADV_WIPEONFORK, and no plugin in it: `pid` tells a child */
   uint32_t pid;
   uint64_t generation;
@@ -80,7 +108,7 @@ struct ml_runtime {
   uint32_t ring_count;
   _Atomic uint32_t next_ring;
   uint64_t sample_bytes, large_bytes;
-  uint32_t wait_ms, flags;
+  uint32_t wait_ms, flags, budget_ppm;
   uint64_t token[2];
   char path[128];
   uint64_t text_begin, text_end; /* our own code, left out of stacks */
@@ -106,6 +134,7 @@ void ml_commit(struct ml_ticket ticket);
 uint64_t ml_now_ns(void);
 void ml_thread_refresh(void); /* after ml_attached: fields of ml_self for this attachment */
 void ml_stop_recording(void); /* for the rest of this process, and for its children if it is `sandboxed` */
+void ml_enter_sandbox(void);  /* unexpected system calls may kill from here on: none of ours any more */
 void ml_note_missed(void);    /* a call that was left out because inside > 0 */
 uint32_t ml_string(const char *text, size_t bytes);
 void *ml_map_private(size_t bytes, bool wipe_on_fork); /* NULL on failure */
@@ -169,7 +198,12 @@ void ml_sampled_start(void);
 #define ML_EXACT_OBJECTS 5000
 bool ml_in_exact_phase(void);
 bool ml_take_exact(void); /* true: this one is recorded as it is */
+void ml_note_sampled(void); /* from here on small objects may be missing */
 int64_t ml_next_gap(struct ml_thread *self);
+/* A large object: is it to be recorded? `weight_bytes` is 0 where all of them are. */
+bool ml_take_large(struct ml_thread *self, size_t bytes, uint64_t *weight_bytes);
+/* A record was made from `begin_ns` on: keeps what that costs within the budget. */
+void ml_spend(struct ml_thread *self, uint64_t begin_ns);
 uint64_t ml_sample_weight(const struct ml_thread *self, uint64_t bytes);
 void ml_sampled_add(const void *address);
 bool ml_sampled_remove(const void *address);

@@ -139,16 +139,37 @@ bool ml_take_exact(void) {
   if (atomic_load_explicit(&exact_left, memory_order_relaxed) > 0 &&
       atomic_fetch_sub_explicit(&exact_left, 1, memory_order_relaxed) > 0)
     return true;
-  if (ml_recording())
-    atomic_fetch_or_explicit(&ml_runtime.slot->flags, (uint32_t)ML_ENUM_runtime_flags_SAMPLED, memory_order_relaxed);
   return false;
 }
+
+static void set_flag(uint32_t flag) {
+  if (ml_recording()) atomic_fetch_or_explicit(&ml_runtime.slot->flags, flag, memory_order_relaxed);
+}
+
+void ml_note_sampled(void) { set_flag((uint32_t)ML_ENUM_runtime_flags_SAMPLED); }
 
 /* The mean distance of samples grows with what the thread has allocated, up to sample_bytes: a few thousand samples
  * describe a short run as well as a long one. It changes only where a distance is drawn anew, and the chance of each
  * object follows from the distance in force, so that weights stay unbiased. */
 #define FIRST_RATE UINT64_C(4096)
 #define SAMPLES_A_FOLD 1024 /* while the allocated bytes grow by a factor of e */
+
+/* Exponential with this mean: without memory, so it may be drawn anew at any time. */
+static int64_t draw(struct ml_thread *self, uint64_t mean) {
+  uint64_t x = self->random; /* xorshift64* */
+  x ^= x >> 12;
+  x ^= x << 25;
+  x ^= x >> 27;
+  self->random = x;
+  const uint64_t bits = (x * UINT64_C(0x2545F4914F6CDD1D)) >> 11;
+  const double uniform = ((double)bits + 1.0) / 9007199254740993.0; /* in (0, 1] */
+  return (int64_t)(-natural_log(uniform) * (double)mean);
+}
+
+static uint64_t weight_of(uint64_t bytes, uint64_t rate) {
+  const double size = bytes == 0 ? 1.0 : (double)bytes;
+  return (uint64_t)(size / one_minus_exp(size / (double)rate) + 0.5);
+}
 
 /* The distance to the next sample: exponential, so that every byte is picked with the same chance whatever the sizes
  * are. */
@@ -157,22 +178,51 @@ int64_t ml_next_gap(struct ml_thread *self) {
   uint64_t rate = self->passed_bytes / SAMPLES_A_FOLD;
   if (rate < FIRST_RATE) rate = FIRST_RATE;
   if (rate > ml_runtime.sample_bytes) rate = ml_runtime.sample_bytes;
+  if (self->thinned && rate < self->large_rate) rate = self->large_rate;
   self->rate = rate;
-  uint64_t x = self->random; /* xorshift64* */
-  x ^= x >> 12;
-  x ^= x << 25;
-  x ^= x >> 27;
-  self->random = x;
-  const uint64_t bits = (x * UINT64_C(0x2545F4914F6CDD1D)) >> 11;
-  const double uniform = ((double)bits + 1.0) / 9007199254740993.0; /* in (0, 1] */
-  self->gap = (int64_t)(-natural_log(uniform) * (double)rate);
+  self->gap = draw(self, rate);
   return self->gap; /* an object is sampled when its bytes exceed what is left of the gap */
 }
 
 /* The bytes that a sampled object of this size stands for: its size over its chance to be picked. */
 uint64_t ml_sample_weight(const struct ml_thread *self, uint64_t bytes) {
-  if (ml_runtime.sample_bytes == 0) return 0;
-  const double size = bytes == 0 ? 1.0 : (double)bytes;
-  const double chance = one_minus_exp(size / (double)self->rate);
-  return (uint64_t)(size / chance + 0.5);
+  return ml_runtime.sample_bytes == 0 ? 0 : weight_of(bytes, self->rate);
+}
+
+/* ---- the budget -------------------------------------------------------------------------------------- */
+/* A program that does little but allocate large blocks would spend most of its time in our records. Each thread measures what its
+ * records cost; beyond the budget large objects are sampled as small ones are, the rarer the longer it lasts. Whether an object
+ * is looked at follows from costs before it, so weights stay unbiased. */
+#define FREE_NS UINT64_C(5000000) /* a thread's first records are the dearest: caches and tables are cold */
+#define LEAST_LARGE_RATE (UINT64_C(1) << 20)
+#define MOST_LARGE_RATE (UINT64_C(1) << 30)
+#define CALL_NS 100 /* of a record, outside of what is measured: clocks, and the release to come */
+
+bool ml_take_large(struct ml_thread *self, size_t bytes, uint64_t *weight_bytes) {
+  if (ML_LIKELY(!self->thinned)) return true;
+  if (bytes <= (size_t)INT64_MAX && (self->large_countdown -= (int64_t)bytes) >= 0) return false;
+  *weight_bytes = weight_of(bytes, self->large_rate);
+  self->large_countdown = draw(self, self->large_rate);
+  return true;
+}
+
+void ml_spend(struct ml_thread *self, uint64_t begin_ns) {
+  if (ml_runtime.budget_ppm == 0) return;
+  const uint64_t now = ml_now_ns();
+  self->spent_ns += now - begin_ns + CALL_NS;
+  const uint64_t allowed = FREE_NS + (uint64_t)((double)(now - self->begun_ns) * 1e-6 * ml_runtime.budget_ppm);
+  if (self->spent_ns > allowed) {
+    if (!self->thinned) set_flag((uint32_t)ML_ENUM_runtime_flags_THINNED);
+    self->large_rate = !self->thinned ? LEAST_LARGE_RATE : self->large_rate < MOST_LARGE_RATE ? 2 * self->large_rate : MOST_LARGE_RATE;
+  } else if (self->thinned && self->spent_ns < allowed / 4 * 3) {
+    if (self->large_rate <= LEAST_LARGE_RATE) {
+      self->thinned = false;
+      return;
+    }
+    self->large_rate /= 2;
+  } else {
+    return;
+  }
+  self->thinned = true;
+  self->large_countdown = draw(self, self->large_rate);
 }

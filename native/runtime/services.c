@@ -8,7 +8,7 @@
 #include "memlens_trace.h"
 
 static bool begin(void) {
-  if (ml_self.inside != 0) return false;
+  if (!ml_own_thread() || ml_self.inside != 0) return false;
   ml_self.inside++;
   if (ml_attached()) return true;
   ml_self.inside--;
@@ -61,7 +61,7 @@ static uint32_t stack(const void *caller) {
 
 static int is_recording(void) {
   const int saved = errno;
-  const bool inside = ml_self.inside != 0, recording = inside || begin();
+  const bool inside = ml_own_thread() && ml_self.inside != 0, recording = inside || begin();
   if (!inside && recording) ml_self.inside--;
   errno = saved;
   return recording;

@@ -66,6 +66,7 @@ static bool have_descriptor(void) {
   if (record_fd >= 0 && fstat(record_fd, &status) == 0 && (uint64_t)status.st_ino == record_inode) return true;
   const int low = open(record_path, O_WRONLY | O_CLOEXEC | O_CREAT, 0600);
   if (low < 0) return false;
+  syscall(SYS_fchmod, low, 0600); /* captures are private, whatever the umask */
   record_fd = fcntl(low, F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR);
   if (record_fd >= 0) syscall(SYS_close, low);
   else record_fd = low;
@@ -227,7 +228,7 @@ static void write_process_event(unsigned operation, const char *name) {
 }
 
 void ml_standalone_end(void) {
-  if (!ml_runtime.standalone || !ml_recording() || ml_runtime.slot->pid != (uint32_t)getpid() || ended) return;
+  if (!ml_runtime.standalone || !ml_recording() || ml_runtime.slot_pid != (uint32_t)getpid() || ended) return;
   ml_self.inside++;
   const int saved = errno;
   ended = true;
@@ -255,8 +256,9 @@ void ml_standalone_end(void) {
 static void write_meta(uint64_t monotonic_ns, uint64_t unix_ns) {
   char path[320], text[2048];
   append(append(path, path + sizeof path, directory), path + sizeof path, "/meta.json");
-  const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return;
+  syscall(SYS_fchmod, fd, 0600);
   char *at = text;
   const char *end = text + sizeof text;
   at = append(at, end, "{\"format_version\": ");
@@ -284,7 +286,8 @@ bool ml_standalone_attach(void) {
     if (output == NULL || *output != '/' || strlen(output) >= sizeof directory || getauxval(AT_SECURE)) return false;
     strcpy(directory, output);
   }
-  if (mkdir(directory, 0777) != 0 && errno != EEXIST) return false;
+  if (mkdir(directory, 0700) == 0) syscall(SYS_fchmodat, AT_FDCWD, directory, 0700); /* the umask may have taken our own permission */
+  else if (errno != EEXIST) return false;
   struct utsname machine = {0};
   uname(&machine);
   struct timespec wall;
@@ -311,9 +314,12 @@ bool ml_standalone_attach(void) {
   unsigned char *memory = MAP_FAILED;
   const int fd = open(ring_path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return false;
+  syscall(SYS_fchmod, fd, 0600);
   if (syscall(SYS_fallocate, fd, 0, 0L, (long)SLOT_BYTES) == 0)
     memory = (void *)syscall(SYS_mmap, NULL, SLOT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0L);
   syscall(SYS_close, fd);
+  /* A child that drops its privileges could write to what its parent reads. It makes rings of its own. */
+  if (memory != MAP_FAILED) syscall(SYS_madvise, memory, SLOT_BYTES, MADV_DONTFORK);
   if (memory == MAP_FAILED) { /* no room, or a file system that cannot promise it */
     unlink(ring_path);
     memory = ml_map_private(SLOT_BYTES, false);
@@ -326,7 +332,7 @@ bool ml_standalone_attach(void) {
   ml_runtime.rings = memory + ML_CHANNEL_SLOT_HEADER_BYTES;
   ml_runtime.ring_bytes = RING_BYTES;
   ml_runtime.ring_count = RINGS;
-  ml_runtime.slot->pid = (uint32_t)getpid();
+  ml_runtime.slot->pid = ml_runtime.slot_pid = (uint32_t)getpid();
   ml_runtime.slot->claimed_ns = ml_now_ns();
   atomic_store(&ml_runtime.slot->flags, (uint32_t)ML_ENUM_runtime_flags_STANDALONE);
   atomic_store(&ml_runtime.slot->state, ML_CLAIM_TAKEN);

@@ -4,12 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SPLIT_BYTES (4u << 20) /* a batch becomes one chunk: keep chunks small enough to skip */
+/* A batch becomes one chunk, and a write that fails loses one: the first are small, later ones at most a quarter of what was
+ * written before, and all are small enough to skip. */
+#define FIRST_SPLIT_BYTES (16u << 10)
+#define SPLIT_BYTES (4u << 20)
 #define LEAST_FOR_BLOCK (ML_BLOCK_BYTES / 4) /* of the batch before: blocks are few, and are not cut up */
 
 static const uint16_t slot_kind[ML_SLOT_COUNT] = {
     [ML_SLOT_PROCESS_EVENT] = ML_KIND_PROCESS_EVENT, [ML_SLOT_MAPPING] = ML_KIND_MAPPING,
     [ML_SLOT_FAULT] = ML_KIND_FAULT,                 [ML_SLOT_STACK_DUMP] = ML_KIND_STACK_DUMP,
+    [ML_SLOT_SAMPLED_FAULT] = ML_KIND_SAMPLED_FAULT,
     [ML_SLOT_TIMELINE] = ML_KIND_TIMELINE,           [ML_SLOT_PLACEMENT] = ML_KIND_PLACEMENT,
     [ML_SLOT_ALLOCATION] = ML_KIND_ALLOCATION,       [ML_SLOT_REGION_EVENT] = ML_KIND_REGION_EVENT,
     [ML_SLOT_TAG_EVENT] = ML_KIND_TAG_EVENT,         [ML_SLOT_PINNING] = ML_KIND_PINNING,
@@ -18,6 +22,13 @@ static const uint16_t slot_kind[ML_SLOT_COUNT] = {
     [ML_SLOT_PAGE_COUNT] = ML_KIND_PAGE_COUNT,       [ML_SLOT_UNSEEN] = ML_KIND_UNSEEN,
     [ML_SLOT_EMULATOR_STATUS] = ML_KIND_EMULATOR_STATUS,
 };
+
+static const enum ml_slot first_slots[] = {ML_SLOT_PROCESS_EVENT, ML_SLOT_TIMELINE, ML_SLOT_MAPPING};
+
+static size_t split_bytes(const struct ml_session *session) {
+  const uint64_t part = session->flushed_bytes / 4;
+  return part < FIRST_SPLIT_BYTES ? FIRST_SPLIT_BYTES : part < SPLIT_BYTES ? (size_t)part : SPLIT_BYTES;
+}
 
 /* Moves a buffer's content to the queue. Locked. */
 static void flush(struct ml_session *session, struct ml_buffer *buffer, uint16_t kind, uint32_t process) {
@@ -35,6 +46,7 @@ static void flush(struct ml_session *session, struct ml_buffer *buffer, uint16_t
   *buffer = (struct ml_buffer){.before = buffer->bytes};
   *session->ready_last = batch;
   session->ready_last = &batch->next;
+  session->flushed_bytes += batch->bytes;
   session->take_generation++;
 }
 
@@ -77,7 +89,14 @@ void *ml_buffer_reserve(struct ml_session *session, struct ml_buffer *buffer, si
 void ml_buffer_append(struct ml_session *session, struct ml_process *process, enum ml_slot slot, const void *record,
                       size_t bytes, uint64_t time_ns) {
   struct ml_buffer *buffer = &process->buffers[slot];
-  if (buffer->bytes + bytes > (buffer->is_block ? ML_BLOCK_BYTES : SPLIT_BYTES)) flush(session, buffer, slot_kind[slot], process->info.process);
+  if (buffer->bytes + bytes > (buffer->is_block ? ML_BLOCK_BYTES : split_bytes(session))) {
+    /* Copies of stacks fill their buffer long before the faults that they belong to: those come first. */
+    if (slot == ML_SLOT_STACK_DUMP) {
+      flush(session, &process->buffers[ML_SLOT_FAULT], ML_KIND_FAULT, process->info.process);
+      flush(session, &process->buffers[ML_SLOT_SAMPLED_FAULT], ML_KIND_SAMPLED_FAULT, process->info.process);
+    }
+    flush(session, buffer, slot_kind[slot], process->info.process);
+  }
   if (slot == ML_SLOT_WINDOW && buffer->data == NULL && buffer->before >= LEAST_FOR_BLOCK && bytes <= ML_BLOCK_BYTES &&
       (buffer->data = ml_block_take()) != NULL) {
     buffer->is_block = true;
@@ -132,11 +151,16 @@ struct ml_batch *ml_session_take(struct ml_session *session) {
   session->ready_last = &session->ready_first;
   flush(session, &session->string_buffer, ML_KIND_STRING, 0);
   flush(session, &session->stack_buffer, ML_KIND_STACK, 0);
+  /* Then what the others are read with, and the small timeline: a capture that ends here shows something already. */
+  for (size_t s = 0; s < sizeof first_slots / sizeof *first_slots; s++)
+    for (size_t i = 0; i < session->process_count; i++)
+      flush(session, &session->processes[i]->buffers[first_slots[s]], slot_kind[first_slots[s]], session->processes[i]->info.process);
   if (rest != NULL) {
     *session->ready_last = rest;
     session->ready_last = rest_last;
   }
   flush(session, &session->loss_buffer, ML_KIND_LOSS, 0);
+  flush(session, &session->level_buffer, ML_KIND_FAULT_LEVEL, 0);
   for (int slot = 0; slot < ML_SLOT_COUNT; slot++)
     for (size_t i = 0; i < session->process_count; i++)
       flush(session, &session->processes[i]->buffers[slot], slot_kind[slot], session->processes[i]->info.process);

@@ -1,8 +1,9 @@
 /* The recorder's side of the channel (format/memlens_channel.h): makes the memory file, keeps enough
  * free slots in it, empties the rings, and turns the processes' own ids into the capture's.
  *
- * What comes out of a ring was written by somebody else's process, which may have overwritten it:
- * every length is checked, and a ring that makes no sense is given up and counted. */
+ * What comes out of the memory file was written by somebody else's process, which may overwrite it at any moment, also when it
+ * has dropped its privileges since: geometry and positions of readers are copies of our own, what a process writes is read once,
+ * every length is checked, and a ring that makes no sense is given up and counted. The file cannot be cut short (seals). */
 #include "internal.h"
 
 #include <dirent.h>
@@ -24,6 +25,7 @@
 
 #define IDLE_NS 20000000             /* rings are emptied at least this often */
 #define CHECK_NS UINT64_C(200000000) /* and processes are looked after this often */
+#define LOOK_NS UINT64_C(50000000)   /* one whose process is not found is looked for so often */
 #define PUBLISH_STEP 8
 #define WANTED_FREE 6
 #define UNKNOWN_PID 0x40000000 /* above any pid; + the pid in its own namespace */
@@ -37,10 +39,12 @@ struct id_map {
 struct claim {
   uint64_t claimed_ns; /* 0: not in use */
   uint64_t start_ticks; /* of the process, against pid reuse */
-  uint64_t first_seen_ns, checked_ns, maps_ns;
+  uint64_t first_seen_ns, checked_ns, maps_ns, leaving_ns;
   pid_t pid;            /* in our namespace; 0: not found yet */
   struct ml_process *process;
   bool damaged, new_stacks;
+  uint32_t writer;      /* enum ml_channel_writer, as it was when the slot was claimed */
+  uint64_t tails[ML_CHANNEL_MAX_RINGS]; /* where we read on; the slot's own are for the writers */
   uint64_t records;
   struct id_map strings, stacks;
 };
@@ -101,11 +105,12 @@ struct ml_channel *ml_channel_new(const struct ml_channel_options *options) {
   if (chosen->slot_max > ML_CHANNEL_MAX_SLOTS) chosen->slot_max = ML_CHANNEL_MAX_SLOTS;
   const uint64_t stride = ML_CHANNEL_SLOT_HEADER_BYTES + chosen->ring_count * chosen->ring_bytes;
   const uint64_t bytes = ML_CHANNEL_HEADER_BYTES + stride * chosen->slot_max;
-  channel->fd = memfd_create("memlens", MFD_CLOEXEC);
+  channel->fd = memfd_create("memlens", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   channel->claims = calloc(chosen->slot_max, sizeof *channel->claims);
   pthread_mutex_init(&channel->counts_lock, NULL);
   void *memory = MAP_FAILED;
   if (channel->fd >= 0 && channel->claims != NULL && ftruncate(channel->fd, (off_t)bytes) == 0 &&
+      fcntl(channel->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0 &&
       fallocate(channel->fd, 0, 0, ML_CHANNEL_HEADER_BYTES) == 0)
     memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, channel->fd, 0);
   if (memory == MAP_FAILED) {
@@ -131,6 +136,7 @@ struct ml_channel *ml_channel_new(const struct ml_channel_options *options) {
   header->large_bytes = chosen->large_bytes;
   header->flags = (chosen->alloc ? ML_CHANNEL_ALLOC : 0) | (chosen->annotations ? ML_CHANNEL_ANNOTATIONS : 0);
   header->wait_ms = chosen->wait_ms;
+  header->budget_ppm = every ? 0 : chosen->budget_ppm;
   if (getrandom(header->token, sizeof header->token, 0) < 0) header->token[0] = ml_monotonic_ns();
   publish(channel, PUBLISH_STEP);
   if (chosen->windows) ml_blocks_want();
@@ -168,13 +174,16 @@ void ml_channel_get_counts(struct ml_channel *channel, struct ml_channel_counts 
   pthread_mutex_lock(&channel->counts_lock);
   *counts = channel->counts;
   counts->refused = atomic_load(&channel->header->refused);
+  counts->left_out = atomic_load(&channel->header->left_out);
   pthread_mutex_unlock(&channel->counts_lock);
 }
 
 void ml_session_use_channel(struct ml_session *session, struct ml_channel *channel) { session->channel = channel; }
 
 /* ---- ids ------------------------------------------------------------------------------------------ */
+#define MAX_IDS (UINT32_C(1) << 22) /* of a process, of one kind: several times what its tables hold */
 static uint32_t *id_entry(struct id_map *map, uint32_t from) {
+  if (map->count >= MAX_IDS) return NULL;
   if (2 * (map->count + 1) > map->mask) {
     const size_t mask = map->mask != 0 ? 2 * map->mask + 1 : 255;
     void *grown = calloc(mask + 1, sizeof *map->entries);
@@ -322,6 +331,7 @@ static bool take_record(struct ml_channel *channel, struct claim *claim, unsigne
     }
     case ML_KIND_PROCESS_EVENT: { /* of an emulated process; its parent is given by pid */
       FIXED(ml_process_event);
+      if (claim->writer != ML_CHANNEL_WRITER_EMULATOR) return false;
       struct ml_process_event *event = (void *)record;
       const struct ml_process *parent =
           event->parent_process != 0 ? ml_process_of(session, (pid_t)event->parent_process, event->time_ns) : NULL;
@@ -340,15 +350,29 @@ static bool take_record(struct ml_channel *channel, struct claim *claim, unsigne
 #undef FIXED
 }
 
-/* Everything before `until` was taken: zeroes it and lets writers have it. */
-static void give_back(struct ml_channel_ring *ring, unsigned char *data, uint64_t capacity, uint64_t until) {
-  for (uint64_t at = atomic_load_explicit(&ring->tail, memory_order_relaxed); at < until;) {
+/* Everything before `until` was taken: zeroes it and lets writers have it. `begin` is where the last call ended. */
+static void give_back(struct ml_channel_ring *ring, unsigned char *data, uint64_t capacity, uint64_t begin, uint64_t until) {
+  for (uint64_t at = begin; at < until;) {
     const uint64_t from = at & (capacity - 1);
     const uint64_t run = until - at < capacity - from ? until - at : capacity - from;
     memset(data + from, 0, run);
     at += run;
   }
   atomic_store_explicit(&ring->tail, until, memory_order_release);
+}
+
+/* What the head of a record says, read once. */
+struct head {
+  uint32_t length; /* 0: not committed */
+  unsigned kind;
+  bool reserved;
+};
+
+static struct head read_head(struct ml_ring_record *record) {
+  const uint32_t commit = atomic_load_explicit(&record->commit, memory_order_acquire);
+  return (struct head){.length = (commit & ML_RING_COMMITTED) != 0 ? commit & ~ML_RING_COMMITTED : 0,
+                       .kind = __atomic_load_n(&record->kind, __ATOMIC_RELAXED),
+                       .reserved = __atomic_load_n(&record->reserved, __ATOMIC_RELAXED) != 0};
 }
 
 /* Empties one ring. `dead`: nobody writes any more, so an unfinished record ends nothing. */
@@ -358,48 +382,44 @@ static void drain_ring(struct ml_channel *channel, struct claim *claim, struct m
   const uint64_t capacity = channel->options.ring_bytes;
   unsigned char *data = (unsigned char *)slot + ML_CHANNEL_SLOT_HEADER_BYTES + number * capacity;
   const uint64_t head = atomic_load_explicit(&ring->head, memory_order_acquire);
-  const uint64_t begin = atomic_load_explicit(&ring->tail, memory_order_relaxed);
-  uint64_t tail = begin;
+  uint64_t tail = claim->tails[number], given_back = tail;
   _Alignas(8) unsigned char copy[ML_RING_MAX_RECORD];
   if (head == tail) return;
   if (claim->damaged) { /* given up, but its threads must not wait for us */
-    if (head % 8 == 0) atomic_store_explicit(&ring->tail, head, memory_order_release);
+    if (head % 8 != 0) return;
+    claim->tails[number] = head;
+    atomic_store_explicit(&ring->tail, head, memory_order_release);
     return;
   }
-  if (head - tail > capacity || head % 8 != 0) {
+  if (head < tail || head - tail > capacity || head % 8 != 0) {
     claim->damaged = true;
     return;
   }
   while (tail < head) {
     const uint64_t offset = tail & (capacity - 1);
     struct ml_ring_record *record = (void *)(data + offset);
-    const uint32_t commit = atomic_load_explicit(&record->commit, memory_order_acquire);
-    if ((commit & ML_RING_COMMITTED) == 0) {
+    const struct head found = read_head(record);
+    if (found.length == 0) {
       if (!dead) break;
       /* Cut off while it was being written: look for the next record that makes sense. */
-      tail += 8;
-      while (tail < head) {
-        const struct ml_ring_record *next = (void *)(data + (tail & (capacity - 1)));
-        const uint32_t length = atomic_load(&next->commit) & ~ML_RING_COMMITTED;
-        if ((atomic_load(&next->commit) & ML_RING_COMMITTED) != 0 && length >= 8 && length % 8 == 0 &&
-            length <= ML_RING_MAX_RECORD && next->kind < 64 && next->reserved == 0)
+      for (tail += 8; tail < head; tail += 8) {
+        const struct head next = read_head((void *)(data + (tail & (capacity - 1))));
+        if (next.length >= 8 && next.length % 8 == 0 && next.length <= ML_RING_MAX_RECORD && next.kind < 64 && !next.reserved)
           break;
-        tail += 8;
       }
       channel->counts.holes++;
       continue;
     }
-    const uint32_t length = commit & ~ML_RING_COMMITTED;
-    const unsigned kind = record->kind;
+    const uint32_t length = found.length;
     if (length < sizeof *record || length % 8 != 0 || length > head - tail || offset + length > capacity ||
-        (kind != 0 && length > ML_RING_MAX_RECORD)) {
+        (found.kind != 0 && length > ML_RING_MAX_RECORD)) {
       claim->damaged = true;
       break;
     }
-    if (kind != 0) {
+    if (found.kind != 0) {
       const size_t bytes = length - sizeof *record;
       memcpy(copy, record + 1, bytes); /* the process could change it between check and use */
-      if (bytes < 8 || !take_record(channel, claim, kind, copy, bytes)) {
+      if (bytes < 8 || !take_record(channel, claim, found.kind, copy, bytes)) {
         claim->damaged = true;
         break;
       }
@@ -407,10 +427,13 @@ static void drain_ring(struct ml_channel *channel, struct claim *claim, struct m
       channel->counts.records++;
     }
     tail += length;
-    if (tail - atomic_load_explicit(&ring->tail, memory_order_relaxed) >= capacity / 8) /* a writer may be waiting */
-      give_back(ring, data, capacity, tail);
+    if (tail - given_back >= capacity / 8) { /* a writer may be waiting */
+      give_back(ring, data, capacity, given_back, tail);
+      given_back = tail;
+    }
   }
-  give_back(ring, data, capacity, tail);
+  give_back(ring, data, capacity, given_back, tail);
+  claim->tails[number] = tail;
 }
 
 /* ---- processes --------------------------------------------------------------------------------------- */
@@ -479,7 +502,7 @@ static void announce(struct ml_session *session, struct ml_process *process, uin
                        0, -1, ML_ENUM_process_flags_POLLED);
 }
 
-static void write_status(struct ml_channel *channel, const struct claim *claim, const struct ml_channel_slot *slot) {
+static void write_status(struct ml_channel *channel, const struct claim *claim, struct ml_channel_slot *slot) {
   const struct ml_runtime_status status = {.time_ns = ml_monotonic_ns(),
                                            .sample_bytes = channel->options.sample_bytes,
                                            .large_bytes = channel->options.large_bytes,
@@ -490,9 +513,9 @@ static void write_status(struct ml_channel *channel, const struct claim *claim, 
                                            .waits = atomic_load(&slot->waits),
                                            .waited_ns = atomic_load(&slot->waited_ns),
                                            .stacks = atomic_load(&slot->stacks),
-                                           .pid = slot->pid,
+                                           .pid = __atomic_load_n(&slot->pid, __ATOMIC_RELAXED),
                                            .flags = atomic_load(&slot->flags),
-                                           .own_bytes = slot->own_bytes};
+                                           .own_bytes = __atomic_load_n(&slot->own_bytes, __ATOMIC_RELAXED)};
   ml_buffer_append(channel->session, claim->process, ML_SLOT_RUNTIME_STATUS, &status, sizeof status, status.time_ns);
   channel->counts.dropped += status.dropped;
   channel->counts.nested += status.nested;
@@ -508,11 +531,11 @@ static void write_status(struct ml_channel *channel, const struct claim *claim, 
 static void end_claim(struct ml_channel *channel, struct claim *claim, struct ml_channel_slot *slot) {
   if (claim->process != NULL) {
     for (uint32_t ring = 0; ring < channel->options.ring_count; ring++) drain_ring(channel, claim, slot, ring, true);
-    if (slot->writer == ML_CHANNEL_WRITER_LIBRARY) write_status(channel, claim, slot);
+    if (claim->writer == ML_CHANNEL_WRITER_LIBRARY) write_status(channel, claim, slot);
   }
   for (uint32_t ring = 0; ring < channel->options.ring_count; ring++) {
     const uint64_t capacity = channel->options.ring_bytes;
-    if (claim->damaged || atomic_load(&slot->rings[ring].head) != atomic_load(&slot->rings[ring].tail))
+    if (claim->damaged || atomic_load(&slot->rings[ring].head) != claim->tails[ring])
       memset((unsigned char *)slot + ML_CHANNEL_SLOT_HEADER_BYTES + ring * capacity, 0, capacity);
   }
   forget_ids(&claim->strings);
@@ -527,18 +550,27 @@ static void end_claim(struct ml_channel *channel, struct claim *claim, struct ml
 static bool begin_claim(struct ml_channel *channel, struct claim *claim, struct ml_channel_slot *slot, uint64_t now_ns,
                         bool last) {
   struct ml_session *session = channel->session;
+  if (claim->process != NULL) return true; /* whatever the slot says now: end_claim() lets the next one in */
   const uint64_t claimed_ns = __atomic_load_n(&slot->claimed_ns, __ATOMIC_ACQUIRE);
   if (claimed_ns == 0) return false; /* being claimed */
   if (claim->claimed_ns != claimed_ns) {
+    forget_ids(&claim->strings); /* a process may write over its time, or its state, while it is known here */
+    forget_ids(&claim->stacks);
     memset(claim, 0, sizeof *claim);
     claim->claimed_ns = claimed_ns;
     claim->first_seen_ns = now_ns;
   }
-  if (claim->process != NULL) return true;
-  if (slot->pid_namespace == channel->pid_namespace || slot->pid_namespace == 0) {
-    claim->pid = (pid_t)slot->pid;
+  const uint32_t pid = __atomic_load_n(&slot->pid, __ATOMIC_RELAXED);
+  const uint64_t namespace = __atomic_load_n(&slot->pid_namespace, __ATOMIC_RELAXED);
+  const uint32_t writer = __atomic_load_n(&slot->writer, __ATOMIC_RELAXED);
+  claim->writer = writer == ML_CHANNEL_WRITER_EMULATOR && session->options.emulated ? writer : ML_CHANNEL_WRITER_LIBRARY;
+  if (namespace == channel->pid_namespace || namespace == 0) {
+    claim->pid = pid < UNKNOWN_PID ? (pid_t)pid : 0;
   } else {
-    claim->pid = find_in_namespace(session, slot->pid, slot->pid_namespace);
+    /* Looks through /proc: not at every turn, whatever many slots claim. */
+    if (!last && claim->checked_ns != 0 && now_ns - claim->checked_ns < LOOK_NS) return false;
+    claim->checked_ns = now_ns;
+    claim->pid = find_in_namespace(session, pid, namespace);
     const bool over = last || atomic_load(&slot->state) == ML_CLAIM_LEAVING;
     if (claim->pid == 0 && !over && now_ns - claim->first_seen_ns < UINT64_C(1000000000)) return false;
   }
@@ -547,7 +579,7 @@ static bool begin_claim(struct ml_channel *channel, struct claim *claim, struct 
     claim->process = ml_process_of(session, claim->pid, claimed_ns);
   } else {
     /* It ended before we could find it: what it wrote is kept, under a pid that no process of ours has. */
-    claim->process = ml_process_new(session, (pid_t)(UNKNOWN_PID + slot->pid % UNKNOWN_PID), 0, claimed_ns);
+    claim->process = ml_process_new(session, (pid_t)(UNKNOWN_PID + pid % UNKNOWN_PID), 0, claimed_ns);
     if (claim->process != NULL) {
       claim->process->info.alive = 0;
       claim->process->exit_ns = now_ns;
@@ -564,7 +596,7 @@ static bool begin_claim(struct ml_channel *channel, struct claim *claim, struct 
   for (uint32_t i = 0; i < channel->published; i++) {
     struct claim *other = &channel->claims[i];
     if (other != claim && other->process != NULL && other->pid != 0 && other->pid == claim->pid &&
-        other->claimed_ns < claimed_ns && slot_at(channel, i)->writer == slot->writer)
+        other->claimed_ns < claimed_ns && other->writer == claim->writer)
       end_claim(channel, other, slot_at(channel, i));
   }
   return true;
@@ -581,6 +613,7 @@ static void drain_channel(struct ml_channel *channel, bool last) {
     struct claim *claim = &channel->claims[i];
     const uint32_t state = atomic_load_explicit(&slot->state, memory_order_acquire);
     if (state == ML_CLAIM_FREE) {
+      if (claim->process != NULL) end_claim(channel, claim, slot); /* only we free slots: somebody wrote over it */
       /* A process may have been killed between clearing the bit and claiming the slot. */
       if (now - claim->checked_ns > UINT64_C(1000000000)) {
         if (claim->checked_ns != 0) set_free(channel, i);
@@ -608,6 +641,13 @@ static void drain_channel(struct ml_channel *channel, bool last) {
       if (last || gone) {
         end_claim(channel, claim, slot);
         free_slots++;
+      } else if (state != ML_CLAIM_LEAVING) {
+        claim->leaving_ns = 0;
+      } else if (claim->leaving_ns == 0) {
+        claim->leaving_ns = now;
+      } else if (now - claim->leaving_ns > UINT64_C(1000000000)) { /* a child that shares its memory has ended, by exit */
+        atomic_fetch_and(&slot->flags, ~(uint32_t)ML_ENUM_runtime_flags_ENDED_IN_ORDER);
+        atomic_store(&slot->state, ML_CLAIM_TAKEN);
       }
     }
   }
@@ -644,7 +684,10 @@ int ml_channel_start(struct ml_channel *channel, struct ml_session *session) {
 }
 
 void ml_channel_stop(struct ml_channel *channel) {
-  if (!channel->thread_runs) return;
+  if (!channel->thread_runs) {
+    if (channel->header != NULL) atomic_store(&channel->header->closed, 1); /* it could not be started */
+    return;
+  }
   atomic_store(&channel->stop, true);
   atomic_store(&channel->header->wake, 1);
   syscall(SYS_futex, &channel->header->wake, FUTEX_WAKE, 1, NULL, NULL, 0);

@@ -1,6 +1,7 @@
 /* From kernel ring records to memlens records. Runs with the session locked. */
 #include "internal.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -71,42 +72,72 @@ static void keep_waiting_stack(struct ml_session *session, uint32_t tid, uint64_
   }
 }
 
+_Static_assert(sizeof(struct ml_fault) == sizeof(struct ml_sampled_fault) &&
+                   offsetof(struct ml_fault, reserved) == offsetof(struct ml_sampled_fault, period),
+               "a sampled fault is a fault with its period in the reserved byte");
+
+/* `period`: one fault in so many was recorded, 0 = recorded for its stack alone; the fault's is -1: each was. */
+#define EVERY_FAULT (-1)
 static void take_fault(struct ml_session *session, struct ml_process *process, struct ml_pending *pending,
-                       struct ml_fault *fault) {
+                       struct ml_fault *fault, int period) {
   if (pending->has_before && pending->address == fault->address) {
     fault->before_shift = pending->before_shift;
   } else {
     fault->before_shift = ML_NOT_OBSERVED;
-    if (session->options.fault_before) session->counts.unpaired++;
+    if (session->options.fault_before && session->budget.level == ML_ENUM_fault_level_kind_BOTH && period == EVERY_FAULT)
+      session->counts.unpaired++;
   }
   pending->has_before = false;
-  if (session->options.stack_mode != ML_STACKS_NONE) take_waiting_stack(session, fault);
-  struct ml_buffer *buffer = &process->buffers[ML_SLOT_FAULT];
-  ml_buffer_append(session, process, ML_SLOT_FAULT, fault, sizeof *fault, fault->time_ns);
+  if (session->options.stack_mode != ML_STACKS_NONE && fault->stack == 0) take_waiting_stack(session, fault);
+  const enum ml_slot slot = period == EVERY_FAULT ? ML_SLOT_FAULT : ML_SLOT_SAMPLED_FAULT;
+  if (period != EVERY_FAULT) fault->reserved = (uint8_t)period;
+  if (period == 0) session->counts.stack_faults++;
+  else if (period > 1) session->counts.sampled_faults++;
+  struct ml_buffer *buffer = &process->buffers[slot];
+  ml_buffer_append(session, process, slot, fault, sizeof *fault, fault->time_ns);
   pending->last_process = process;
+  pending->last_is_sampled = period != EVERY_FAULT;
+  pending->last_ns = fault->time_ns;
   pending->last_generation = session->take_generation;
   pending->last_offset = buffer->bytes >= sizeof *fault ? buffer->bytes - sizeof *fault : 0;
   pending->last_address = fault->address;
   session->counts.faults++;
-  process->info.fault_events++;
+  process->info.fault_events += period == EVERY_FAULT ? 1 : (uint64_t)period; /* for those that it stands for */
   ask_node_later(session, process, fault);
+}
+
+/* The thread's last record, while it lies in its buffer. */
+static struct ml_fault *last_fault(struct ml_session *session, struct ml_pending *pending, uint64_t address) {
+  if (pending->last_process == NULL || pending->last_address != address ||
+      pending->last_generation != session->take_generation)
+    return NULL;
+  struct ml_buffer *buffer =
+      &pending->last_process->buffers[pending->last_is_sampled ? ML_SLOT_SAMPLED_FAULT : ML_SLOT_FAULT];
+  if (pending->last_offset + sizeof(struct ml_fault) > buffer->bytes) return NULL;
+  struct ml_fault *fault = (struct ml_fault *)(void *)(buffer->data + pending->last_offset);
+  return fault->address == address && fault->thread == pending->tid ? fault : NULL;
+}
+
+/* While levels change, one fault may raise the plain and the sparse event. Both samples have the same moment. */
+static bool is_second_sample(struct ml_session *session, struct ml_pending *pending, uint64_t time_ns, uint64_t address) {
+  if (pending->last_process == NULL || pending->last_ns != time_ns || pending->last_address != address) return false;
+  struct ml_fault *fault = last_fault(session, pending, address);
+  if (fault != NULL && pending->last_is_sampled && fault->reserved > 1) {
+    fault->reserved = 1;
+    session->counts.sampled_faults--;
+  }
+  return true;
 }
 
 /* A stack sample of the same fault may come before or after the plain one. */
 static void take_stack(struct ml_session *session, struct ml_pending *pending, uint64_t address, uint32_t stack,
                        uint8_t weight_shift) {
-  if (pending->last_process != NULL && pending->last_address == address &&
-      pending->last_generation == session->take_generation) {
-    struct ml_buffer *buffer = &pending->last_process->buffers[ML_SLOT_FAULT];
-    if (pending->last_offset + sizeof(struct ml_fault) <= buffer->bytes) {
-      struct ml_fault *fault = (struct ml_fault *)(void *)(buffer->data + pending->last_offset);
-      if (fault->address == address && fault->thread == pending->tid && fault->stack == 0) {
-        fault->stack = stack;
-        fault->stack_weight_shift = weight_shift;
-        session->counts.stacks++;
-        return;
-      }
-    }
+  struct ml_fault *fault = last_fault(session, pending, address);
+  if (fault != NULL && fault->stack == 0) {
+    fault->stack = stack;
+    fault->stack_weight_shift = weight_shift;
+    session->counts.stacks++;
+    return;
   }
   keep_waiting_stack(session, pending->tid, address, stack, weight_shift);
 }
@@ -194,6 +225,26 @@ static uint32_t dump_stack(struct ml_session *session, struct ml_process *proces
   return id;
 }
 
+/* Where the copy of a stack ends in a sample; NULL: it is cut. */
+static const unsigned char *after_dump(const unsigned char *at, const unsigned char *end, uint64_t *user_ip) {
+  const uint64_t mask = ml_unwind_registers();
+  const size_t registers = (size_t)__builtin_popcountll(mask);
+  uint64_t abi, stack_bytes;
+  if (end - at < 8) return NULL;
+  memcpy(&abi, at, 8);
+  at += 8;
+  if (abi != 0) {
+    if ((size_t)(end - at) < 8 * registers) return NULL;
+    memcpy(user_ip, at + 8 * __builtin_popcountll(mask & (ml_user_ip_register() - 1)), 8);
+    at += 8 * registers;
+  }
+  if (end - at < 8) return NULL;
+  memcpy(&stack_bytes, at, 8);
+  at += 8;
+  if (stack_bytes == 0) return at;
+  return (uint64_t)(end - at) >= stack_bytes + 8 && stack_bytes < UINT32_MAX ? at + stack_bytes + 8 : NULL;
+}
+
 static void take_sample(struct ml_session *session, struct ml_ring *ring, const struct perf_event_header *header,
                         const unsigned char *at, const unsigned char *end) {
   uint64_t id, ip = 0, time_ns, address, page_bytes = 0;
@@ -209,7 +260,7 @@ static void take_sample(struct ml_session *session, struct ml_ring *ring, const 
   /* The id may be that of another event of the same fault (see perf_events.c). */
   if (ring->stacks) role = ML_ROLE_STACK_0 + (int)session->stack_level;
   else if (role >= ML_ROLE_STACK_0) role = ML_ROLE_MINOR;
-  const bool has_ip = role == ML_ROLE_MINOR || role == ML_ROLE_MAJOR;
+  const bool has_ip = role != ML_ROLE_BEFORE;
   if (end - at < (has_ip ? 32 : 24)) return;
   if (has_ip) {
     memcpy(&ip, at, 8);
@@ -226,34 +277,44 @@ static void take_sample(struct ml_session *session, struct ml_ring *ring, const 
   struct ml_process *process = ml_process_of(session, (pid_t)pid_tid[0], time_ns);
   if (pending == NULL || process == NULL) return;
 
+  const bool in_kernel = (header->misc & PERF_RECORD_MISC_CPUMODE_MASK) == PERF_RECORD_MISC_KERNEL;
+  uint32_t stack = 0;
+  uint64_t user_ip = 0;
   if (role >= ML_ROLE_STACK_0) {
-    const uint8_t weight_shift = (uint8_t)ml_stack_shift[role - ML_ROLE_STACK_0];
-    uint32_t stack = 0;
     if (session->options.stack_mode == ML_STACKS_DWARF) {
       stack = dump_stack(session, process, tid, time_ns, at, end);
+      at = after_dump(at, end, &user_ip);
+      if (at == NULL) return;
     } else {
       uint64_t count = 0;
-      if (end - at >= 8) memcpy(&count, at, 8);
+      if (end - at < 8) return;
+      memcpy(&count, at, 8);
       at += 8;
-      if (count <= (uint64_t)(end - at) / 8) stack = intern_stack(session, process, (const uint64_t *)(const void *)at, count);
+      if (count > (uint64_t)(end - at) / 8) return;
+      stack = intern_stack(session, process, (const uint64_t *)(const void *)at, count);
+      at += 8 * count;
     }
-    if (stack != 0) take_stack(session, pending, address, stack, weight_shift);
-    return;
+    if (stack == 0) return;
+    const uint8_t weight_shift = (uint8_t)ml_stack_shift[role - ML_ROLE_STACK_0];
+    if (session->budget.level != ML_ENUM_fault_level_kind_SAMPLED) {
+      take_stack(session, pending, address, stack, weight_shift);
+      return;
+    }
   }
   uint16_t flags = role == ML_ROLE_MAJOR ? ML_ENUM_fault_flags_MAJOR : 0;
-  if (has_ip && session->facts.include_kernel) { /* REGS_USER: abi, then the user ip */
+  const bool has_dump = role >= ML_ROLE_STACK_0 && session->options.stack_mode == ML_STACKS_DWARF;
+  if (has_ip && !has_dump && session->facts.include_kernel) { /* REGS_USER: abi, then the user ip */
     uint64_t abi = 0;
     if (end - at < 8) return;
     memcpy(&abi, at, 8);
     at += 8;
     if (abi != 0 && end - at >= 8) {
-      uint64_t user_ip;
       memcpy(&user_ip, at, 8);
       at += 8;
-      if ((header->misc & PERF_RECORD_MISC_CPUMODE_MASK) == PERF_RECORD_MISC_KERNEL) ip = user_ip;
     }
   }
-  if ((header->misc & PERF_RECORD_MISC_CPUMODE_MASK) == PERF_RECORD_MISC_KERNEL) flags |= ML_ENUM_fault_flags_KERNEL_MODE;
+  if (in_kernel) flags |= ML_ENUM_fault_flags_KERNEL_MODE;
+  if (in_kernel && user_ip != 0) ip = user_ip;
   if (session->facts.page_size_known && end - at >= 8) memcpy(&page_bytes, at, 8);
 
   if (role == ML_ROLE_BEFORE) {
@@ -262,6 +323,7 @@ static void take_sample(struct ml_session *session, struct ml_ring *ring, const 
     pending->before_shift = shift_of(page_bytes);
     return;
   }
+  if (role < ML_ROLE_STACK_0 && is_second_sample(session, pending, time_ns, address)) return;
   struct ml_fault fault = {
       .time_ns = time_ns,
       .address = address,
@@ -271,7 +333,15 @@ static void take_sample(struct ml_session *session, struct ml_ring *ring, const 
       .flags = flags,
       .after_shift = session->facts.page_size_known ? shift_of(page_bytes) : ML_NOT_OBSERVED,
   };
-  take_fault(session, process, pending, &fault);
+  if (role >= ML_ROLE_STACK_0) { /* faults are sampled: its own may not be */
+    struct ml_pending nothing = {.tid = tid};
+    fault.stack = stack;
+    fault.stack_weight_shift = (uint8_t)ml_stack_shift[role - ML_ROLE_STACK_0];
+    session->counts.stacks++;
+    take_fault(session, process, &nothing, &fault, 0);
+    return;
+  }
+  take_fault(session, process, pending, &fault, role == ML_ROLE_SPARSE ? ML_SPARSE_PERIOD : EVERY_FAULT);
 }
 
 /* Every other record ends with {pid, tid} time identifier (sample_id_all). */
@@ -420,7 +490,8 @@ static void drain_ring(struct ml_session *session, struct ml_ring *ring) {
   while (tail < head) {
     const struct perf_event_header *header = (const void *)(ring->data + (tail & mask));
     const size_t bytes = header->size; /* records are 8-aligned: the header never wraps */
-    if (bytes < sizeof *header) {      /* cannot happen; do not spin on it */
+    /* Cannot happen; do not spin on it, nor read beyond what was written. */
+    if (bytes < sizeof *header || bytes % 8 != 0 || bytes > head - tail) {
       tail = head;
       break;
     }

@@ -14,8 +14,9 @@
 /* What a perf event of ours is for; its id in a sample tells. */
 enum ml_role {
   ML_ROLE_BEFORE,  /* page-faults: raised before the fault is served */
-  ML_ROLE_MINOR,   /* minor-faults: raised after; carries mmap, comm, fork, exit too */
-  ML_ROLE_MAJOR,   /* major-faults */
+  ML_ROLE_MINOR,   /* minor-faults: raised after */
+  ML_ROLE_MAJOR,   /* major-faults; always enabled, so it carries mmap, comm, fork, exit too */
+  ML_ROLE_SPARSE,  /* minor-faults, one in ML_SPARSE_PERIOD; enabled instead of before and minor when those cost too much */
   ML_ROLE_STACK_0, /* minor-faults with a stack, one in 2^ml_stack_shift[level] */
   ML_ROLE_STACK_1,
   ML_ROLE_STACK_2,
@@ -23,6 +24,9 @@ enum ml_role {
   ML_ROLE_COUNT
 };
 #define ML_STACK_LEVELS 4
+/* A prime: programs touch memory in strides of powers of two, and alternate between two or three things. */
+#define ML_SPARSE_PERIOD 31
+#define ML_FAULT_LEVELS 3 /* enum ml_fault_level_kind */
 static const unsigned ml_stack_shift[ML_STACK_LEVELS] = {3, 6, 9, 12};
 
 struct ml_event {
@@ -58,6 +62,7 @@ enum ml_slot {
   ML_SLOT_PROCESS_EVENT,
   ML_SLOT_MAPPING,
   ML_SLOT_FAULT,
+  ML_SLOT_SAMPLED_FAULT,
   ML_SLOT_STACK_DUMP,
   ML_SLOT_TIMELINE,
   ML_SLOT_PLACEMENT,
@@ -80,7 +85,7 @@ struct ml_process {
   uint64_t begin_ns, exit_ns;
   bool announced;  /* its fork or attach record was made */
   int statm_fd, stat_fd;
-  uint64_t last_tick_ns;
+  uint64_t last_tick_ns, cpu_ns;
   struct ml_buffer buffers[ML_SLOT_COUNT];
 };
 
@@ -94,7 +99,8 @@ struct ml_pending {
   struct ml_process *last_process;
   uint64_t last_generation;
   size_t last_offset;
-  uint64_t last_address;
+  uint64_t last_address, last_ns;
+  bool last_is_sampled; /* it is a sampled_fault record */
 };
 
 /* A stack whose fault has not been seen yet: stacks come through a ring of their
@@ -121,6 +127,22 @@ struct ml_page_question {
   uint64_t address, evidence_ns;
 };
 
+/* Keeps the cost of recording within a share of the program's time: see budget.c. Only the drain thread looks at it. */
+struct ml_budget {
+  double share;                    /* 0: none */
+  double cost_ns[ML_FAULT_LEVELS]; /* of a fault */
+  bool is_measured;                /* cost_ns are this machine's */
+  unsigned level;                  /* enum ml_fault_level_kind */
+  double credit_ns;
+  double rate;                     /* faults a second of wall time */
+  uint64_t looked_ns;              /* the last look; what was counted then: */
+  double own_ns;
+  uint64_t plain, sampled, stacks;
+  uint64_t level_ns;               /* since when */
+  uint64_t level_faults, level_counted;
+  double level_cost_ns;
+};
+
 struct ml_session;
 /* The page of an address is to be asked about; false: no room, and counted. The lock is held. */
 int ml_question_add(struct ml_session *session, uint32_t process, uint64_t address, uint64_t evidence_ns);
@@ -139,6 +161,7 @@ struct ml_session {
   size_t ring_count;
   unsigned stack_level;
   uint64_t adapt_ns, adapt_faults;
+  struct ml_budget budget;
 
   pthread_t thread;
   bool thread_runs;
@@ -156,9 +179,10 @@ struct ml_session {
   uint32_t next_dump_id, next_string_id;
   struct ml_waiting_stack *waiting; /* ML_WAITING_SLOTS */
   uint64_t pass;
-  struct ml_buffer string_buffer, stack_buffer, loss_buffer;
+  struct ml_buffer string_buffer, stack_buffer, loss_buffer, level_buffer;
   struct ml_batch *ready_first, **ready_last;
   size_t queued_bytes;
+  uint64_t flushed_bytes; /* of all batches so far */
   uint64_t take_generation; /* +1 when buffers are taken: offsets into them are stale */
   struct ml_page_question *questions;
   size_t question_count, question_capacity;
@@ -172,16 +196,33 @@ int ml_open_events(struct ml_session *session, pid_t pid, const pid_t *tids, siz
 int ml_map_rings(struct ml_session *session);
 void ml_close_events(struct ml_session *session);
 void ml_set_stack_level(struct ml_session *session, unsigned level);
+void ml_enable_role(struct ml_session *session, int role, bool on);
+/* What the kernel counted on all events of a role; 0 where that cannot be read. */
+uint64_t ml_count_role(struct ml_session *session, int role);
+/* The attributes of a role's events, for events of the calling thread. */
+void ml_describe_role(const struct ml_session *session, int role, struct perf_event_attr *attr);
 /* Where sampling begins. Linux (seen on 6.18) gives the plain sample of a fault the size of the sample with a stack that
  * fires for the same fault: one dump of 8 KiB in 8 faults would fill the rings of the faults themselves. */
 static inline unsigned ml_first_stack_level(const struct ml_session *session) {
   return session->options.stack_mode == ML_STACKS_DWARF ? 1 : 0;
+}
+static inline bool ml_is_enabled_first(const struct ml_session *session, int role) {
+  return role != ML_ROLE_SPARSE && role <= ML_ROLE_STACK_0 + (int)ml_first_stack_level(session);
 }
 void ml_read_event_losses(struct ml_session *session);
 int ml_role_of(const struct ml_session *session, uint64_t id);
 uint64_t ml_user_ip_register(void);
 uint64_t ml_unwind_registers(void);
 int ml_perf_event_open(struct perf_event_attr *attr, pid_t pid, int cpu, int group, unsigned long flags);
+
+/* budget.c */
+void ml_budget_begin(struct ml_session *session, uint64_t now_ns);
+void ml_budget_keep(struct ml_session *session, uint64_t now_ns);
+void ml_budget_end(struct ml_session *session, uint64_t now_ns);
+
+/* fault_cost.c */
+/* What a recorded fault costs at each level, measured with faults of the calling thread; false: it could not be measured. */
+bool ml_fault_cost(const struct ml_session *session, double cost_ns[ML_FAULT_LEVELS]);
 
 /* drain.c */
 void ml_drain_all(struct ml_session *session); /* takes the lock */

@@ -33,6 +33,7 @@ struct ml_session_options {
   uint64_t ring_bytes;       /* a CPU; 0 = as much as is useful and allowed */
   uint64_t queue_bytes;      /* records waiting for the recorder; more is dropped and counted */
   double timeline_hz;        /* 0 = no timeline */
+  double budget_share;       /* what recording faults may take of the program's time; 0 = every fault, whatever it costs */
   int emulated;              /* 1: processes run under an emulator: their /proc/PID/maps are not the program's */
 };
 
@@ -48,7 +49,9 @@ struct ml_session_facts {
 
 struct ml_session_counts {
   uint64_t faults;           /* fault records made */
-  uint64_t stacks;           /* of these with a stack */
+  uint64_t sampled_faults;   /* of these records of one fault in several */
+  uint64_t stack_faults;     /* of these records for a stack alone */
+  uint64_t stacks;           /* with a stack */
   uint64_t stacks_unmatched; /* stacks that were taken but met no fault record */
   uint64_t ring_lost;        /* PERF_RECORD_LOST: records that found the ring full */
   uint64_t event_lost;       /* PERF_FORMAT_LOST, read at the end (0 if not readable) */
@@ -60,6 +63,8 @@ struct ml_session_counts {
   uint64_t timeline_late_ticks; /* more than one interval late */
   uint64_t drain_cpu_ns;     /* CPU time of the drain thread */
   uint64_t processes;        /* seen so far */
+  uint64_t level_changes;    /* how faults are recorded was changed so often */
+  double fault_cost_ns[3];   /* of a recorded fault, by enum ml_fault_level_kind; 0 = not measured */
 };
 
 /* A batch of records of one kind and process, owned by the taker. */
@@ -130,12 +135,14 @@ struct ml_channel_options {
   uint32_t ring_count;   /* of a process, at most ML_CHANNEL_MAX_RINGS; 0 = one a CPU, within reason */
   uint32_t slot_max;     /* processes at one time */
   uint32_t wait_ms;      /* how long a thread waits for a recorder that does not come */
+  uint32_t budget_ppm;   /* of a thread's time, what recording its objects may cost; 0 = whatever it costs */
   int alloc, annotations;
   int windows; /* many will come: memory for them is made ready in idle time */
 };
 struct ml_channel_counts {
   uint64_t processes;   /* that attached */
   uint64_t refused;     /* that found no slot */
+  uint64_t left_out;    /* programs that could not load the library, and were started without it */
   uint64_t records;     /* taken from the rings */
   uint64_t dropped;     /* that found no room, as the processes counted */
   uint64_t damaged;     /* rings given up because their content made no sense */

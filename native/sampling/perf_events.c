@@ -7,6 +7,8 @@
  * page). Only the pair tells a first touch from an upgrade and from a page that
  * was given back and touched again.
  *
+ * `sparse` replaces both while faults come too fast for the budget (budget.c).
+ *
  * Stacks come from extra minor-fault events with a period, of which one level is
  * enabled at a time: enabling reaches inherited events of running threads, while
  * changing a period does not. They have a ring of their own: when two software
@@ -63,7 +65,7 @@ uint64_t ml_unwind_registers(void) {
 #endif
 }
 
-static void describe_role(const struct ml_session *session, int role, struct perf_event_attr *attr) {
+void ml_describe_role(const struct ml_session *session, int role, struct perf_event_attr *attr) {
   memset(attr, 0, sizeof *attr);
   attr->size = sizeof *attr;
   attr->type = PERF_TYPE_SOFTWARE;
@@ -85,26 +87,29 @@ static void describe_role(const struct ml_session *session, int role, struct per
       attr->config = PERF_COUNT_SW_PAGE_FAULTS;
       attr->sample_type = where | page_size;
       break;
+    case ML_ROLE_SPARSE:
     case ML_ROLE_MINOR:
       attr->config = PERF_COUNT_SW_PAGE_FAULTS_MIN;
       attr->sample_type = where | PERF_SAMPLE_IP | page_size;
-      attr->mmap = attr->mmap2 = attr->mmap_data = 1;
-      attr->comm = attr->comm_exec = attr->task = 1;
+      if (role == ML_ROLE_SPARSE) attr->sample_period = ML_SPARSE_PERIOD;
       break;
     case ML_ROLE_MAJOR:
       attr->config = PERF_COUNT_SW_PAGE_FAULTS_MAJ;
       attr->sample_type = where | PERF_SAMPLE_IP | page_size;
+      attr->mmap = attr->mmap2 = attr->mmap_data = 1;
+      attr->comm = attr->comm_exec = attr->task = 1;
       break;
     default:
       attr->config = PERF_COUNT_SW_PAGE_FAULTS_MIN;
       attr->sample_period = UINT64_C(1) << ml_stack_shift[role - ML_ROLE_STACK_0];
-      attr->sample_type = where;
+      attr->sample_type = where | PERF_SAMPLE_IP | page_size;
       if (session->options.stack_mode == ML_STACKS_DWARF) {
         attr->sample_type |= PERF_SAMPLE_REGS_USER | PERF_SAMPLE_STACK_USER;
         attr->sample_regs_user = ml_unwind_registers();
         attr->sample_stack_user = session->options.stack_dump_bytes;
       } else {
         attr->sample_type |= PERF_SAMPLE_CALLCHAIN;
+        break;
       }
       return;
   }
@@ -122,7 +127,7 @@ static int settle_fallbacks(struct ml_session *session) {
   session->facts.page_size_known = 1;
   session->facts.lost_readable = 1;
   for (;;) {
-    describe_role(session, ML_ROLE_MINOR, &attr);
+    ml_describe_role(session, ML_ROLE_MINOR, &attr);
     int fd = ml_perf_event_open(&attr, 0, -1, -1, 0);
     if (fd >= 0) {
       close(fd);
@@ -197,16 +202,18 @@ static int open_on_cpu(struct ml_session *session, uint32_t cpu, pid_t pid, cons
   ring->cpu = cpu;
   ring->stacks = stacks;
   ring->fd = -1;
-  static const int plain_roles[] = {ML_ROLE_MINOR, ML_ROLE_BEFORE, ML_ROLE_MAJOR};
+  static const int plain_roles[] = {ML_ROLE_MAJOR, ML_ROLE_MINOR, ML_ROLE_BEFORE, ML_ROLE_SPARSE};
+  enum { PLAIN_ROLES = sizeof plain_roles / sizeof *plain_roles };
   static const int stack_roles[] = {ML_ROLE_STACK_0, ML_ROLE_STACK_1, ML_ROLE_STACK_2, ML_ROLE_STACK_3};
   for (size_t t = 0; t < tid_count; t++) {
-    for (int step = 0; step < (stacks ? ML_STACK_LEVELS : 3); step++) {
+    for (int step = 0; step < (stacks ? (int)ML_STACK_LEVELS : (int)PLAIN_ROLES); step++) {
       const int role = stacks ? stack_roles[step] : plain_roles[step];
       if (stacks && step < (int)ml_first_stack_level(session)) continue;
       if (role == ML_ROLE_BEFORE && !(session->options.fault_before && session->facts.page_size_known)) continue;
+      if (role == ML_ROLE_SPARSE && session->options.budget_share <= 0) continue;
       struct perf_event_attr attr;
-      describe_role(session, role, &attr);
-      attr.enable_on_exec = enable_on_exec && role <= ML_ROLE_STACK_0 + (int)ml_first_stack_level(session);
+      ml_describe_role(session, role, &attr);
+      attr.enable_on_exec = enable_on_exec && ml_is_enabled_first(session, role);
       attr.wakeup_watermark = 64 << 10; /* the drain thread also looks every 50 ms */
       const int fd = ml_perf_event_open(&attr, tids[t], (int)cpu, -1, 0);
       if (fd < 0) {
@@ -330,18 +337,31 @@ int ml_map_rings(struct ml_session *session) {
   return 0;
 }
 
-static void toggle_stack_level(struct ml_session *session, unsigned level, unsigned long request) {
+/* Reaches the inherited events of running threads and processes too. */
+void ml_enable_role(struct ml_session *session, int role, bool on) {
   for (size_t i = 0; i < session->event_count; i++)
-    if (session->events[i].role == ML_ROLE_STACK_0 + level) ioctl(session->events[i].fd, request, 0);
+    if (session->events[i].role == role)
+      ioctl(session->events[i].fd, on ? PERF_EVENT_IOC_ENABLE : PERF_EVENT_IOC_DISABLE, 0);
+}
+
+uint64_t ml_count_role(struct ml_session *session, int role) {
+  uint64_t total = 0;
+  for (size_t i = 0; i < session->event_count; i++) {
+    uint64_t value_and_lost[2];
+    const size_t wanted = session->facts.lost_readable ? 16 : 8;
+    if (session->events[i].role == role && read(session->events[i].fd, value_and_lost, wanted) == (ssize_t)wanted)
+      total += value_and_lost[0];
+  }
+  return total;
 }
 
 /* Samples do not say which level they are of: the rings are drained in between. */
 void ml_set_stack_level(struct ml_session *session, unsigned level) {
   if (level == session->stack_level || session->options.stack_mode == ML_STACKS_NONE) return;
-  toggle_stack_level(session, session->stack_level, PERF_EVENT_IOC_DISABLE);
+  ml_enable_role(session, ML_ROLE_STACK_0 + (int)session->stack_level, false);
   ml_drain_all(session);
   session->stack_level = level; /* only the drain thread looks at it */
-  toggle_stack_level(session, level, PERF_EVENT_IOC_ENABLE);
+  ml_enable_role(session, ML_ROLE_STACK_0 + (int)level, true);
 }
 
 void ml_read_event_losses(struct ml_session *session) {

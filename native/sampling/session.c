@@ -65,6 +65,7 @@ void ml_session_free(struct ml_session *session) {
   free(session->string_buffer.data);
   free(session->stack_buffer.data);
   free(session->loss_buffer.data);
+  free(session->level_buffer.data);
   ml_intern_free(session->strings);
   ml_intern_free(session->stacks);
   if (session->wake_fd >= 0) close(session->wake_fd);
@@ -138,7 +139,7 @@ int ml_session_attach(struct ml_session *session, pid_t pid, int enable_on_exec)
   pthread_mutex_unlock(&session->lock);
   if (!enable_on_exec)
     for (size_t i = 0; i < session->event_count; i++)
-      if (session->events[i].role <= ML_ROLE_STACK_0 + (int)ml_first_stack_level(session)) ioctl(session->events[i].fd, PERF_EVENT_IOC_ENABLE, 0);
+      if (ml_is_enabled_first(session, session->events[i].role)) ioctl(session->events[i].fd, PERF_EVENT_IOC_ENABLE, 0);
   free(tids);
   return status;
 }
@@ -147,10 +148,14 @@ int ml_session_attach(struct ml_session *session, pid_t pid, int enable_on_exec)
 static void adapt_stacks(struct ml_session *session, uint64_t now_ns) {
   if (session->options.stack_mode == ML_STACKS_NONE || now_ns - session->adapt_ns < ADAPT_INTERVAL_NS) return;
   const uint64_t elapsed = now_ns - session->adapt_ns;
-  const double per_second = (double)(session->counts.faults - session->adapt_faults) * 1e9 / (double)elapsed;
+  /* Records of sampled faults stand for so many each. */
+  const uint64_t faults = session->counts.faults - session->counts.stack_faults +
+                          session->counts.sampled_faults * (ML_SPARSE_PERIOD - 1);
+  const double per_second = (double)(faults - session->adapt_faults) * 1e9 / (double)elapsed;
   session->adapt_ns = now_ns;
-  session->adapt_faults = session->counts.faults;
-  const double budget = session->options.stack_mode == ML_STACKS_DWARF ? DUMPS_PER_SECOND : STACKS_PER_SECOND;
+  session->adapt_faults = faults;
+  double budget = session->options.stack_mode == ML_STACKS_DWARF ? DUMPS_PER_SECOND : STACKS_PER_SECOND;
+  if (session->budget.share > 0 && session->budget.credit_ns < 0) budget /= 4;
   unsigned level = ml_first_stack_level(session);
   while (level + 1 < ML_STACK_LEVELS && per_second / (double)(1u << ml_stack_shift[level]) > budget) level++;
   ml_set_stack_level(session, level);
@@ -168,6 +173,7 @@ static void *drain_thread(void *argument) {
   unsigned early_ticks = interval >= 50000000 ? 10 : 0;
   uint64_t next_tick = ml_monotonic_ns(), next_drain = next_tick + DRAIN_INTERVAL_NS;
   session->adapt_ns = next_tick;
+  ml_budget_begin(session, next_tick);
   while (!atomic_load(&session->stop)) {
     uint64_t now = ml_monotonic_ns();
     uint64_t until = next_drain;
@@ -191,6 +197,7 @@ static void *drain_thread(void *argument) {
       const uint64_t step = early_ticks > 0 ? interval / 10 : interval;
       while (next_tick <= now) next_tick += step;
     }
+    ml_budget_keep(session, now);
     adapt_stacks(session, now);
   }
   struct timespec cpu;
@@ -212,6 +219,7 @@ int ml_session_start(struct ml_session *session) {
   pthread_sigmask(SIG_SETMASK, &old, NULL);
   session->thread_runs = error == 0;
   if (error == 0 && session->channel != NULL) return ml_channel_start(session->channel, session);
+  if (session->channel != NULL) ml_channel_stop(session->channel); /* nobody will read: the program must not wait */
   return -error;
 }
 
@@ -225,6 +233,7 @@ int ml_session_stop(struct ml_session *session) {
   pthread_join(session->thread, NULL);
   session->thread_runs = false;
   ml_drain_all(session);
+  ml_budget_end(session, ml_monotonic_ns());
   if (session->channel != NULL) ml_channel_stop(session->channel); /* after: perf tells which processes there are */
   ml_read_event_losses(session);
   return 0;

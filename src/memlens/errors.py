@@ -62,7 +62,9 @@ class CollectorError(MemlensError):
 
 
 class MemoryLimitError(MemlensError):
-    """An analysis needs more memory than it may use."""
+    """An analysis needs more memory than it may use, or there is."""
+
+    exit_status = 71
 
 
 class ToolchainError(MemlensError):
@@ -114,6 +116,7 @@ EXIT_STATUSES: dict[int, str] = {
     NoDataError.exit_status: "the capture holds nothing that was asked for",
     CollectorError.exit_status: "a collector that was asked for cannot run here",
     MemlensError.exit_status: "another error, or a bug in memlens",
+    MemoryLimitError.exit_status: "memory ran out, or an analysis needs more than --memory allows",
     ToolchainError.exit_status: "`cc`, `c++`: no clang, linker, plugin or library that fits; else clang's own status is passed on",
     OutputError.exit_status: "an output cannot be written",
     TraceError.exit_status: "`import`: a trace cannot be read, or is malformed",

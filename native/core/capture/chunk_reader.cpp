@@ -27,8 +27,14 @@ uint64_t padded(uint64_t bytes) { return (bytes + 7) & ~uint64_t{7}; }
 }  // namespace
 
 ChunkReader::ChunkReader(const std::string& path) {
-  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd_ < 0) throw std::system_error(errno, std::generic_category(), path);
+  // A pipe would block for ever, and a device has no end.
+  struct stat status{};
+  if (fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(fd_);
+    throw std::system_error(EINVAL, std::generic_category(), path);
+  }
   const auto refuse = [&](FormatError::Kind kind, uint32_t version) {
     ::close(fd_);
     throw FormatError(kind, path, version);
@@ -84,6 +90,10 @@ size_t ChunkReader::refresh() {
       std::vector<unsigned char> block(1u << 20);
       uint64_t found = 0;
       for (uint64_t at = scanned_to_ + 8; found == 0 && at + sizeof header <= file_bytes;) {
+        // A sparse file may claim terabytes: where it has no data there is no chunk.
+        const off_t data = lseek(fd_, static_cast<off_t>(at), SEEK_DATA);
+        if (data < 0 && errno == ENXIO) break;
+        if (data > 0) at = std::max(at, static_cast<uint64_t>(data) & ~uint64_t{7});
         const auto span = static_cast<size_t>(std::min<uint64_t>(block.size(), file_bytes - at));
         if (!read_at(at, block.data(), span)) break;
         size_t i = 0;

@@ -1,6 +1,7 @@
 #include "chunk_writer.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include <zstd.h>
@@ -25,8 +26,9 @@ uint64_t clock_ns(clockid_t clock) {
 
 ChunkWriter::ChunkWriter(const std::string& path, ml_writer writer, int compression_level)
     : level_(compression_level) {
-  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_APPEND, 0644);
+  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_APPEND, 0600);
   if (fd_ < 0) throw std::system_error(errno, std::generic_category(), path);
+  if (fchmod(fd_, 0600) != 0) errno = 0;  // against a umask that takes our own permission; best effort
   context_ = ZSTD_createCCtx();
   if (context_ == nullptr) {
     ::close(fd_);

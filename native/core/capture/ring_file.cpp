@@ -1,10 +1,12 @@
 #include "ring_file.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <map>
-#include <sstream>
 #include <system_error>
 
 #include "memlens_channel.h"
@@ -19,14 +21,37 @@ Number number_at(const std::string& content, size_t offset) {
   return value;
 }
 
+constexpr off_t kMostBytes = off_t{1} << 28;  // a process's rings have at most a few MiB
+
+// The whole of a regular file; a pipe would block for ever, and a device has no end.
+std::string content_of(const std::string& path) {
+  const auto refuse = [&](int number, int fd) {
+    if (fd >= 0) ::close(fd);
+    throw std::system_error(number, std::generic_category(), path);
+  };
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) refuse(errno, fd);
+  struct stat status{};
+  if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) refuse(EINVAL, fd);
+  if (status.st_size > kMostBytes) refuse(EFBIG, fd);
+  std::string content(static_cast<size_t>(status.st_size), '\0');
+  size_t at = 0;
+  while (at < content.size()) {
+    const ssize_t step = read(fd, content.data() + at, content.size() - at);
+    if (step < 0 && errno == EINTR) continue;
+    if (step < 0) refuse(errno, fd);
+    if (step == 0) break;
+    at += static_cast<size_t>(step);
+  }
+  ::close(fd);
+  content.resize(at);
+  return content;
+}
+
 }  // namespace
 
 std::vector<RingRecords> read_ring_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw std::system_error(errno, std::generic_category(), path);
-  std::ostringstream buffer;
-  buffer << file.rdbuf();
-  const std::string content = std::move(buffer).str();
+  const std::string content = content_of(path);
   std::map<uint16_t, RingRecords> kinds;
   if (content.size() <= ML_CHANNEL_SLOT_HEADER_BYTES) return {};
   // The number of rings is the writer's; their size follows from it. It has four.

@@ -15,6 +15,12 @@ uint32_t CodeCounts::find(uint64_t time_ns, uint64_t pc) {
   return found->second;
 }
 
+const CodeCounts::Recent& CodeCounts::remember(uint64_t time_ns, uint64_t pc) {
+  const uint32_t at = find(time_ns, pc);
+  if (counts_.size() > recent_.size() && recent_.size() < kRecent) recent_.assign(kRecent, {});
+  return recent_[pc & (recent_.size() - 1)] = {pc, at};
+}
+
 void CodeCounts::append_to(std::vector<ImportedChunk>& chunks, uint32_t process, uint32_t thread) const {
   constexpr size_t kRecords = kChunkBytes / sizeof(ml_code_count);
   for (size_t first = 0; first < counts_.size(); first += kRecords) {

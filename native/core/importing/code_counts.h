@@ -14,9 +14,10 @@ namespace memlens::importing {
 class CodeCounts {
  public:
   void add(uint64_t time_ns, uint64_t pc, uint32_t bytes, bool is_store) {
-    Recent& recent = recent_[pc % kRecent];
-    if (recent.pc != pc || recent.at == kNone) [[unlikely]] recent = {pc, find(time_ns, pc)};
-    ml_code_count& count = counts_[recent.at];
+    // A power of two: few for a thread that ran little code, as a trace may have millions of such.
+    const Recent* recent = &recent_[pc & (recent_.size() - 1)];
+    if (recent->pc != pc || recent->at == kNone) [[unlikely]] recent = &remember(time_ns, pc);
+    ml_code_count& count = counts_[recent->at];
     if (is_store) {
       count.store_width = merged(count.store_width, count.stores, bytes);
       ++count.stores;
@@ -32,7 +33,7 @@ class CodeCounts {
   void append_to(std::vector<ImportedChunk>& chunks, uint32_t process, uint32_t thread) const;
 
  private:
-  static constexpr size_t kRecent = 4096;
+  static constexpr size_t kFirst = 16, kRecent = 4096;
   static constexpr uint32_t kNone = UINT32_MAX;
   struct Recent {
     uint64_t pc = 0;
@@ -44,8 +45,9 @@ class CodeCounts {
     return width == bytes ? width : 0;
   }
   uint32_t find(uint64_t time_ns, uint64_t pc);
+  const Recent& remember(uint64_t time_ns, uint64_t pc);
 
-  std::vector<Recent> recent_ = std::vector<Recent>(kRecent);
+  std::vector<Recent> recent_ = std::vector<Recent>(kFirst);
   std::unordered_map<uint64_t, uint32_t> index_;
   std::vector<ml_code_count> counts_;
 };

@@ -119,11 +119,11 @@ bool DrmemtraceImport::take(const Entry& entry) {
     case kThread:
       tid_ = entry.address;
       pid_ = pid_of_thread_.contains(tid_) ? pid_of_thread_[tid_] : 0;
-      thread_ = nullptr;
+      leave_thread();
       return true;
     case kPid:
       pid_ = pid_of_thread_[tid_] = entry.address;
-      thread_ = nullptr;
+      leave_thread();
       return true;
     case kMarker: return take_marker(entry);
     case kFooter: has_footer_ = true; return true;
@@ -155,6 +155,12 @@ bool DrmemtraceImport::use_thread() {
   }
   thread_ = &found->second;
   return true;
+}
+
+// Few threads keep their windows open: a core's file changes them thousands of times.
+void DrmemtraceImport::leave_thread() {
+  if (thread_ != nullptr && threads_.size() > kOpenThreads) thread_->windows.release();
+  thread_ = nullptr;
 }
 
 bool DrmemtraceImport::take_access(const Entry& entry) {

@@ -25,6 +25,7 @@ namespace memlens::importing {
 class DrmemtraceImport {
  public:
   static constexpr size_t kEntryBytes = 12;
+  static constexpr size_t kOpenThreads = 1024;
   static constexpr uint64_t kOldestVersion = 1, kNewestVersion = 7;
   static constexpr uint64_t kFiltered = 0x1 | 0x80 | 0x100 | 0x2000;  // of file types
 
@@ -84,6 +85,7 @@ class DrmemtraceImport {
   bool take_marker(const Entry& entry);
   void take_bundle(const Entry& entry);
   bool use_thread();
+  void leave_thread();
   bool refuse(std::string text);
 
   ChunkSink* sink_;

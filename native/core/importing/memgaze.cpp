@@ -78,7 +78,10 @@ bool MemgazeImport::take(std::string_view text, uint64_t number) {
 
 void MemgazeImport::add(const Line& line) {
   if (open_ == nullptr || line.cpu != cpu_ || line.sample != sample_) {
-    if (open_ != nullptr) end_sample(line.cpu == cpu_ ? line.sample : sample_);
+    if (open_ != nullptr) {
+      end_sample(line.cpu == cpu_ ? line.sample : sample_);
+      if (line.cpu != cpu_) open_->release();
+    }
     auto [found, is_new] = cpus_.try_emplace(line.cpu, *sink_, process_, static_cast<uint32_t>(line.cpu + 1));
     open_ = &found->second;
     if (is_new) open_->set_cpu(static_cast<uint16_t>(line.cpu));

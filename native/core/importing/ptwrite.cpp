@@ -146,7 +146,10 @@ void PtWriteImport::follow_switches() {
   }
   if (!has_changed) return;
   flush_pending();
-  if (thread_ != nullptr) thread_->windows.end_window();
+  if (thread_ != nullptr) {
+    if (threads_.size() > kOpenThreads) thread_->windows.release();
+    else thread_->windows.end_window();
+  }
   thread_ = nullptr;
 }
 
@@ -163,6 +166,7 @@ void PtWriteImport::write(uint64_t address, uint64_t pc) {
     auto found = threads_.find(key);
     if (found == threads_.end()) found = threads_.try_emplace(key, *sink_, process_, thread_id_).first;
     thread_ = &found->second;
+    if (threads_of_stream_.empty() || threads_of_stream_.back() != thread_) threads_of_stream_.push_back(thread_);
     thread_->windows.set_cpu(static_cast<uint16_t>(cpu_ == UINT32_MAX ? 0 : cpu_));
   }
   if (clock_.time_mult == 0 && !has_time_) ++now_ns_;
@@ -208,7 +212,8 @@ void PtWriteImport::end_stream() {
   counts_.left_bytes += rest_.size();
   rest_.clear();
   open_loss_.reset();
-  for (auto& [key, state] : threads_) state.windows.release();
+  for (State* state : threads_of_stream_) state->windows.release();
+  threads_of_stream_.clear();
   thread_ = nullptr;
 }
 

@@ -90,6 +90,8 @@ class PtWriteImport {
   PtClock clock_;
   std::map<std::pair<uint32_t, uint32_t>, State> threads_;
   State* thread_ = nullptr;
+  std::vector<State*> threads_of_stream_;  // that wrote in this stream
+  static constexpr size_t kOpenThreads = 1024;
   uint32_t cpu_ = 0, process_ = 0, thread_id_ = 0;
   std::vector<Switch> switches_;
   size_t next_switch_ = 0;

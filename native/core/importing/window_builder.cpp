@@ -1,6 +1,7 @@
 #include "window_builder.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -12,7 +13,6 @@ void ChunkSink::add(uint32_t process, const ml_window& window, std::span<const u
     chunk.process = process;
     chunk.begin_ns = window.begin_ns;
     chunk.end_ns = window.end_ns;
-    chunk.payload.reserve(chunk_bytes_ + (chunk_bytes_ >> 2));
   }
   const auto* fixed = reinterpret_cast<const unsigned char*>(&window);
   chunk.payload.insert(chunk.payload.end(), fixed, fixed + sizeof window);
@@ -41,14 +41,20 @@ ThreadWindows::ThreadWindows(ChunkSink& sink, uint32_t process, uint32_t thread,
     : sink_(&sink), process_(process), thread_(thread), window_accesses_(window_accesses) {}
 
 void ThreadWindows::begin_window(uint64_t time_ns) {
-  if (!state_) {
-    state_ = std::make_unique<ml_stream>();  // zeros
-    // An access takes at most 25 bytes; the writer may overwrite a few more behind the last.
-    buffer_ = std::make_unique_for_overwrite<unsigned char[]>(size_t{window_accesses_} * 25 + ML_STREAM_MAX_ACCESS);
-  }
+  if (!state_) state_ = std::make_unique<ml_stream>();  // zeros
   ml_stream_begin(state_.get());
   at_ = buffer_.get();
   begin_ns_ = time_ns;
+}
+
+void ThreadWindows::grow() {
+  const auto used = static_cast<size_t>(at_ - buffer_.get()), room = static_cast<size_t>(room_end_ - buffer_.get());
+  const size_t larger = std::max(room * 4, size_t{16} * ML_STREAM_MAX_ACCESS);
+  auto buffer = std::make_unique_for_overwrite<unsigned char[]>(larger);
+  if (used != 0) memcpy(buffer.get(), buffer_.get(), used);
+  buffer_ = std::move(buffer);
+  at_ = buffer_.get() + used;
+  room_end_ = buffer_.get() + larger;
 }
 
 void ThreadWindows::write(uint64_t executed, uint64_t period) {
@@ -93,6 +99,7 @@ void ThreadWindows::release() {
   end_window();
   state_.reset();
   buffer_.reset();
+  at_ = room_end_ = nullptr;
 }
 
 }  // namespace memlens::importing

@@ -5,6 +5,7 @@
 // Knows the delta stream (format/memlens_stream.h), not where accesses come from and not how files are written.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -60,6 +61,7 @@ class ThreadWindows {
   void add(uint64_t time_ns, uint64_t pc, uint64_t address, uint32_t bytes, unsigned operation) {
     if (recorded_ == window_accesses_) [[unlikely]] end_window();
     if (recorded_ == 0) [[unlikely]] begin_window(time_ns);
+    if (room_end_ - at_ < static_cast<ptrdiff_t>(ML_STREAM_MAX_ACCESS)) [[unlikely]] grow();
     at_ = ml_stream_add_pc(state_.get(), at_, pc, address, bytes, operation);
     ++recorded_;
     end_ns_ = time_ns;
@@ -88,6 +90,7 @@ class ThreadWindows {
  private:
   void begin_window(uint64_t time_ns);
   void write(uint64_t executed, uint64_t period);
+  void grow();
 
   ChunkSink* sink_;
   uint32_t process_, thread_, window_accesses_;
@@ -96,8 +99,8 @@ class ThreadWindows {
   uint64_t implied_ = 0, begin_ns_ = 0, end_ns_ = 0;
   uint64_t first_executed_ = 0, sample_first_ = 0;
   std::unique_ptr<ml_stream> state_;
-  std::unique_ptr<unsigned char[]> buffer_;  // as much as window_accesses_ can take; pages come as they are used
-  unsigned char* at_ = nullptr;
+  std::unique_ptr<unsigned char[]> buffer_;  // grows: a trace may have a hundred thousand threads of few accesses
+  unsigned char *at_ = nullptr, *room_end_ = nullptr;
 };
 
 }  // namespace memlens::importing

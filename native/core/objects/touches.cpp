@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <memory>
 #include <unordered_map>
 
@@ -11,6 +12,8 @@ namespace memlens::objects {
 namespace {
 
 constexpr uint64_t kMostSpanBytes = uint64_t{1} << 30;    // the largest page there is
+constexpr double kMostWeight = 1e6;
+constexpr uint64_t kFewPages = 256;  // where one fault in dozens is recorded, too few to say how many were touched
 constexpr uint64_t kMostPlacedBytes = uint64_t{1} << 40;  // a longer run is damage
 
 // When each page of a process was touched last, and since when its mapping is there. A fork
@@ -29,15 +32,20 @@ class PageTimes {
     Page& entry = own(blocks_[page >> kShift])[page & kMask];
     entry.touched_ns = std::max(entry.touched_ns, time_ns);
   }
-  void touch_by_child(uint64_t page, uint64_t time_ns) {
-    Page& entry = own(blocks_[page >> kShift])[page & kMask];
-    entry.child_ns = std::max(entry.child_ns, time_ns);
+  // Pages [first, last): a huge page, or a run that the kernel placed.
+  void touch_all(uint64_t first, uint64_t last, uint64_t time_ns, bool by_child) {
+    Changed changed;
+    for (uint64_t begin = first & ~kMask; begin < last; begin += kPages)
+      change_block(blocks_[begin >> kShift], std::max(first, begin), std::min(last, begin + kPages), changed, [&](Page& entry) {
+        uint64_t& touched_ns = by_child ? entry.child_ns : entry.touched_ns;
+        touched_ns = std::max(touched_ns, time_ns);
+      });
   }
   // New memory in [first, last): what was touched there is gone.
   void renew(uint64_t first, uint64_t last, uint64_t now) {
+    Changed changed;
     each_block(first, last, [&](std::shared_ptr<Block>& block, uint64_t from, uint64_t to) {
-      Block& pages = own(block);
-      for (uint64_t page = from; page < to; ++page) pages[page & kMask].mapped_ns = now;
+      change_block(block, from, to, changed, [&](Page& entry) { entry.mapped_ns = now; });
     });
   }
   const Page* look(uint64_t page) const {
@@ -59,6 +67,26 @@ class PageTimes {
     if (!block) block = std::make_shared<Block>();
     else if (block.use_count() > 1) block = std::make_shared<Block>(*block);
     return *block;
+  }
+  static constexpr uint64_t kPages = uint64_t{1} << kShift;
+  // Whole blocks that were alike stay one block that is shared: a huge page takes tens of bytes for each 2 MiB, so that a record
+  // cannot claim more memory than it is worth. Kept: old and new.
+  using Changed = std::unordered_map<const Block*, std::pair<std::shared_ptr<Block>, std::shared_ptr<Block>>>;
+  template <typename Update>
+  static void change_block(std::shared_ptr<Block>& block, uint64_t from, uint64_t to, Changed& changed, Update&& update) {
+    const bool is_shared = !block || block.use_count() > 1;
+    if (to - from < kPages || !is_shared) {
+      Block& pages = own(block);
+      for (uint64_t page = from; page < to; ++page) update(pages[page & kMask]);
+      return;
+    }
+    auto& [before, after] = changed[block.get()];
+    if (!after) {
+      before = block;
+      after = block ? std::make_shared<Block>(*block) : std::make_shared<Block>();
+      for (Page& entry : *after) update(entry);
+    }
+    block = after;
   }
   template <typename Visit>
   void each_block(uint64_t first, uint64_t last, Visit&& visit) {
@@ -97,9 +125,16 @@ struct Event {
 };
 
 struct Hit {
-  uint32_t object, thread, code, faults;
+  uint32_t object, thread, code;
+  double faults;
   uint64_t time_ns, bytes;
+  double weight;
   bool mapped_around;
+};
+
+// What sampled faults say of an object's pages.
+struct Estimate {
+  double pages = 0, variance = 0, largest_weight = 0;
 };
 
 // mmap flags of Linux, the same on every machine that memlens runs on.
@@ -127,6 +162,7 @@ TouchColumns ObjectTable::touch(const TouchInput& input) const {
   result.has_touch.assign(count, 0);
   result.never_known.assign(count, 1);
   result.touched_known.assign(count, 1);
+  result.touched_error_pages.assign(count, 0);
   const uint64_t page_bytes = page_bytes_;
   const unsigned shift = static_cast<unsigned>(__builtin_ctzll(page_bytes));
 
@@ -315,10 +351,7 @@ TouchColumns ObjectTable::touch(const TouchInput& input) const {
         for (int generations = 0; number != 0 && generations < 64; ++generations) {
           ProcessPages& process = processes[number];
           const uint64_t time_ns = std::max<uint64_t>(event.time_ns, 1);
-          for (uint64_t page = first; page < first + (span >> shift); ++page) {
-            if (generations == 0) process.pages.touch(page, time_ns);
-            else process.pages.touch_by_child(page, time_ns);
-          }
+          process.pages.touch_all(first, first + (span >> shift), time_ns, generations != 0);
           number = process.fork_parent;
         }
         break;
@@ -329,10 +362,18 @@ TouchColumns ObjectTable::touch(const TouchInput& input) const {
         PageTimes& pages = processes[input.placed_process[i]].pages;
         const uint64_t first = input.placed_address[i] >> shift;
         const uint64_t last = first + (std::min(input.placed_bytes[i], kMostPlacedBytes) >> shift);
-        for (uint64_t page = first; page < last; ++page) pages.touch(page, std::max<uint64_t>(input.placed_end_ns[i], 1));
+        pages.touch_all(first, last, std::max<uint64_t>(input.placed_end_ns[i], 1), false);
         break;
       }
     }
+  }
+
+  for (size_t row = 0; row < count; ++row) {
+    if (columns_.died_ns[row] != 0 && columns_.died_ns[row] <= input.sampled_from_ns) continue;
+    if (input.sampled_from_ns == UINT64_MAX) break;
+    result.never_known[row] = 0;
+    const uint64_t pages = columns_.bytes[row] / page_bytes;
+    if (pages < kFewPages) result.touched_known[row] = 0;
   }
 
   // ---- who touched --------------------------------------------------------------------------
@@ -354,8 +395,9 @@ TouchColumns ObjectTable::touch(const TouchInput& input) const {
       const uint64_t begin = std::max(first, columns_.base[id - 1]);
       const uint64_t end = std::min(first + span - 1, columns_.base[id - 1] + columns_.bytes[id - 1] - 1) + 1;
       const uint64_t inside = end > begin ? end - begin : 0;
-      hits.push_back({id, input.thread[i], input.code[i], input.new_bytes[i] != 0 ? 1u : 0u, time_ns,
-                      std::min(inside, input.new_bytes[i]), input.mapped_around[i] != 0});
+      const double weight = std::clamp(input.weight[i], 0.0, kMostWeight);
+      hits.push_back({id, input.thread[i], input.code[i], input.new_bytes[i] != 0 ? weight : 0, time_ns,
+                      std::min(inside, input.new_bytes[i]), weight, input.mapped_around[i] != 0});
     });
   }
   for (size_t i = 0; i < input.placed_process.size(); ++i) {
@@ -370,7 +412,7 @@ TouchColumns ObjectTable::touch(const TouchInput& input) const {
         // A long run lies in few objects: look back a little before noting one again.
         for (size_t back = hits.size(); back > hits_before && back + 8 > hits.size(); --back)
           if (hits[back - 1].object == id) return;
-        hits.push_back({id, 0, 0, 0, std::max(input.placed_begin_ns[i], columns_.born_ns[id - 1]), 0, false});
+        hits.push_back({id, 0, 0, 0, std::max(input.placed_begin_ns[i], columns_.born_ns[id - 1]), 0, 1, false});
       });
     }
   }
@@ -396,14 +438,20 @@ TouchColumns ObjectTable::touch(const TouchInput& input) const {
       result.first_touch_code[row] = result.first_touch_code[previous - 1];
       result.touched_known[row] = result.touched_known[previous - 1];
     }
+    Estimate estimate;
+    double faults = 0;
     while (at < hits.size() && hits[at].object == id) {
       const uint32_t thread = hits[at].thread;
-      uint64_t bytes = 0;
+      double weighted = 0;
       for (; at < hits.size() && hits[at].object == id && hits[at].thread == thread; ++at) {
         const Hit& hit = hits[at];
-        bytes += hit.bytes;
+        const double pages = static_cast<double>(hit.bytes) / static_cast<double>(page_bytes);
+        weighted += static_cast<double>(hit.bytes) * hit.weight;
+        estimate.pages += pages * hit.weight;
+        if (hit.weight > 1) estimate.variance += pages * pages * hit.weight * (hit.weight - 1);
+        estimate.largest_weight = std::max(estimate.largest_weight, hit.weight);
         if (hit.mapped_around) result.touched_known[row] = 0;
-        result.faults[row] += hit.faults;
+        faults += hit.faults;
         if (!result.has_touch[row] || hit.time_ns < result.first_touch_ns[row]) {
           result.has_touch[row] = 1;
           result.first_touch_ns[row] = hit.time_ns;
@@ -412,9 +460,16 @@ TouchColumns ObjectTable::touch(const TouchInput& input) const {
         }
       }
       if (thread == 0) continue;  // the kernel's, for nobody in particular
+      const uint64_t bytes = static_cast<uint64_t>(weighted + 0.5);
       const auto known = std::find_if(by_thread.begin(), by_thread.end(), [&](const auto& e) { return e.first == thread; });
       if (known != by_thread.end()) known->second += bytes;
       else by_thread.emplace_back(thread, bytes);
+    }
+    result.faults[row] = static_cast<uint32_t>(std::min(faults + 0.5, 4294967295.0));
+    if (estimate.largest_weight > 1 && result.touched_pages[row] != TouchColumns::kNotCounted) {
+      const uint64_t most = ((columns_.base[row] + columns_.bytes[row] - 1) >> shift) + 1 - (columns_.base[row] >> shift);
+      result.touched_pages[row] = std::max(result.touched_pages[row], std::min(most, static_cast<uint64_t>(estimate.pages + 0.5)));
+      result.touched_error_pages[row] = static_cast<uint64_t>(1.96 * std::sqrt(estimate.variance) + 0.5);
     }
     result.touching_threads[row] = static_cast<uint8_t>(std::min<size_t>(by_thread.size(), 255));
     for (const auto& [thread, bytes] : by_thread)

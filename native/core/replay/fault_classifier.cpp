@@ -16,12 +16,22 @@ constexpr unsigned kMremapDontUnmap = 4;  // MREMAP_DONTUNMAP: the old range sta
 
 bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
 
-uint64_t shared_key(const Area& area, uint64_t address, unsigned page_shift) {
-  uint64_t key = area.device * 0x9E3779B97F4A7C15u;
-  key = (key ^ area.inode) * 0xC2B2AE3D27D4EB4Fu;
-  const uint64_t page = (area.file_offset + (address - area.begin)) >> page_shift;
-  return (key ^ page) * 0x165667B19E3779F9u ^ (key >> 29);
+uint64_t shared_file(const Area& area) {
+  const uint64_t key = area.device * 0x9E3779B97F4A7C15u;
+  return (key ^ area.inode) * 0xC2B2AE3D27D4EB4Fu;
 }
+
+uint64_t shared_page(const Area& area, uint64_t address, unsigned page_shift) {
+  return (area.file_offset + (address - area.begin)) >> page_shift;
+}
+
+// The largest page that a fault can map here (x86, Arm, RISC-V: 1 GiB); a larger one is damage.
+constexpr unsigned kMaxPageShift = 30;
+// What looks may claim as resident in one capture: 256 GiB of small pages. More costs time, not memory.
+constexpr uint64_t kMaxLookPages = uint64_t{1} << 26;
+constexpr uint64_t kMaxSpanPages = uint64_t{1} << 30;  // of faults with pages above 2 MiB: 4 TiB
+
+uint64_t later(uint64_t time_ns, uint64_t by_ns) { return time_ns > UINT64_MAX - by_ns ? UINT64_MAX : time_ns + by_ns; }
 
 }  // namespace
 
@@ -56,6 +66,55 @@ void FaultClassifier::add_faults(uint32_t process, std::span<const unsigned char
   });
 }
 
+void FaultClassifier::add_sampled_faults(uint32_t process, std::span<const unsigned char> payload) {
+  static_assert(sizeof(ml_sampled_fault) == sizeof(ml_fault));
+  each_record<ml_sampled_fault>(payload, [&](const ml_sampled_fault& record) {
+    ClassifiedFault fault;
+    memcpy(&fault.record, &record, sizeof record);
+    fault.record.reserved = 0;
+    fault.process = process;
+    fault.period = record.period;
+    faults_.push_back(fault);
+  });
+}
+
+void FaultClassifier::add_fault_levels(std::span<const unsigned char> payload) {
+  each_record<ml_fault_level>(payload, [&](const ml_fault_level& record) {
+    if (record.level != ML_ENUM_fault_level_kind_SAMPLED || record.end_ns <= record.begin_ns) return;
+    const double ratio = record.recorded > 0 ? static_cast<double>(record.counted) / static_cast<double>(record.recorded) : 0;
+    // A thread's first record comes after a whole period, so there are rather too few records than too many.
+    const bool plausible = ratio >= 1 && ratio <= 16.0 * std::max<unsigned>(record.period, 1);
+    sampled_.push_back({record.begin_ns, record.end_ns, plausible ? ratio : 0});
+  });
+}
+
+// What each sampled fault stands for. The recording's last stretch has no record if the recorder was killed.
+void FaultClassifier::weigh_faults() {
+  std::sort(sampled_.begin(), sampled_.end(), [](const auto& a, const auto& b) { return a.begin_ns < b.begin_ns; });
+  const auto stretch_of = [&](uint64_t time_ns) -> const SampledStretch* {
+    const auto after = std::upper_bound(sampled_.begin(), sampled_.end(), time_ns,
+                                        [](uint64_t t, const SampledStretch& s) { return t < s.begin_ns; });
+    return after != sampled_.begin() && time_ns < std::prev(after)->end_ns ? &*std::prev(after) : nullptr;
+  };
+  constexpr uint64_t kSlackNs = 20'000'000;  // events of a level are enabled shortly before its record begins
+  uint64_t open_ns = UINT64_MAX;
+  for (ClassifiedFault& fault : faults_) {
+    if (fault.period == 1) continue;
+    fault.weight = fault.period;
+    if (fault.period == 0) continue;
+    const SampledStretch* stretch = stretch_of(fault.record.time_ns);
+    if (stretch == nullptr) stretch = stretch_of(later(fault.record.time_ns, kSlackNs));
+    if (stretch == nullptr) open_ns = std::min(open_ns, fault.record.time_ns);
+    else if (stretch->weight > 0) fault.weight = static_cast<float>(stretch->weight);
+  }
+  if (open_ns != UINT64_MAX) sampled_.push_back({open_ns, UINT64_MAX, 0});
+}
+
+bool FaultClassifier::overlaps_sampled(uint64_t begin_ns, uint64_t end_ns) const {
+  return std::any_of(sampled_.begin(), sampled_.end(),
+                     [&](const SampledStretch& s) { return s.begin_ns < end_ns && begin_ns < s.end_ns; });
+}
+
 void FaultClassifier::add_residency(uint32_t process, std::span<const unsigned char> payload) {
   each_record<ml_residency>(payload, [&](const auto& record) { looks_.emplace_back(process, record); });
 }
@@ -82,6 +141,10 @@ void FaultClassifier::add_allocations(uint32_t process, std::span<const unsigned
       default: return;
     }
     if (record.address == 0 || record.address + record.bytes < record.address) return;
+    const bool is_call_of_kernel = record.operation == ML_ENUM_allocation_operation_MUNMAP ||
+                                   record.operation == ML_ENUM_allocation_operation_MREMAP;
+    const bool resizes = record.operation == ML_ENUM_allocation_operation_REALLOC && record.old_address != 0;
+    if (resized_known_ && !is_call_of_kernel && !resizes && resized_.count(record.address) == 0) return;
     const bool is_remap = record.operation == ML_ENUM_allocation_operation_MREMAP;
     calls_.push_back({process, record.time_ns, record.address, record.bytes, record.old_address,
                       is_remap ? uint64_t{record.protection} << 12 : 0, record.operation,
@@ -89,12 +152,20 @@ void FaultClassifier::add_allocations(uint32_t process, std::span<const unsigned
   });
 }
 
+void FaultClassifier::note_resized(std::span<const unsigned char> payload) {
+  resized_known_ = true;
+  each_record<ml_allocation>(payload, [&](const ml_allocation& record) {
+    if (record.operation == ML_ENUM_allocation_operation_REALLOC && record.bytes >= kMovableBytes && record.old_address != 0)
+      resized_.insert(record.old_address);
+  });
+}
+
 void FaultClassifier::add_shared_before(uint32_t device_major, uint32_t device_minor, uint64_t inode, uint64_t offset,
                                         uint64_t bytes) {
   const unsigned shift = options_.page_shift;
-  const uint64_t first = offset >> shift, last = first + (std::min(bytes, uint64_t{1} << 44) >> shift);
+  const uint64_t first = offset >> shift, last = first + (std::min(bytes, uint64_t{1} << 62) >> shift);
   const Area file{.inode = inode, .device = (uint64_t{device_major} << 32) | device_minor};
-  for (uint64_t page = first; page < last; ++page) shared_pages_.insert(shared_key(file, page << shift, shift));
+  shared_pages_.insert_before(shared_file(file), first, last);
 }
 
 void FaultClassifier::add_code_counts(uint32_t process, std::span<const unsigned char> payload) {
@@ -326,8 +397,14 @@ void FaultClassifier::replay_fault(ClassifiedFault& fault) {
   if (record.stack != 0) resolve_stack(process, fault.process, record.stack, record.time_ns);
 
   const unsigned base = options_.page_shift;
-  const bool after_known = record.after_shift != ML_NOT_OBSERVED && record.after_shift >= base;
-  fault.span_shift = static_cast<uint8_t>(after_known ? std::min<unsigned>(record.after_shift, 40) : base);
+  const bool after_known = record.after_shift >= base && record.after_shift <= kMaxPageShift;
+  fault.span_shift = static_cast<uint8_t>(after_known ? record.after_shift : base);
+  // Huge pages cost time and memory in proportion to what they claim: more than a machine has are taken as small ones.
+  if (fault.span_shift > base + PageHistory::kBlockShift) {
+    const uint64_t claimed = uint64_t{1} << (fault.span_shift - base);
+    if (claimed > kMaxSpanPages - span_pages_) fault.span_shift = static_cast<uint8_t>(base);
+    else span_pages_ += claimed;
+  }
   const bool before_known = record.before_shift != ML_NOT_OBSERVED;
   const uint64_t page = record.address >> base;
   const PageHistory::Page history = process.pages.look(page);
@@ -350,7 +427,7 @@ void FaultClassifier::replay_fault(ClassifiedFault& fault) {
   } else if (is_file) {
     fault.fault_class = FaultClass::file;
   } else if (is_shared_memory) {
-    fault.fault_class = area != nullptr && shared_pages_.count(shared_key(*area, record.address, base)) != 0
+    fault.fault_class = area != nullptr && shared_pages_.contains(shared_file(*area), shared_page(*area, record.address, base))
                             ? FaultClass::file
                             : (in_kernel ? FaultClass::placed : FaultClass::first);
   } else if (touched && (area == nullptr || history.generation == area->generation)) {
@@ -360,6 +437,7 @@ void FaultClassifier::replay_fault(ClassifiedFault& fault) {
     fault.fault_class = in_kernel ? FaultClass::placed : FaultClass::first;
     fault.inferred = !before_known && process.epoch > 0;
   }
+  if (fault.period != 1) fault.inferred = true;  // the page's history has gaps
 
   // Mark the span; count what was not accessible before.
   const uint64_t span_pages = uint64_t{1} << (fault.span_shift - base);
@@ -367,8 +445,11 @@ void FaultClassifier::replay_fault(ClassifiedFault& fault) {
   const uint32_t generation = area != nullptr ? area->generation : history.generation;
   const bool marks_upgrade = fault.fault_class == FaultClass::upgrade || fault.fault_class == FaultClass::copy ||
                              fault.fault_class == FaultClass::hint;
-  for (uint64_t p = first_page; p < first_page + span_pages; ++p) {
-    PageHistory::Page& entry = process.pages.change(p);
+  if (fault.period == 0) {  // recorded for its stack: its pages count where a sample of faults has them
+    fault.new_pages = touched && history.generation == generation ? 0 : static_cast<uint32_t>(span_pages);
+    return;
+  }
+  process.pages.change_all(first_page, first_page + span_pages, [&](PageHistory::Page& entry) {
     if (entry.epoch == PageHistory::kNever || entry.generation != generation) {
       ++fault.new_pages;
       entry.notes = PageHistory::none;
@@ -377,10 +458,12 @@ void FaultClassifier::replay_fault(ClassifiedFault& fault) {
     entry.generation = generation;
     if (marks_upgrade) entry.notes |= PageHistory::upgraded;
     else if (fault.fault_class == FaultClass::again) entry.notes = PageHistory::none;
-    if (is_shared_memory && area != nullptr) {
-      const uint64_t address = p << base;
-      if (address >= area->begin && address < area->end) shared_pages_.insert(shared_key(*area, address, base));
-    }
+  });
+  if (!is_shared_memory || area == nullptr) return;
+  for (uint64_t p = first_page; p < first_page + span_pages; ++p) {
+    const uint64_t address = p << base;
+    if (address >= area->begin && address < area->end)
+      shared_pages_.insert(shared_file(*area), shared_page(*area, address, base));
   }
 }
 
@@ -466,8 +549,13 @@ void FaultClassifier::replay_look(uint32_t number, const ml_residency& look) {
   const uint64_t scan_begin_ns = look.end_ns - uint64_t{look.scan_us} * 1000;
   if (process.exec_ns >= scan_begin_ns) return;  // the address space was replaced under the look
   const unsigned base = options_.page_shift;
-  const uint64_t end = (look.address + look.bytes) >> base;
-  for (uint64_t page = look.address >> base; page < end; ++page) {
+  const uint64_t begin = look.address >> base;
+  const uint64_t claimed = std::min(look.bytes, UINT64_MAX - look.address) >> base;
+  const uint64_t pages = std::min(claimed, kMaxLookPages - look_pages_);
+  look_pages_ += pages;
+  unread_look_pages_ += claimed - pages;
+  std::vector<PendingLook::Run>& runs = pending_looks_.back().runs;
+  for (uint64_t page = begin; page < begin + pages; ++page) {
     const Area* area = process.space.find(page << base);
     // Mapped while the look went on: it may have seen what was there before.
     if (area != nullptr && area->mapped_ns >= scan_begin_ns) continue;
@@ -475,43 +563,49 @@ void FaultClassifier::replay_look(uint32_t number, const ml_residency& look) {
     const uint32_t generation = area != nullptr ? area->generation : history.generation;
     if (history.epoch != PageHistory::kNever && history.generation == generation) continue;
     const AreaKind kind = is_own(number, page << base, look.end_ns) ? AreaKind::memlens : kind_of(area);
-    pending_looks_.back().pages.push_back({page, history.generation, generation, kind,
-                                            area == nullptr || !(area->protection & 2)});
+    const PendingLook::Run run{page, page + 1, history.generation, generation, kind,
+                               area == nullptr || !(area->protection & 2)};
+    if (!runs.empty() && runs.back().continues(run)) ++runs.back().end;
+    else runs.push_back(run);
   }
 }
 
 void FaultClassifier::confirm_look(size_t pending) {
   PendingLook look = std::move(pending_looks_[pending]);
-  pending_looks_[pending].pages.clear();
+  pending_looks_[pending].runs = {};
   Process& process = processes_[look.process];
   if (process.exec_ns != look.exec_ns) return;
   const unsigned base = options_.page_shift;
   PlacedRun run;
+  const bool sampled = overlaps_sampled(look.begin_ns, later(look.end_ns, kLookSlackNs));
   const auto finish = [&] {
     if (run.pages > 0 && run.area != AreaKind::memlens) placed_.push_back(run);
     run.pages = 0;
   };
-  for (const PendingLook::Page& page : look.pages) {
-    const PageHistory::Page history = process.pages.look(page.page);
-    const bool touched_since = history.epoch != PageHistory::kNever && history.generation != page.seen_generation;
-    if (touched_since || (page.seen_generation == page.area_generation && history.epoch != PageHistory::kNever)) continue;
-    if (run.pages > 0 && (page.area != run.area || page.moved != run.moved ||
-                           run.address + (run.pages << base) != page.page << base)) finish();
-    if (run.pages == 0)
-      run = PlacedRun{.process = look.process,
-                      .begin_ns = look.begin_ns,
-                      .end_ns = look.end_ns,
-                      .address = page.page << base,
-                      .pages = 0,
-                      .huge = look.huge,
-                      .moved = page.moved && !look.before,
-                      .before = look.before,
-                      .area = page.area};
-    ++run.pages;
-    PageHistory::Page& entry = process.pages.change(page.page);
-    entry.epoch = process.epoch;
-    entry.notes = PageHistory::placed;
-    entry.generation = page.area_generation;
+  for (const PendingLook::Run& seen : look.runs) {
+    uint64_t page = seen.first;
+    process.pages.change_all(seen.first, seen.end, [&](PageHistory::Page& entry) {
+      const uint64_t at = page++;
+      const bool touched_since = entry.epoch != PageHistory::kNever && entry.generation != seen.seen_generation;
+      if (touched_since || (seen.seen_generation == seen.area_generation && entry.epoch != PageHistory::kNever)) return;
+      if (run.pages > 0 && (seen.area != run.area || seen.moved != run.moved ||
+                             run.address + (run.pages << base) != at << base)) finish();
+      if (run.pages == 0)
+        run = PlacedRun{.process = look.process,
+                        .begin_ns = look.begin_ns,
+                        .end_ns = look.end_ns,
+                        .address = at << base,
+                        .pages = 0,
+                        .huge = look.huge,
+                        .moved = seen.moved && !look.before,
+                        .before = look.before,
+                        .sampled = sampled,
+                        .area = seen.area};
+      ++run.pages;
+      entry.epoch = process.epoch;
+      entry.notes = PageHistory::placed;
+      entry.generation = seen.area_generation;
+    });
   }
   finish();
 }
@@ -519,6 +613,7 @@ void FaultClassifier::confirm_look(size_t pending) {
 void FaultClassifier::run() {
   std::vector<Event> events;
   bound_own_ranges();
+  weigh_faults();
   std::vector<StackUse> uses;
   uses.reserve(stack_uses_.size());
   for (const auto& [stack, use] : stack_uses_) uses.push_back(use);
@@ -535,7 +630,7 @@ void FaultClassifier::run() {
   collect(uses, 5, [](const auto& e) { return e.time_ns; }, [](const auto& e) { return e.process; });
   collect(pc_codes_.uses(), 6, [](const auto& e) { return e.time_ns; }, [](const auto& e) { return e.process; });
   collect(looks_, 3, [](const auto& e) { return e.second.end_ns; }, by_pair);
-  collect(looks_, 4, [](const auto& e) { return e.second.end_ns + kLookSlackNs; }, by_pair);
+  collect(looks_, 4, [](const auto& e) { return later(e.second.end_ns, kLookSlackNs); }, by_pair);
   std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
     return a.time_ns != b.time_ns ? a.time_ns < b.time_ns : a.order < b.order;
   });
@@ -567,7 +662,11 @@ void FaultClassifier::run() {
   while (!unmapped_uses_.empty()) give_up_on_uses(unmapped_uses_.begin()->first);
   pc_codes_.finish();
   for (const StackUse& use : uses) resolve_stack(processes_[use.process], use.process, use.stack, use.time_ns);
-  own_faults_ = std::erase_if(faults_, [](const ClassifiedFault& fault) { return fault.area == AreaKind::memlens; });
+  double own = 0;
+  for (const ClassifiedFault& fault : faults_)
+    if (fault.area == AreaKind::memlens) own += fault.weight;
+  own_faults_ = static_cast<uint64_t>(own + 0.5);
+  std::erase_if(faults_, [](const ClassifiedFault& fault) { return fault.area == AreaKind::memlens; });
 }
 
 }  // namespace memlens::replay

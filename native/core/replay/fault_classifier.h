@@ -34,6 +34,7 @@
 #include "code_index.h"
 #include "memlens_format.h"
 #include "page_history.h"
+#include "shared_pages.h"
 
 namespace memlens::replay {
 
@@ -70,6 +71,8 @@ struct ClassifiedFault {
   AreaKind area = AreaKind::unknown;
   uint8_t span_shift = 12;
   bool inferred = false;
+  uint8_t period = 1;   // one fault in so many was recorded; 0: recorded for its stack alone
+  float weight = 1.0F;  // faults that it stands for
 };
 
 // Pages found resident without an event. `moved`: no mapping record explains writable memory at
@@ -83,7 +86,14 @@ struct PlacedRun {
   bool huge = false;
   bool moved = false;
   bool before = false;
+  bool sampled = false;  // some faults of that range are not recorded: the program may have touched the pages
   AreaKind area = AreaKind::unknown;
+};
+
+// Faults were recorded by sampling in [begin_ns, end_ns); `weight` is the kernel's count over the records.
+struct SampledStretch {
+  uint64_t begin_ns = 0, end_ns = 0;
+  double weight = 0;  // 0: not known, the record's own period
 };
 
 class FaultClassifier {
@@ -96,10 +106,15 @@ class FaultClassifier {
   void add_process_events(uint32_t process, std::span<const unsigned char> payload);
   void add_mappings(uint32_t process, std::span<const unsigned char> payload);
   void add_faults(uint32_t process, std::span<const unsigned char> payload);
+  void add_sampled_faults(uint32_t process, std::span<const unsigned char> payload);
+  void add_fault_levels(std::span<const unsigned char> payload);
   void add_residency(uint32_t process, std::span<const unsigned char> payload);
   // Allocations: which stacks they name, so that those are resolved too, and calls that move or remove
   // mappings without a mapping record: mremap, munmap, and realloc of a large object.
   void add_allocations(uint32_t process, std::span<const unsigned char> payload);
+  // All allocations, before the first add_allocations: which objects are ever resized. Then only calls that concern those are
+  // kept: programs make millions of large objects a second and resize few. Without it all are kept.
+  void note_resized(std::span<const unsigned char> payload);
   // Shared memory [offset, offset + bytes) of a file that had its pages before the recording began.
   void add_shared_before(uint32_t device_major, uint32_t device_minor, uint64_t inode, uint64_t offset, uint64_t bytes);
   // Tags: only the memory of our own library, whose faults are not the program's.
@@ -118,9 +133,13 @@ class FaultClassifier {
   // What add_code_use and the counts named: instruction pointer and time → index into codes().
   const CodeIndex& code_index() const { return pc_codes_; }
   const std::vector<ClassifiedFault>& faults() const { return faults_; }
+  // When faults were sampled, in order; from run() on with what was still open when the recording ended without a word.
+  const std::vector<SampledStretch>& sampled_stretches() const { return sampled_; }
   const std::vector<PlacedRun>& placed() const { return placed_; }
   // Faults on memory of our own library: counted, and left out of faults().
   uint64_t own_faults() const { return own_faults_; }
+  // Pages that looks claim beyond any plausible memory: not replayed.
+  uint64_t unread_look_pages() const { return unread_look_pages_; }
   const std::vector<Code>& codes() const { return codes_; }
   // Frames of each sampled stack as codes, innermost first.
   const std::map<uint32_t, std::vector<uint32_t>>& stacks() const { return resolved_stacks_; }
@@ -157,13 +176,17 @@ class FaultClassifier {
     uint32_t process;
     uint64_t begin_ns, end_ns, exec_ns;
     bool huge, before;
-    struct Page {
-      uint64_t page;
+    struct Run {  // pages [first, end) that are alike
+      uint64_t first, end;
       uint32_t seen_generation, area_generation;
       AreaKind area;
       bool moved;
+      bool continues(const Run& next) const {
+        return end == next.first && seen_generation == next.seen_generation &&
+               area_generation == next.area_generation && area == next.area && moved == next.moved;
+      }
     };
-    std::vector<Page> pages;
+    std::vector<Run> runs;
   };
   struct Event {
     uint64_t time_ns;
@@ -197,6 +220,8 @@ class FaultClassifier {
   // `last`: also when its code is not mapped, as far as is known.
   void resolve_stack(const Process& process, uint32_t number, uint32_t stack, uint64_t time_ns, bool last = true);
   void bound_own_ranges();
+  void weigh_faults();
+  bool overlaps_sampled(uint64_t begin_ns, uint64_t end_ns) const;
   bool is_own(uint32_t number, uint64_t address, uint64_t time_ns) const;
 
   Options options_;
@@ -206,8 +231,11 @@ class FaultClassifier {
   std::vector<std::pair<uint32_t, ml_mapping>> mappings_;
   std::vector<std::pair<uint32_t, ml_residency>> looks_;
   std::vector<MapCall> calls_;
+  std::unordered_set<uint64_t> resized_;  // addresses of objects before a realloc, of any process: a fork's child inherits them
+  bool resized_known_ = false;
   std::vector<ClassifiedFault> faults_;
   std::vector<PlacedRun> placed_;
+  std::vector<SampledStretch> sampled_;
   std::vector<PendingLook> pending_looks_;
   std::unordered_map<uint32_t, std::vector<OwnRange>> own_;
   std::unordered_map<uint32_t, StackUse> stack_uses_;  // by stack: its earliest use
@@ -219,7 +247,10 @@ class FaultClassifier {
   std::unordered_map<CodeKey, uint32_t, CodeKeyHash> code_index_;
   std::map<uint32_t, std::vector<uint32_t>> resolved_stacks_;
   std::unordered_map<uint32_t, Process> processes_;
-  std::unordered_set<uint64_t> shared_pages_;  // hash of (device, inode, file page) placed by anybody
+  SharedPages shared_pages_;  // placed by anybody
+  uint64_t look_pages_ = 0;
+  uint64_t span_pages_ = 0;  // of pages above 2 MiB
+  uint64_t unread_look_pages_ = 0;  // beyond what looks may claim
   mutable std::unordered_map<uint32_t, AreaKind> path_kinds_;
 };
 

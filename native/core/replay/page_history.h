@@ -40,6 +40,38 @@ class PageHistory {
     return (*block)[page & kMask];
   }
 
+  // Changes all pages of [first, last) with `update(page_entry)`. Whole blocks that were alike stay one block that is
+  // shared: a huge page takes tens of bytes for each 2 MiB, so that a record cannot claim more memory than it is worth.
+  template <typename Update>
+  void change_all(uint64_t first, uint64_t last, Update&& update) {
+    std::unordered_map<const Block*, std::pair<std::shared_ptr<Block>, std::shared_ptr<Block>>> made;  // kept: old, new
+    constexpr uint64_t kPages = uint64_t{1} << kBlockShift;
+    for (uint64_t page = first; page < last;) {
+      if ((page & kMask) != 0 || last - page < kPages) {
+        update(change(page));
+        ++page;
+        continue;
+      }
+      std::shared_ptr<Block>& block = blocks_[page >> kBlockShift];
+      const bool is_alone = block && block.use_count() == 1;
+      const auto known = is_alone ? made.end() : made.find(block.get());
+      if (known != made.end()) {
+        // What the update counts is counted for these pages too, on a copy of what they were.
+        Block copy = block ? *block : Block{};
+        for (Page& entry : copy) update(entry);
+        block = known->second.second;
+      } else if (is_alone) {
+        for (Page& entry : *block) update(entry);
+      } else {
+        const std::shared_ptr<Block> before = block;
+        block = before ? std::make_shared<Block>(*before) : std::make_shared<Block>();
+        for (Page& entry : *block) update(entry);
+        made.emplace(before.get(), std::pair(before, block));
+      }
+      page += kPages;
+    }
+  }
+
   void clear() { blocks_.clear(); }
 
   // Pages [first, last) as if never touched.

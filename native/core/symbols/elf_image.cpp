@@ -110,6 +110,28 @@ bool ElfImage::read_headers(bool debug_only, std::string& error) {
   return true;
 }
 
+namespace {
+
+// Debug information shrinks to a third or a sixth. libelf allocates what a compressed section claims, up to 1032 times what it has:
+// a file of a megabyte could take a gigabyte for each of its sections.
+constexpr uint64_t kMostRatio = 100, kAlwaysBytes = uint64_t{16} << 20;
+
+bool is_worth_unpacking(Elf_Scn* scn, const GElf_Shdr& header, bool old_compressed) {
+  uint64_t claimed = 0;
+  if (old_compressed) {  // "ZLIB", then the size in 8 bytes, the highest first
+    const Elf_Data* data = elf_rawdata(scn, nullptr);
+    if (!data || !data->d_buf || data->d_size < 12) return false;
+    for (int i = 4; i < 12; ++i) claimed = claimed << 8 | static_cast<const uint8_t*>(data->d_buf)[i];
+  } else if (header.sh_flags & SHF_COMPRESSED) {
+    GElf_Chdr compression;
+    if (!gelf_getchdr(scn, &compression)) return false;
+    claimed = compression.ch_size;
+  }
+  return claimed <= kAlwaysBytes || claimed / kMostRatio <= header.sh_size;
+}
+
+}  // namespace
+
 Bytes ElfImage::section(std::string_view name, size_t nth) {
   size_t names_index = 0;
   if (elf_getshdrstrndx(elf_, &names_index) != 0) return {};
@@ -123,6 +145,7 @@ Bytes ElfImage::section(std::string_view name, size_t nth) {
     const bool old_compressed = !gnu_compressed.empty() && gnu_compressed == text;
     if (!old_compressed && name != text) continue;
     if (nth-- > 0) continue;
+    if (!is_worth_unpacking(scn, header, old_compressed)) return {};
     if (old_compressed && elf_compress_gnu(scn, 0, 0) < 0) return {};
     if ((header.sh_flags & SHF_COMPRESSED) && elf_compress(scn, 0, 0) < 0) return {};
     const Elf_Data* data = elf_rawdata(scn, nullptr);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "elf_symbols.h"
 
+#include <dlfcn.h>
 #include <elf.h>
 #include <elfutils/libdwfl.h>
 
 #include <algorithm>
+#include <memory>
 
 namespace memlens::symbols {
 
@@ -30,9 +32,49 @@ bool ElfSymbols::add(ElfImage& image, bool static_table) {
   return candidates_.size() > n_before;
 }
 
+namespace {
+
+// What an .xz file says that it holds: the sum over the records of its index; 0 when there is no sound index.
+uint64_t claimed_by_xz(Bytes file) {
+  constexpr size_t kEnd = 12;  // CRC of 4 bytes, size of the index / 4 - 1, flags, "YZ"
+  if (file.size() < 2 * kEnd || file[file.size() - 2] != 'Y' || file[file.size() - 1] != 'Z') return 0;
+  const uint64_t index_bytes = (uint64_t{ByteCursor(file, file.size() - 8).u32()} + 1) * 4;
+  if (index_bytes > file.size() - 2 * kEnd) return 0;
+  ByteCursor index(file.subspan(file.size() - kEnd - index_bytes, index_bytes));
+  if (index.u8() != 0) return 0;
+  uint64_t claimed = 0;
+  for (uint64_t left = index.uleb128(); left > 0 && !index.failed(); --left) {
+    index.uleb128();
+    claimed += std::min(index.uleb128(), UINT64_MAX / 2 - claimed);
+  }
+  return index.failed() ? 0 : claimed;
+}
+
+// libdwfl unpacks whatever is there, 7000 bytes from one. So the file must hold what it says, and that must be plausible. Unpacked here
+// for that, into memory of that size: liblzma is libdw's, which cannot read such sections without it.
+bool is_worth_unpacking(Bytes file) {
+  constexpr uint64_t kMostRatio = 100, kAlwaysBytes = uint64_t{16} << 20;
+  const uint64_t claimed = claimed_by_xz(file);
+  if (claimed == 0 || (claimed > kAlwaysBytes && claimed / kMostRatio > file.size())) return false;
+  using Decode = int (*)(uint64_t*, uint32_t, const void*, const uint8_t*, size_t*, size_t, uint8_t*, size_t*, size_t);
+  static const auto decode = [] {
+    void* library = dlopen("liblzma.so.5", RTLD_NOW | RTLD_LOCAL);
+    return library ? reinterpret_cast<Decode>(dlsym(library, "lzma_stream_buffer_decode")) : nullptr;
+  }();
+  if (!decode) return false;
+  const auto room = std::make_unique_for_overwrite<uint8_t[]>(claimed);
+  uint64_t memory_limit = uint64_t{1} << 30;
+  size_t read = 0, written = 0;
+  return decode(&memory_limit, 0, nullptr, file.data(), &read, file.size(), room.get(), &written, claimed) == 0 &&
+         read == file.size() && written == claimed;
+}
+
+}  // namespace
+
 void visit_mini_debug_info(ElfImage& image,
                            const std::function<void(const ElfSymbolRecord&)>& visit) {
-  if (image.section(".gnu_debugdata").empty()) return;
+  const Bytes packed = image.section(".gnu_debugdata");
+  if (packed.empty() || !is_worth_unpacking(packed)) return;
   // libdwfl decompresses it. Its debug-file search must stay off: it may go to the network.
   Dwfl_Callbacks callbacks = {};
   callbacks.find_elf = [](Dwfl_Module*, void**, const char*, Dwarf_Addr, char**, Elf**) {

@@ -2,6 +2,8 @@
 // perf maps and the look-up; the binary format is in jitdump.cpp.
 #include "jit_symbols.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -38,7 +40,15 @@ bool take_hex(std::string_view& line, uint64_t& value) {
   return n_digits > 0;
 }
 
+constexpr off_t kMostBytes = off_t{1} << 30;
+
 std::optional<std::string> read_file(const std::string& path, std::string& status) {
+  // The program gives the name: a pipe would block for ever, and a device has no end.
+  struct stat info = {};
+  if (stat(path.c_str(), &info) == 0 && (!S_ISREG(info.st_mode) || info.st_size > kMostBytes)) {
+    status = path + (S_ISREG(info.st_mode) ? ": too long" : ": not a regular file");
+    return std::nullopt;
+  }
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   if (!file) {
@@ -57,10 +67,10 @@ std::optional<std::string> read_file(const std::string& path, std::string& statu
 }  // namespace
 
 const JitLine* JitEntry::line_at(uint64_t address) const {
-  if (address < begin || address >= end) return nullptr;
-  auto after = std::upper_bound(lines.begin(), lines.end(), address - begin,
+  if (!lines || address < begin || address >= end) return nullptr;
+  auto after = std::upper_bound(lines->begin(), lines->end(), address - begin,
                                 [](uint64_t o, const JitLine& l) { return o < l.offset_bytes; });
-  return after == lines.begin() ? nullptr : &*std::prev(after);
+  return after == lines->begin() ? nullptr : &*std::prev(after);
 }
 
 JitSymbols JitSymbols::parse_perf_map(std::string_view text) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,11 +13,15 @@
 
 namespace memlens::symbols {
 
+// Lines and the names of their files are shared: a dump of a megabyte may name one file, or move one piece of code, tens of
+// thousands of times.
 struct JitLine {
   uint64_t offset_bytes;  // from the entry's begin: survives a move
   uint32_t line;
-  std::string file;
+  std::shared_ptr<const std::string> file_name;
+  const std::string& file() const { return *file_name; }
 };
+inline constexpr size_t kLongestJitName = 4096;  // of code; more is cut
 
 struct JitEntry {
   uint64_t begin, end;                // addresses, end exclusive
@@ -24,7 +29,7 @@ struct JitEntry {
   uint64_t end_time_ns = UINT64_MAX;  // when it was moved away
   uint64_t code_index = 0;            // the compiler's own number for this code
   std::string name;
-  std::vector<JitLine> lines;  // by offset; may be empty
+  std::shared_ptr<const std::vector<JitLine>> lines;  // by offset; null: none
 
   // The line at an address of this entry; null when unknown.
   const JitLine* line_at(uint64_t address) const;

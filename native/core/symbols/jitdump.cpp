@@ -106,15 +106,16 @@ class JitdumpReader {
                    .end = begin + n_bytes,
                    .begin_time_ns = time_ns,
                    .code_index = code_index,
-                   .name = std::string(name),
+                   .name = std::string(name.substr(0, kLongestJitName)),
                    .lines = {}};
     if (pending_address_ == begin) {
+      std::vector<JitLine> own;
       for (auto& [address, line] : lines)
-        if (address >= begin)
-          line.offset_bytes = address - begin, entry.lines.push_back(std::move(line));
+        if (address >= begin) line.offset_bytes = address - begin, own.push_back(std::move(line));
       std::stable_sort(
-          entry.lines.begin(), entry.lines.end(),
+          own.begin(), own.end(),
           [](const JitLine& a, const JitLine& b) { return a.offset_bytes < b.offset_bytes; });
+      if (!own.empty()) entry.lines = std::make_shared<const std::vector<JitLine>>(std::move(own));
     }
     newest_by_index_[code_index] = out_.entries_.size();
     out_.entries_.push_back(std::move(entry));
@@ -144,14 +145,14 @@ class JitdumpReader {
     pending_address_ = u64();
     const uint64_t n_entries = u64();
     pending_lines_.clear();
-    std::string previous_file;
+    auto previous_file = std::make_shared<const std::string>();
     for (uint64_t i = 0; i < n_entries && !cursor_.failed(); ++i) {
       const uint64_t address = u64();
       const uint32_t line = u32();
       u32();  // discriminator
       const std::string_view file = cursor_.c_string();
       if (cursor_.failed()) break;
-      if (file != "\xff") previous_file = file;  // 0xff: the same file as before
+      if (file != "\xff") previous_file = std::make_shared<const std::string>(file);  // 0xff: the same file as before
       pending_lines_.emplace_back(address, JitLine{0, line, previous_file});
     }
   }

@@ -23,7 +23,7 @@
 #define ROOM_UNIT UINT64_C(4096)
 #define MAP_UNIT UINT64_C(65536) /* the largest page size of a machine that we know */
 
-struct ml_count_header *ml_arena_header;
+struct ml_count_header *ml_arena_header, ml_arena_settings;
 static struct {
   uint64_t token[2];
   char path[400];
@@ -147,8 +147,13 @@ bool ml_arena_open(void) {
   }
   struct ml_count_header *header = map_file(NULL, 0, ML_COUNT_DIRECTORY_BYTE, false);
   if (header == NULL) return false;
-  if (header->magic != ML_COUNT_MAGIC || header->version != ML_COUNT_VERSION || header->token[0] != arena.token[0] ||
-      header->token[1] != arena.token[1] || header->counters_max <= ML_COUNT_MAX_OF_FUNCTION) {
+  struct ml_count_header *copy = &ml_arena_settings;
+  for (size_t i = 0; i < sizeof *copy / sizeof(uint64_t); i++)
+    ((uint64_t *)copy)[i] = __atomic_load_n((const uint64_t *)header + i, __ATOMIC_RELAXED);
+  if (copy->magic != ML_COUNT_MAGIC || copy->version != ML_COUNT_VERSION || copy->token[0] != arena.token[0] ||
+      copy->token[1] != arena.token[1] || copy->counters_max <= ML_COUNT_MAX_OF_FUNCTION ||
+      copy->counters_max > copy->file_bytes / sizeof(uint64_t) || copy->sample_groups > ML_COUNT_GROUPS_MAX ||
+      copy->events > ML_COUNT_EVENTS) {
     syscall(SYS_munmap, header, ML_COUNT_DIRECTORY_BYTE);
     return false;
   }
@@ -166,7 +171,7 @@ static bool claim_range(uint64_t bytes, uint64_t *offset) {
   uint64_t next = __atomic_load_n(&ml_arena_header->next_byte, __ATOMIC_RELAXED), begin;
   do {
     begin = (next + MAP_UNIT - 1) / MAP_UNIT * MAP_UNIT;
-    if (begin < next || bytes > ml_arena_header->file_bytes || begin > ml_arena_header->file_bytes - bytes) return false;
+    if (begin < next || bytes > ml_arena_settings.file_bytes || begin > ml_arena_settings.file_bytes - bytes) return false;
   } while (!__atomic_compare_exchange_n(&ml_arena_header->next_byte, &next, begin + bytes, true, __ATOMIC_RELAXED,
                                         __ATOMIC_RELAXED));
   *offset = begin;

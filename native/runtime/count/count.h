@@ -98,7 +98,10 @@ bool ml_standalone_make(char *path, uint64_t path_bytes, uint64_t token[2]); /* 
 bool ml_standalone_allocate(int fd, uint64_t offset, uint64_t bytes);        /* false: no room on the disk */
 
 /* ---- arena.c ------------------------------------------------------------------------------------------- */
-extern struct ml_count_header *ml_arena_header; /* NULL: nobody records */
+/* NULL: nobody records. Every counted process of the tree can write to it, also one that has dropped its privileges since: only
+ * what is shared by nature (`next_byte`, `entries`, `refused`) is used here. */
+extern struct ml_count_header *ml_arena_header;
+extern struct ml_count_header ml_arena_settings; /* a copy of the rest, made once */
 bool ml_arena_open(void);
 /* Page-aligned room in the file, mapped and zero; NULL when there is none. With the lock held. */
 void *ml_arena_room(uint64_t bytes, uint64_t *file_offset);
@@ -285,8 +288,15 @@ void ml_trace_thread_end(struct ml_thread *self); /* in the thread, or when the 
 void ml_trace_forked(struct ml_thread *self);
 void ml_trace_switched(struct ml_thread *self);   /* it is in another region */
 
+/* ---- region_events.c: as region_events.h says, the program's own or ours ------------------------------------- */
+unsigned ml_events_open(uint64_t *state, const struct ml_count_header *asked, int *error);
+void ml_events_begin(uint64_t *state, uint64_t *begun);
+void ml_events_end(uint64_t *state, const uint64_t *begun, uint64_t *spent);
+void ml_events_close(uint64_t *state);
+
 /* ---- fork.c, modules.c, sampling.c, annotations.c ------------------------------------------------------------- */
 void ml_fork_start(void);
+extern uint64_t ml_counters_used; /* words of arrays that were given out: of the process image, also in its page */
 void ml_modules_forked(void);
 uint64_t ml_sites_end(void); /* one behind the last site that has a number */
 enum ml_choice { ML_SKIP = 0, ML_COUNT = 1, ML_COUNT_BY_CHANCE = 2 };

@@ -16,7 +16,8 @@
 #define RANGE_UNIT 8 /* words: modules do not share a cache line */
 
 static struct module {
-  struct ml_count_module *shared; /* of the process image that it was published in */
+  struct ml_count_module *shared; /* of the process image that it was published in; written, not read: forked children can write to it */
+  struct ml_count_module head;    /* what was published there */
   struct ml_count_function *first; /* NULL: unloaded */
   uint64_t words, sites; /* that it asked for */
   uint64_t offset, bytes;
@@ -24,6 +25,7 @@ static struct module {
 } modules[MODULES_MAX];
 static uint32_t module_count;
 static uint64_t sites_end = ML_TRACE_FIRST_SITE;
+uint64_t ml_counters_used = ML_COUNT_MAX_OF_FUNCTION;
 
 uint64_t ml_sites_end(void) { return __atomic_load_n(&sites_end, __ATOMIC_RELAXED); }
 
@@ -78,6 +80,7 @@ static bool publish(struct module *module, const struct ml_count_module *source,
   struct ml_count_entry *entry = shared != NULL ? ml_arena_claim() : NULL;
   if (entry == NULL) return false;
   memcpy(shared, source, bytes);
+  memcpy(shared, &module->head, sizeof *shared); /* the source may be what another process image published */
   module->shared = shared;
   module->bytes = bytes;
   module->generation = ml_process.generation;
@@ -89,13 +92,13 @@ static bool publish(struct module *module, const struct ml_count_module *source,
 
 static struct module *known(const struct facts *facts, uint64_t words, uint64_t sites, size_t path_bytes) {
   for (uint32_t i = 0; i < module_count; i++) {
-    const struct ml_count_module *shared = modules[i].shared;
+    const struct ml_count_module *head = &modules[i].head;
     if (modules[i].first != NULL || modules[i].words != words || modules[i].sites != sites) continue;
-    if (shared->build_id_bytes != facts->build_id_bytes ||
-        memcmp(shared->build_id, facts->build_id, facts->build_id_bytes) != 0)
+    if (head->build_id_bytes != facts->build_id_bytes ||
+        memcmp(head->build_id, facts->build_id, facts->build_id_bytes) != 0)
       continue;
     if (facts->build_id_bytes == 0 &&
-        (shared->path_bytes != path_bytes || memcmp(shared + 1, facts->path, path_bytes) != 0))
+        (head->path_bytes != path_bytes || memcmp(modules[i].shared + 1, facts->path, path_bytes) != 0))
       continue;
     return &modules[i];
   }
@@ -107,7 +110,7 @@ static struct module *take_range(const struct facts *facts, uint64_t words, uint
   static uint64_t content[1024]; /* the lock is held */
   struct ml_count_process *process = ml_process.shared;
   struct ml_count_module *source = (void *)content;
-  const uint64_t begin = process->counters_used, room = ml_counter_words - begin;
+  const uint64_t begin = ml_counters_used, room = ml_counter_words - begin;
   memset(source, 0, sizeof *source);
   source->first_counter = begin;
   source->first_site = sites_end;
@@ -123,6 +126,7 @@ static struct module *take_range(const struct facts *facts, uint64_t words, uint
   }
   const uint64_t refused = (uint64_t)(end - first) - source->functions;
   struct module *module = &modules[module_count];
+  if (module_count < MODULES_MAX) module->head = *source;
   if (module_count == MODULES_MAX || !publish(module, source, sizeof *source + path_bytes)) {
     ml_add(&process->functions_refused, (uint64_t)(end - first));
     return NULL;
@@ -133,7 +137,8 @@ static struct module *take_range(const struct facts *facts, uint64_t words, uint
   __atomic_store_n(&sites_end, source->first_site + source->sites, __ATOMIC_RELAXED);
   ml_add(&process->functions_refused, refused);
   const uint64_t used = (source->counters + RANGE_UNIT - 1) / RANGE_UNIT * RANGE_UNIT;
-  __atomic_store_n(&process->counters_used, begin + (used < room ? used : room), __ATOMIC_RELEASE);
+  __atomic_store_n(&ml_counters_used, begin + (used < room ? used : room), __ATOMIC_RELEASE);
+  __atomic_store_n(&process->counters_used, ml_counters_used, __ATOMIC_RELEASE);
   return module;
 }
 
@@ -169,23 +174,24 @@ ML_EXPORT void __memlens_count_register(struct ml_count_function *first, struct 
   struct module *module = known(&facts, words, sites, path_bytes);
   if (module != NULL) {
     if (module->generation != ml_process.generation && !publish(module, module->shared, module->bytes)) module = NULL;
-    else module->shared->load_bias = facts.load_bias;
+    else module->shared->load_bias = module->head.load_bias = facts.load_bias;
   } else {
     module = take_range(&facts, words, sites, path_bytes, first, end);
   }
   if (module != NULL) {
     module->first = first;
-    uint64_t at = module->shared->first_counter;
-    for (uint64_t i = 0; i < module->shared->functions; i++) {
+    const struct ml_count_module *head = &module->head;
+    uint64_t at = head->first_counter;
+    for (uint64_t i = 0; i < head->functions; i++) {
       first[i].offset_bytes = at * sizeof(uint64_t);
       at += first[i].counters;
     }
-    at = module->shared->first_site;
-    for (struct ml_count_function *function = first; function < end && module->shared->sites != 0; function++) {
+    at = head->first_site;
+    for (struct ml_count_function *function = first; function < end && head->sites != 0; function++) {
       function->first_site = at;
       at += function->trace_sites;
     }
-    ml_trace_module(facts.build_id, facts.build_id_bytes, module->shared->first_site, module->shared->sites);
+    ml_trace_module(facts.build_id, facts.build_id_bytes, head->first_site, head->sites);
   }
   ml_unlock(signals);
   ml_process_sync(NULL, 0);

@@ -139,7 +139,7 @@ static void make_place(struct ml_slot *slot, uint32_t node, uint32_t tid, uint32
   const int saved = errno;
   slot->place = &ml_no_place;
   if (ml_process.shared != NULL && publish_node(node)) {
-    const uint64_t bytes = ML_COUNT_PLACE_COUNTERS + ml_arena_header->counters_max * sizeof(uint64_t);
+    const uint64_t bytes = ML_COUNT_PLACE_COUNTERS + ml_arena_settings.counters_max * sizeof(uint64_t);
     uint64_t offset;
     struct ml_count_place *place = ml_arena_room(bytes, &offset);
     struct ml_count_entry *entry = place != NULL ? ml_arena_claim() : NULL;
@@ -201,7 +201,7 @@ void ml_populate(void *memory, uint64_t bytes) {
 }
 
 void ml_populate_counters(uint64_t *counters) {
-  uint64_t used = __atomic_load_n(&ml_process.shared->counters_used, __ATOMIC_ACQUIRE);
+  uint64_t used = __atomic_load_n(&ml_counters_used, __ATOMIC_ACQUIRE);
   if (used > ml_counter_words) used = ml_counter_words;
   if (used > ML_COUNT_MAX_OF_FUNCTION)
     ml_populate(counters + ML_COUNT_MAX_OF_FUNCTION, (used - ML_COUNT_MAX_OF_FUNCTION) * sizeof *counters);
@@ -211,15 +211,15 @@ void ml_populate_counters(uint64_t *counters) {
 unsigned char ml_no_groups[1];
 
 static uint64_t group_bytes(void) {
-  return (ML_COUNT_PLACE_COUNTERS + ml_arena_header->counters_max * sizeof(uint64_t) + 4095) / 4096 * 4096;
+  return (ML_COUNT_PLACE_COUNTERS + ml_arena_settings.counters_max * sizeof(uint64_t) + 4095) / 4096 * 4096;
 }
 
 static void make_groups(struct ml_slot *slot, struct ml_thread *self, uint32_t node) {
   const int saved = errno;
-  const uint64_t bytes = group_bytes() * ml_arena_header->sample_groups;
+  const uint64_t bytes = group_bytes() * ml_arena_settings.sample_groups;
   uint64_t offset;
   /* Threads that are added up when they end have no groups. */
-  const bool has_own = self->order < ml_arena_header->threads_max && slot->place != NULL && slot->place != &ml_no_place;
+  const bool has_own = self->order < ml_arena_settings.threads_max && slot->place != NULL && slot->place != &ml_no_place;
   unsigned char *groups = has_own ? ml_arena_room(bytes, &offset) : NULL;
   struct ml_count_entry *entry = groups != NULL ? ml_arena_claim() : NULL;
   slot->groups = ml_no_groups;

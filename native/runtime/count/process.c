@@ -55,7 +55,7 @@ bool ml_process_enter(void) {
   if (before != NULL) {
     shared->ticks_per_second = before->ticks_per_second;
     shared->switch_cost_ticks = before->switch_cost_ticks;
-    shared->counters_used = before->counters_used;
+    shared->counters_used = ml_counters_used;
     shared->functions_refused = before->functions_refused;
   }
   ml_clock_pair(&shared->start_ticks, &shared->start_ns);

@@ -1,5 +1,5 @@
-/* perf events at the ends of regions, for each thread. This file can be replaced: a program that defines all four functions
- * below (C linkage, declarations in region_events.h) has its own called instead: other events, an accelerator's registers.
+/* perf events at the ends of regions, for each thread. They can be replaced: a program that defines all four functions of
+ * region_events.h (C linkage) has its own called instead: other events, an accelerator's registers.
  *
  *   open    once a thread, in that thread. `asked` is the recorder's header: events, event_type[], event_config[]. Returns a bit
  *           for each event that will be told (0: begin and end are not called), and in *error the errno of the first that
@@ -29,7 +29,18 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define REPLACEABLE __attribute__((weak, visibility("default")))
+/* The program's own, if it has them. Weak: a module that was linked beside a library with such functions must also start without it
+ * (nothing that other modules have may be missed), so those of this file have names of their own. */
+extern __typeof__(memlens_region_events_open) memlens_region_events_open __attribute__((weak));
+extern __typeof__(memlens_region_events_begin) memlens_region_events_begin __attribute__((weak));
+extern __typeof__(memlens_region_events_end) memlens_region_events_end __attribute__((weak));
+extern __typeof__(memlens_region_events_close) memlens_region_events_close __attribute__((weak));
+
+static bool replaced(void) {
+  return &memlens_region_events_open != NULL && &memlens_region_events_begin != NULL && &memlens_region_events_end != NULL &&
+         &memlens_region_events_close != NULL;
+}
+
 #define HIGH_DESCRIPTOR 512 /* the lower ones, or the lower half of all, stay the program's */
 
 struct state {
@@ -66,7 +77,8 @@ static int open_event(uint32_t type, uint64_t config, int leader) {
   return (int)high;
 }
 
-REPLACEABLE unsigned memlens_region_events_open(uint64_t *words, const struct ml_count_header *asked, int *error) {
+unsigned ml_events_open(uint64_t *words, const struct ml_count_header *asked, int *error) {
+  if (replaced()) return memlens_region_events_open(words, asked, error);
   struct state *state = (struct state *)words;
   unsigned mask = 0;
   memset(state, 0, sizeof *state);
@@ -156,9 +168,16 @@ static bool read_all(const struct state *state, uint64_t *values) {
   return complete;
 }
 
-REPLACEABLE void memlens_region_events_begin(uint64_t *words, uint64_t *begun) { read_all((struct state *)words, begun); }
+void ml_events_begin(uint64_t *words, uint64_t *begun) {
+  if (replaced()) memlens_region_events_begin(words, begun);
+  else read_all((struct state *)words, begun);
+}
 
-REPLACEABLE void memlens_region_events_end(uint64_t *words, const uint64_t *begun, uint64_t *spent) {
+void ml_events_end(uint64_t *words, const uint64_t *begun, uint64_t *spent) {
+  if (replaced()) {
+    memlens_region_events_end(words, begun, spent);
+    return;
+  }
   uint64_t now[ML_COUNT_EVENTS + 2];
   if (!read_all((struct state *)words, now) || begun[ML_COUNT_EVENTS] == 0) {
     spent[ML_COUNT_EVENTS] = 1; /* enabled and never running: not read */
@@ -175,7 +194,11 @@ REPLACEABLE void memlens_region_events_end(uint64_t *words, const uint64_t *begu
   spent[ML_COUNT_EVENTS + 1] = running;
 }
 
-REPLACEABLE void memlens_region_events_close(uint64_t *words) {
+void ml_events_close(uint64_t *words) {
+  if (replaced()) {
+    memlens_region_events_close(words);
+    return;
+  }
   struct state *state = (struct state *)words;
   const int saved = errno;
   for (uint32_t i = 0; i < state->opened; i++) {

@@ -12,7 +12,6 @@
 
 #include <string.h>
 
-#include "region_events.h"
 #include "spans.h"
 #define MEMLENS_RUNTIME_IMPLEMENTATION 1
 #include "memlens.h"
@@ -49,7 +48,7 @@ static void note_ignored(void) {
 NEVER_INLINE void close_events(struct ml_thread *self, struct ml_open *open) {
   uint64_t spent[ML_COUNT_EVENTS + 2] = {0};
   const uint64_t before = ml_ticks();
-  memlens_region_events_end(self->event_state, open->events, spent);
+  ml_events_end(self->event_state, open->events, spent);
   struct ml_count_place *place = open->place;
   cost(self, place, ml_ticks() - before + ml_clock_read_cost);
   uint64_t *sums = open->flags & ML_OPEN_UNTOUCHED ? place->untouched_events : place->counted_events;
@@ -214,7 +213,7 @@ NEVER_INLINE uint32_t forward_begin(struct ml_thread *self, struct ml_count_plac
 
 NEVER_INLINE void begin_events(struct ml_thread *self, struct ml_open *open) {
   const uint64_t before = ml_ticks();
-  memlens_region_events_begin(self->event_state, open->events);
+  ml_events_begin(self->event_state, open->events);
   cost(self, open->place, ml_ticks() - before + ml_clock_read_cost);
 }
 

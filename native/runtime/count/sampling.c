@@ -22,25 +22,27 @@ static bool one_in(struct ml_thread *self, uint64_t number) {
 
 /* Integers only: a program may have asked for a signal at inexact results. */
 static bool within_budget(struct ml_thread *self, const struct ml_count_place *place, uint64_t budget_ppm) {
-  const uint64_t ended = place->counted + place->untouched;
-  if (ended < BOTH_FIRST || place->counted == 0 || place->untouched == 0) return (place->entered & 1) == 0;
-  const uint64_t counted_mean = place->counted_ticks / place->counted;
-  const uint64_t untouched_mean = place->untouched_ticks / place->untouched;
+  /* Each is read once: a child that was forked before it gave up its privileges can write here. */
+  const uint64_t counted = __atomic_load_n(&place->counted, __ATOMIC_RELAXED);
+  const uint64_t untouched = __atomic_load_n(&place->untouched, __ATOMIC_RELAXED), ended = counted + untouched;
+  if (ended < BOTH_FIRST || counted == 0 || untouched == 0) return (place->entered & 1) == 0;
+  const uint64_t counted_mean = place->counted_ticks / counted;
+  const uint64_t untouched_mean = place->untouched_ticks / untouched;
   const uint64_t cost = counted_mean > untouched_mean ? counted_mean - untouched_mean : 0;
-  const unsigned __int128 spent = (unsigned __int128)(place->counted + 1) * cost * 1000000u;
+  const unsigned __int128 spent = (unsigned __int128)(counted + 1) * cost * 1000000u;
   const unsigned __int128 allowed = (unsigned __int128)(ended + 1) * untouched_mean * budget_ppm;
   if (spent <= allowed) return !one_in(self, RARE_UNTOUCHED);
   return one_in(self, RARE_COUNTED);
 }
 
 uint32_t ml_draw_group(struct ml_thread *self) {
-  const uint64_t groups = ml_arena_header->sample_groups;
+  const uint64_t groups = ml_arena_settings.sample_groups;
   if (groups == 0 || groups > ML_COUNT_GROUPS_MAX) return 0;
   return 1 + (uint32_t)(((unsigned __int128)next_random(self) * groups) >> 64);
 }
 
 enum ml_choice ml_sampled(struct ml_thread *self, const struct ml_count_place *place) {
-  const struct ml_count_header *header = ml_arena_header;
+  const struct ml_count_header *header = &ml_arena_settings;
   if (header->sampling == ML_SAMPLE_ALL) return ML_COUNT;
   if (place->entered < header->sample_first) return ML_COUNT;
   const uint64_t every = header->sample_every;

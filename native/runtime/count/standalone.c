@@ -75,8 +75,9 @@ bool ml_standalone_allocate(int fd, uint64_t offset, uint64_t bytes) {
 static void write_meta(const char *directory, uint64_t monotonic_ns, uint64_t unix_ns) {
   char path[320], text[1024];
   append(append(path, path + sizeof path, directory), path + sizeof path, "/meta.json");
-  const int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  const int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return;
+  syscall(SYS_fchmod, fd, 0600); /* captures are private, whatever the umask */
   char *at = text;
   const char *end = text + sizeof text;
   at = append(at, end, "{\"format_version\": ");
@@ -98,7 +99,8 @@ bool ml_standalone_make(char *path, uint64_t path_bytes, uint64_t token[2]) {
   if (output == NULL || *output != '/' || strlen(output) > 200 || getauxval(AT_SECURE)) return false;
   const char *count = getenv("MEMLENS_COUNTING");
   if (count != NULL && count[0] == '0') return false;
-  if (syscall(SYS_mkdirat, AT_FDCWD, output, 0777) != 0 && errno != EEXIST) return false;
+  if (syscall(SYS_mkdirat, AT_FDCWD, output, 0700) == 0) syscall(SYS_fchmodat, AT_FDCWD, output, 0700);
+  else if (errno != EEXIST) return false;
   struct utsname machine = {0};
   uname(&machine);
   struct timespec wall;
@@ -115,6 +117,7 @@ bool ml_standalone_make(char *path, uint64_t path_bytes, uint64_t token[2]) {
   append(at, end, ".mla");
   const int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return false;
+  syscall(SYS_fchmod, fd, 0600);
   token[0] = unix_ns;
   token[1] = now;
   uint64_t counters = number_of("MEMLENS_COUNTERS", 2 * ML_COUNT_MAX_OF_FUNCTION) + ML_COUNT_MAX_OF_FUNCTION;

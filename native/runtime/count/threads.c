@@ -12,7 +12,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "region_events.h"
 
 #define STACK_UNLIMITED (UINT64_C(1) << 30)
 #define LAST_ROUND 4 /* PTHREAD_DESTRUCTOR_ITERATIONS of every C library here: destructors of others may still count */
@@ -119,14 +118,14 @@ static void begin(struct ml_thread *self) {
   ml_trace_thread_begin(self);
   if (shared != NULL) {
     self->order = (uint32_t)__atomic_fetch_add(&shared->threads_started, 1, __ATOMIC_RELAXED);
-    self->random = (ml_arena_header->seed << 20) + ((uint64_t)ml_process.generation << 44) + self->order;
+    self->random = (ml_arena_settings.seed << 20) + ((uint64_t)ml_process.generation << 44) + self->order;
     for (uint32_t node = 0, n = ml_node_count(); node < n; node++) /* arrays that an ended thread left */
       if (self->slots[node].entry != NULL) {
         self->slots[node].entry->thread = self->tid;
         __atomic_store_n(&self->slots[node].entry->flags, self->place_flags, __ATOMIC_RELEASE);
       }
     int error = 0;
-    self->events_open = memlens_region_events_open(self->event_state, ml_arena_header, &error);
+    self->events_open = ml_events_open(self->event_state, &ml_arena_settings, &error);
     if (self->order == 0) {
       shared->events_mask = self->events_open;
       shared->events_open = (uint64_t)__builtin_popcount(self->events_open);
@@ -236,8 +235,8 @@ static void add_counters(uint64_t *sums, uint64_t *counters, uint64_t used) {
 
 static void leave_places(struct ml_thread *self) {
   struct ml_count_process *shared = ml_process.shared;
-  const bool merges = self->order >= ml_arena_header->threads_max;
-  const uint64_t used = __atomic_load_n(&shared->counters_used, __ATOMIC_ACQUIRE);
+  const bool merges = self->order >= ml_arena_settings.threads_max;
+  const uint64_t used = __atomic_load_n(&ml_counters_used, __ATOMIC_ACQUIRE);
   const uint64_t signals = ml_lock();
   for (uint32_t node = 0, n = ml_node_count(); node < n; node++) {
     struct ml_slot *slot = &self->slots[node];
@@ -274,7 +273,7 @@ static void end(struct ml_thread *self) {
   ml_tls.self = NULL;
   ml_tls.ended = 1;
   __atomic_signal_fence(__ATOMIC_SEQ_CST);
-  if (self->events_open != 0) memlens_region_events_close(self->event_state);
+  if (self->events_open != 0) ml_events_close(self->event_state);
   self->events_open = 0;
   if (ml_process.shared != NULL) {
     leave_places(self);
@@ -369,9 +368,9 @@ void ml_threads_start(void) {
   if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) thread_stack_bytes = limit.rlim_cur;
   has_key = pthread_key_create(&key, at_thread_end) == 0;
   if (ml_process.shared == NULL) return;
-  ml_is_sampling = ml_arena_header->sampling != ML_SAMPLE_ALL;
+  ml_is_sampling = ml_arena_settings.sampling != ML_SAMPLE_ALL;
   ml_counter_words =
-      ml_arena_header->counters_max < ML_COUNT_WORDS_MAX ? ml_arena_header->counters_max : ML_COUNT_WORDS_MAX;
+      ml_arena_settings.counters_max < ML_COUNT_WORDS_MAX ? ml_arena_settings.counters_max : ML_COUNT_WORDS_MAX;
   ml_map_strays();
   struct ml_thread *idle = ml_map_private(sizeof *idle);
   if (idle != NULL) {
@@ -387,7 +386,7 @@ void ml_map_strays(void) {
   if (&ml_creation_is_seen == NULL || ml_creation_is_seen()) return;
   if (getauxval(AT_PAGESZ) != 4096) return;
   uint64_t offset;
-  const uint64_t bytes = ML_COUNT_PLACE_COUNTERS + ml_arena_header->counters_max * sizeof(uint64_t);
+  const uint64_t bytes = ML_COUNT_PLACE_COUNTERS + ml_arena_settings.counters_max * sizeof(uint64_t);
   struct ml_count_place *place = ml_arena_room(bytes, &offset);
   struct ml_count_entry *entry = place != NULL ? ml_arena_claim() : NULL;
   if (entry == NULL) return;
@@ -407,7 +406,7 @@ void ml_threads_forked(struct ml_thread *self) {
   if (self == NULL) return;
   self->tid = (uint32_t)syscall(SYS_gettid);
   memset(self->slots, 0, nodes * sizeof *self->slots);
-  if (self->events_open != 0) memlens_region_events_close(self->event_state);
+  if (self->events_open != 0) ml_events_close(self->event_state);
   self->events_open = 0;
   ml_trace_forked(self);
   if (ml_process.shared == NULL) {
@@ -418,7 +417,7 @@ void ml_threads_forked(struct ml_thread *self) {
   ml_process.shared->threads_started = 1;
   self->order = 0;
   int error = 0;
-  self->events_open = memlens_region_events_open(self->event_state, ml_arena_header, &error);
+  self->events_open = ml_events_open(self->event_state, &ml_arena_settings, &error);
   ml_regions_forked(self);
   __memlens_count_base = self->top->base;
 }

@@ -127,8 +127,8 @@ bool ml_trace_is_asked_for(uint64_t site) {
 
 static const unsigned char *find_selection(const uint8_t *build_id, uint32_t build_id_bytes, uint64_t sites) {
   static const unsigned char *all;
-  const uint64_t bytes = ml_arena_header->selection_bytes;
-  if (all == NULL && bytes != 0) all = ml_arena_map(bytes, ml_arena_header->selection_offset);
+  const uint64_t bytes = ml_arena_settings.selection_bytes;
+  if (all == NULL && bytes != 0) all = ml_arena_map(bytes, ml_arena_settings.selection_offset);
   if (all == NULL || build_id_bytes == 0) return NULL;
   for (uint64_t at = 0; at + sizeof(struct ml_trace_selection) <= bytes;) {
     struct ml_trace_selection head;

@@ -99,6 +99,12 @@ def report(
         capture.skip_frames = re.compile(skip_frames)
     results = run_all(capture, options)
     if not results:
+        quality = capture.quality
+        if quality.truncated:
+            raise NoDataError(
+                f"{capture.path} holds no measurements: {' '.join(quality.notes)}",
+                hint="the capture was cut short or damaged; record again",
+            )
         raise NoDataError(
             f"{capture.path} holds no measurements",
             hint="the program may have ended at once, or no collector could run: see memlens doctor",

@@ -27,8 +27,10 @@ Place = tuple[Any, ...]
 class Touches:
     """What was placed at one place."""
 
-    bytes: int = 0
-    faults: int = 0
+    bytes: float = 0
+    faults: float = 0
+    bytes_variance: float = 0
+    faults_variance: float = 0
     estimated: bool = False
     """Callers of some of them come from other faults' stacks."""
     threads: set[tuple[int, int]] = field(default_factory=set)
@@ -36,6 +38,8 @@ class Touches:
     def add(self, other: Touches) -> None:
         self.bytes += other.bytes
         self.faults += other.faults
+        self.bytes_variance += other.bytes_variance
+        self.faults_variance += other.faults_variance
         self.estimated = self.estimated or other.estimated
         self.threads |= other.threads
 
@@ -45,10 +49,12 @@ def touch_places(capture: Capture, placing: pa.Table) -> dict[Place, Touches]:
     import numpy as np
 
     from ._call_stacks import call_stacks
+    from ._fault_sampling import variances
 
     stacks = call_stacks(capture)
     columns = {
-        name: placing.column(name).to_numpy() for name in ("code", "process", "thread", "time_ns", "bytes", "stack")
+        name: placing.column(name).to_numpy()
+        for name in ("code", "process", "thread", "time_ns", "bytes", "one_bytes", "weight", "stack")
     }
     codes, code_of_row = np.unique(columns["code"], return_inverse=True)
     places: list[Place] = []
@@ -81,14 +87,17 @@ def touch_places(capture: Capture, placing: pa.Table) -> dict[Place, Touches]:
     group_of_row, first = _groups([of_row, columns["process"], columns["thread"]])
     groups = np.stack([of_row[first], columns["process"][first], columns["thread"][first]], axis=1).astype(np.int64)
     sums = [np.bincount(group_of_row, weights=w.astype(np.float64), minlength=len(groups)) for w in
-            (columns["bytes"], np.ones(len(of_row)), estimated)]  # fmt: skip
+            (columns["bytes"], columns["weight"], estimated, variances(columns["weight"], columns["one_bytes"]),
+             variances(columns["weight"], 1.0))]  # fmt: skip
     result: dict[Place, Touches] = {}
-    for (place, process, thread), size, faults, guessed in zip(
+    for (place, process, thread), size, faults, guessed, bytes_variance, faults_variance in zip(
         groups.tolist(), *(s.tolist() for s in sums), strict=True
     ):
         entry = result.setdefault(places[place], Touches())
-        entry.bytes += int(size)
-        entry.faults += int(faults)
+        entry.bytes += size
+        entry.faults += faults
+        entry.bytes_variance += bytes_variance
+        entry.faults_variance += faults_variance
         entry.estimated = entry.estimated or guessed > 0
         entry.threads.add((process, thread))
     return result
@@ -155,7 +164,7 @@ def rows_by(places: dict[Place, Touches], keys: Sequence[str]) -> pa.Table:
     """Bytes, faults and threads by the first of (function, module, file, line), most bytes first; sums are kept."""
     import pyarrow as pa
 
-    merged: dict[Place, tuple[Touches, dict[str, int]]] = {}
+    merged: dict[Place, tuple[Touches, dict[str, float]]] = {}
     for place, touched in places.items():
         entry, behind = merged.setdefault(place[: len(keys)], (Touches(), {}))
         entry.add(touched)
@@ -166,8 +175,10 @@ def rows_by(places: dict[Place, Touches], keys: Sequence[str]) -> pa.Table:
     columns: dict[str, Any] = {
         key: pa.array([place[at] for place, _ in order], type=types[key]) for at, key in enumerate(keys)
     }
-    columns["bytes"] = pa.array([entry.bytes for _, (entry, _) in order], type=pa.uint64())
-    columns["faults"] = pa.array([entry.faults for _, (entry, _) in order], type=pa.int64())
+    columns["bytes"] = pa.array([round(entry.bytes) for _, (entry, _) in order], type=pa.uint64())
+    columns["bytes_error"] = pa.array([entry.bytes_variance**0.5 for _, (entry, _) in order], type=pa.float64())
+    columns["faults"] = pa.array([round(entry.faults) for _, (entry, _) in order], type=pa.int64())
+    columns["faults_error"] = pa.array([entry.faults_variance**0.5 for _, (entry, _) in order], type=pa.float64())
     columns["threads"] = pa.array([len(entry.threads) for _, (entry, _) in order], type=pa.int64())
     columns["estimated"] = pa.array([entry.estimated for _, (entry, _) in order], type=pa.bool_())
     columns["via"] = pa.array(

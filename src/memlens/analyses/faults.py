@@ -28,34 +28,25 @@ def faults(capture: Capture) -> Result:
     """
     import numpy as np
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     from ..capture.replay import FAULT_CLASSES
     from ..results import Quality, Result
+    from ._fault_sampling import notes as sampling_notes
+    from ._fault_sampling import weighted
 
     table = capture.table("faults")
     classes = table.column("class").cast("string")
-    by_class = table.group_by(["class"]).aggregate([("span_bytes", "count"), ("new_bytes", "sum")])
-    counts = {
-        str(name): (count, new)
-        for name, count, new in zip(
-            by_class.column("class").cast("string").to_pylist(),
-            by_class.column("span_bytes_count").to_pylist(),
-            by_class.column("new_bytes_sum").to_pylist(),
-            strict=True,
-        )
-    }
-    class_rows = [
-        {"class": name, "faults": counts.get(name, (0, 0))[0], "new_bytes": counts.get(name, (0, 0))[1] or 0}
-        for name in FAULT_CLASSES
-        if name in counts
-    ]
+    weights = table.column("weight").to_numpy()
+    ones = np.ones(table.num_rows)
+    by_class = weighted(
+        table, ["class"], {"faults": ones, "new_bytes": table.column("new_bytes").to_numpy().astype(float)}
+    )
+    rows = {row["class"]: row for row in by_class.to_pylist()}
+    class_rows = [rows[name] for name in FAULT_CLASSES if name in rows]
+    counts = {name: row["faults"] for name, row in rows.items()}
+    total = round(float(weights.sum()))
 
-    by_function = table.set_column(table.column_names.index("class"), "class", classes)
-    by_function = by_function.group_by(["function", "module", "class"]).aggregate([("span_bytes", "count")])
-    by_function = by_function.rename_columns(
-        ["faults" if n == "span_bytes_count" else n for n in by_function.column_names]
-    ).sort_by([("faults", "descending")])
+    by_function = weighted(table, ["function", "module", "class"], {"faults": ones})
 
     begin = capture.begin_ns
     duration_s = max((capture.end_ns - begin) / 1e9, 1e-9)
@@ -64,23 +55,27 @@ def faults(capture: Capture) -> Result:
     codes = classes.to_numpy(zero_copy_only=False)
     over_time: dict[str, Any] = {"time_s": edges[:-1]}
     for row in class_rows:
-        over_time[str(row["class"])] = np.histogram(times[codes == row["class"]], bins=edges)[0]
-    rates = np.histogram(times, bins=edges)[0] / (duration_s / TIME_BINS)
+        mine = codes == row["class"]
+        over_time[str(row["class"])] = (
+            np.histogram(times[mine], bins=edges, weights=weights[mine])[0].round().astype(np.int64)
+        )
+    rates = np.histogram(times, bins=edges, weights=weights)[0] / (duration_s / TIME_BINS)
 
     rusage = capture.meta.get("rusage", {})
     kernel = rusage.get("minor_faults", 0) + rusage.get("major_faults", 0) if rusage else None
     figures = {
-        "faults": table.num_rows,
+        "faults": total,
+        "faults_recorded": table.num_rows,
         "own_faults": capture.replay.own_faults,
         "kernel_faults": kernel,
-        "faults_per_s": table.num_rows / duration_s,
+        "faults_per_s": total / duration_s,
         "peak_faults_per_s": float(rates.max()) if table.num_rows else 0.0,
-        "major_faults": counts.get("major", (0, 0))[0],
+        "major_faults": counts.get("major", 0),
         **_cpu_times(capture),
-        "placements": sum(counts.get(name, (0, 0))[0] for name in ("first", "again", "placed")),
+        "placements": sum(counts.get(name, 0) for name in ("first", "again", "placed")),
     }
-    notes = []
-    seen = table.num_rows + capture.replay.own_faults  # the kernel's count has those of our library too
+    notes = list(sampling_notes(capture))
+    seen = total + capture.replay.own_faults  # the kernel's count has those of our library too
     if kernel and kernel - seen > max(0.01 * kernel, 50):
         cause = (
             "the kernel populated pages without an event (MAP_POPULATE, mlock), or processes ended before they could be watched"
@@ -89,18 +84,15 @@ def faults(capture: Capture) -> Result:
         )
         if not capture.quality.exact:
             cause = "records are missing from the capture (see above)"
-        notes.append(f"The kernel counted {kernel} faults, {seen} were seen as events: {cause}.")
-    inferred = pc.sum(table.column("inferred")).as_py() or 0
+        notes.append(f"The kernel counted {kernel:,} faults, {seen:,} were seen as events: {cause}.")
+    inferred = int(((weights == 1) & table.column("inferred").to_numpy()).sum())
     if inferred:
         notes.append(f"The class of {inferred} faults is inferred (what was mapped before was not recorded).")
     return Result(
         "faults",
         figures,
         {
-            "by_class": pa.Table.from_pylist(
-                class_rows,
-                schema=pa.schema([("class", pa.string()), ("faults", pa.int64()), ("new_bytes", pa.uint64())]),
-            ),
+            "by_class": pa.Table.from_pylist(class_rows, schema=by_class.schema),
             "by_function": by_function,
             "over_time": pa.table(over_time),
         },
@@ -116,6 +108,9 @@ def recording_seconds(capture: Capture) -> float:
     cost_ns = capture.meta.get("fault_recording_ns")
     if cost_ns is None:
         cost_ns = ASSUMED_RECORDING_NS[bool(settings.get("single"))]
+    levels = capture.table("fault_levels")
+    if levels.num_rows:  # as the recorder reckoned it, level by level
+        return float(sum(levels.column("cost_ns").to_pylist())) / 1e9
     return float(cost_ns) * int(capture.table("faults").num_rows + capture.replay.own_faults) / 1e9
 
 

@@ -18,30 +18,42 @@ PLACING = ("first", "again", "placed")
 
 
 def placing_faults(faults: pa.Table) -> pa.Table:
-    """Faults that placed memory, with `bytes`: what each placed."""
+    """Faults that placed memory, with `bytes`: what each placed, and stands for (`weight`, see `_fault_sampling`)."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     mine = faults.filter(pc.is_in(faults.column("class").cast("string"), pa.array(PLACING)))
     again = pc.equal(mine.column("class").cast("string"), "again")
-    return mine.append_column("bytes", pc.if_else(again, mine.column("span_bytes"), mine.column("new_bytes")))
+    one = pc.if_else(again, mine.column("span_bytes"), mine.column("new_bytes"))
+    mine = mine.append_column("one_bytes", one)
+    return mine.append_column("bytes", pc.multiply(one.cast("float64"), mine.column("weight")))
 
 
 def grouped(faults: pa.Table, keys: list[str]) -> pa.Table:
     """Bytes, faults and threads by the keys, most bytes first."""
-    plain = faults
-    for key in keys:
-        column = plain.column(key)
-        if str(column.type).startswith("dictionary"):
-            plain = plain.set_column(plain.column_names.index(key), key, column.cast("string"))
-    result = plain.group_by(keys).aggregate([("bytes", "sum"), ("bytes", "count"), ("thread", "count_distinct")])
-    result = result.rename_columns(
-        [
-            {"bytes_sum": "bytes", "bytes_count": "faults", "thread_count_distinct": "threads"}.get(n, n)
-            for n in result.column_names
-        ]
+    import pyarrow as pa
+
+    from ._fault_sampling import weighted
+
+    result = weighted(
+        faults, keys, {"bytes": faults.column("one_bytes").to_numpy().astype(float), "faults": np_ones(faults)}
     )
-    return result.sort_by([("bytes", "descending")])
+    plain = faults.select([*keys, "thread"] if "thread" not in keys else keys)
+    for key in keys:
+        if pa.types.is_dictionary(plain.schema.field(key).type):
+            plain = plain.set_column(plain.column_names.index(key), key, plain.column(key).cast("string"))
+    if "thread" in keys:
+        return result.append_column("threads", pa.array([1] * result.num_rows, pa.int64()))
+    counted = plain.group_by(keys).aggregate([("thread", "count_distinct")])
+    threads = {tuple(row[k] for k in keys): row["thread_count_distinct"] for row in counted.to_pylist()}
+    rows = zip(*(result.column(k).to_pylist() for k in keys), strict=True)
+    return result.append_column("threads", pa.array([threads[row] for row in rows], pa.int64()))
+
+
+def np_ones(table: pa.Table) -> Any:
+    import numpy as np
+
+    return np.ones(table.num_rows)
 
 
 def first_touch(capture: Capture) -> Result:
@@ -60,15 +72,19 @@ def first_touch(capture: Capture) -> Result:
 
     from ..results import Quality, Result
     from ._call_stacks import UNNAMED
+    from ._fault_sampling import notes as sampling_notes
+    from ._fault_sampling import variances
     from ._touch_places import rows_by, touch_places
 
     faults = capture.table("faults")
     placing = placing_faults(faults)
     resident = capture.table("placed")
     before = resident.filter(resident.column("before"))
-    placed = resident.filter(pc.invert(pc.or_(resident.column("moved"), resident.column("before"))))
+    # Pages of a stretch in which faults were sampled are in the estimates already.
+    left_out = pc.or_(pc.or_(resident.column("moved"), resident.column("before")), resident.column("sampled"))
+    placed = resident.filter(pc.invert(left_out))
     moved = resident.filter(resident.column("moved"))
-    total = pc.sum(placing.column("bytes")).as_py() or 0
+    total = _sum(placing)
     placed_bytes = pc.sum(placed.column("bytes")).as_py() or 0
     places = touch_places(capture, placing)
     names = {(row["process"], row["thread"]): row["name"] for row in capture.table("threads").to_pylist()}
@@ -84,23 +100,26 @@ def first_touch(capture: Capture) -> Result:
         ],
     )
     in_kernel = placing.filter(placing.column("in_kernel"))
-    inferred = pc.sum(placing.column("inferred")).as_py() or 0
+    weights = placing.column("weight").to_numpy()
+    inferred = int(((weights == 1) & placing.column("inferred").to_numpy()).sum())
     unnamed = placing.filter(pc.is_null(placing.column("function")))
     huge = placing.filter(pc.greater(placing.column("span_bytes"), capture.replay.page_bytes))
     figures: dict[str, Any] = {
         "first_touched_bytes": total,
-        "placing_faults": placing.num_rows,
-        "huge_bytes": pc.sum(huge.column("bytes")).as_py() or 0,
-        "placed_in_system_calls_bytes": pc.sum(in_kernel.column("bytes")).as_py() or 0,
+        "first_touched_bytes_error": float(variances(weights, placing.column("one_bytes").to_numpy()).sum()) ** 0.5,
+        "placing_faults": round(float(weights.sum())),
+        "placing_faults_error": float(variances(weights, 1.0).sum()) ** 0.5,
+        "huge_bytes": _sum(huge),
+        "placed_in_system_calls_bytes": _sum(in_kernel),
         "placed_without_event_bytes": placed_bytes,
         "placed_before_attach_bytes": (pc.sum(before.column("bytes")).as_py() or 0)
         if capture.meta.get("pid")
         else None,
         "moved_bytes": pc.sum(moved.column("bytes")).as_py() or 0,
-        "named_share": 1.0 - (pc.sum(unnamed.column("bytes")).as_py() or 0) / total if total else None,
+        "named_share": 1.0 - _sum(unnamed) / total if total else None,
         "threads": by_thread.num_rows,
     }
-    notes = []
+    notes = list(sampling_notes(capture))
     if inferred:
         notes.append(
             f"{inferred} of {placing.num_rows} placing faults were classed without knowing what was mapped before."
@@ -144,6 +163,12 @@ def first_touch(capture: Capture) -> Result:
     )
 
 
+def _sum(placing: pa.Table) -> int:
+    import pyarrow.compute as pc
+
+    return round(pc.sum(placing.column("bytes")).as_py() or 0)
+
+
 def _module_name(path: str | None) -> str:
     name = (path or "?").rpartition("/")[2]
     return name if name.startswith("[") else f"[{name}]"
@@ -156,10 +181,10 @@ def _stacks(capture: Capture, placing: pa.Table) -> pa.Table:
 
     sampled = placing.filter(pc.greater(placing.column("stack"), 0))
     weights = sampled.column("stack_weight").cast("uint64")
-    sampled = sampled.append_column("estimated_bytes", pc.multiply(sampled.column("bytes"), weights))
+    sampled = sampled.append_column("estimated_bytes", pc.multiply(sampled.column("one_bytes"), weights))
     sampled = sampled.append_column("estimated_faults", weights)
     sums = sampled.group_by(["stack"]).aggregate(
-        [("estimated_bytes", "sum"), ("estimated_faults", "sum"), ("bytes", "count")]
+        [("estimated_bytes", "sum"), ("estimated_faults", "sum"), ("stack", "count")]
     )
     frames = capture.replay.stacks
     sites = capture.replay.code_sites
@@ -167,7 +192,7 @@ def _stacks(capture: Capture, placing: pa.Table) -> pa.Table:
     modules = sites.column("module").to_pylist()
     merged: dict[tuple[str, ...], list[int]] = {}  # two stacks may differ in addresses and not in names
     for stack, *numbers in zip(
-        *(sums.column(n).to_pylist() for n in ("stack", "estimated_bytes_sum", "estimated_faults_sum", "bytes_count")),
+        *(sums.column(n).to_pylist() for n in ("stack", "estimated_bytes_sum", "estimated_faults_sum", "stack_count")),
         strict=True,
     ):
         names = tuple(functions[code] or _module_name(modules[code]) for code in frames.get(stack, []))

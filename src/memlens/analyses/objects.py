@@ -42,6 +42,8 @@ def objects(capture: Capture) -> Result:
 
     from ..results import Quality, Result
     from ._call_stacks import call_stacks
+    from ._fault_sampling import is_sampled
+    from ._fault_sampling import notes as sampling_notes
 
     engine = capture.objects
     stacks = call_stacks(capture)
@@ -60,7 +62,7 @@ def objects(capture: Capture) -> Result:
     peak = max(peaks.to_pylist(), key=lambda row: row["heap_peak_bytes"], default=None)
     data = engine.is_kind("heap", "mmap")
     known = engine.pages_known("never") & data
-    never = int(engine.pages("never")[known].sum()) if engine.touches is not None else None
+    never = int(engine.pages("never")[known].sum()) if engine.touches is not None and not is_sampled(capture) else None
     figures: dict[str, Any] = {
         "peak_heap_bytes": peak["heap_peak_bytes"] if peak else 0,
         "peak_heap_bytes_error": peak["heap_peak_error"] if peak else 0.0,
@@ -81,12 +83,18 @@ def objects(capture: Capture) -> Result:
         "sample_bytes": rate if sampled else 0,
         "processes": peaks.num_rows,
     }
-    notes = []
+    notes = list(sampling_notes(capture))
     if sampled:
         notes.append(
             f"After the first 5,000, objects below {human_bytes(status.column('large_bytes')[0].as_py())} are sampled, one in at "
             f"most {human_bytes(rate)} of allocations: their counts and bytes are estimates (± is two standard errors; record "
             "with --sample-bytes 0 for all)."
+        )
+    thinned = sum(1 for flag in status.column("flags").to_pylist() if flag & THINNED)
+    if thinned:
+        notes.append(
+            f"In {thinned} processes recording objects cost more than the budget allows: large objects were sampled too, from "
+            "then on; memlens record --exact records all of them."
         )
     counts = engine.counts
     if counts["lost_releases"]:
@@ -112,7 +120,7 @@ def objects(capture: Capture) -> Result:
     )
 
 
-OTHER_MALLOC, EXACT_FIRST, SAMPLED = 1, 16, 32
+OTHER_MALLOC, EXACT_FIRST, SAMPLED, THINNED = 1, 16, 32, 128
 """Of enum ml_runtime_flags."""
 
 

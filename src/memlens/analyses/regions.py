@@ -62,6 +62,7 @@ def regions(capture: Capture) -> Result:
     import pyarrow as pa
 
     from ..results import Quality, Result
+    from ._fault_sampling import notes as sampling_notes
 
     table = capture.table("regions")
     merged: list[dict[str, Any]] = []
@@ -95,15 +96,15 @@ def regions(capture: Capture) -> Result:
                     "name": text, "kind": kind, "executions": int(columns["executions"][mine].sum()),
                     "threads": len(set(zip(columns["process"][mine], columns["thread"][mine], strict=True))),
                     "seconds": total, "self_seconds": total - float(inner[mine].sum()) / 1e9,
-                    "longest_s": float(seconds[mine].max()), "faults": int(per_row["faults"][mine].sum()),
-                    "first_touched_bytes": int(per_row["placed"][mine].sum()),
+                    "longest_s": float(seconds[mine].max()), "faults": round(per_row["faults"][mine].sum()),
+                    "first_touched_bytes": round(per_row["placed"][mine].sum()),
                     "allocations": float(per_row["allocations"][mine].sum()),
                     "allocated_bytes": int(per_row["allocated"][mine].sum()), "peak_rss_bytes": rss[0],
                     "rss_growth_bytes": rss[1], "unfinished": int(columns["open"][mine].sum()),
                 }
             )  # fmt: skip
     merged.sort(key=lambda row: -row["seconds"])
-    notes = []
+    notes = list(sampling_notes(capture))
     unfinished = sum(row["unfinished"] for row in merged if row["kind"] == "region")
     if unfinished:
         notes.append(f"{unfinished} regions were begun and never ended; they count until their thread's end.")
@@ -164,7 +165,7 @@ def _faults(capture: Capture) -> Counter:
         np.concatenate((everything["thread"], placed["thread"])),
         np.concatenate((everything["time_ns"], placed["time_ns"])),
         np.concatenate((np.zeros(faults.num_rows), placed["bytes"].astype(float))),
-        np.concatenate((np.ones(faults.num_rows), np.zeros(placing.num_rows))),
+        np.concatenate((faults.column("weight").to_numpy(), np.zeros(placing.num_rows))),
     )
 
 

@@ -16,9 +16,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ..errors import CaptureError
 from . import machine
+from .files import read_whole
 
 VERSION = 1
+MOST_BYTES = 1 << 20
 DRAM = "DRAM"
 KINDS = ("read", "write", "copy")
 ONE_KIND = 0.95
@@ -79,11 +82,11 @@ def load(name: str) -> Found:
     """The calibration of the machine with this fingerprint."""
     path = path_of(name)
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(read_whole(path, most_bytes=MOST_BYTES))
     except FileNotFoundError:
         others = len(list(directory().glob("calibration-*.json"))) if directory().is_dir() else 0
         return Found(path, None, "of other machines only" if others else "none yet")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError, CaptureError) as error:
         return Found(path, None, f"cannot be read: {error}")
     if not isinstance(content, dict) or content.get("version") != VERSION:
         return Found(path, None, "of another version of memlens")

@@ -7,11 +7,15 @@ half-written or damaged, costs that entry and is counted; nothing in it is trust
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
 import struct
 from dataclasses import dataclass, field
 from typing import Any
+
+from .files import open_regular
+from .os_names import text_of
 
 VARIABLE = "MEMLENS_COUNT"
 MAGIC = 0x544E554F434C454D
@@ -129,9 +133,11 @@ class CountArena:
         file_bytes: int = FILE_BYTES,
         sample_groups: int = 0,
     ) -> None:
-        self.fd = os.memfd_create("memlens-count", os.MFD_CLOEXEC)
+        self.fd = os.memfd_create("memlens-count", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self.fd, file_bytes)
+            # Every counted process can open it: one that cut it short would end all others with SIGBUS.
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             self.token = (secrets.randbits(64), secrets.randbits(64))
             self.file_bytes = file_bytes
             self.counters_max = counters_max
@@ -157,7 +163,7 @@ class CountArena:
     def from_file(cls, path: str) -> CountArena:
         """An arena that a program made itself, to be read."""
         self = cls.__new__(cls)
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.fd = open_regular(path)
         self.damaged_entries = 0
         try:
             header = self._header()
@@ -244,12 +250,12 @@ class CountArena:
                 raise ValueError("sites out of range")
             path = os.pread(self.fd, path_bytes, offset + MODULE_HEAD.size).split(b"\0", 1)[0]
             module = CountedModule(
-                path.decode("utf-8", "replace"), build_id[:id_bytes].hex(), first, counters, functions, bias, first_site, sites,
+                text_of(path), build_id[:id_bytes].hex(), first, counters, functions, bias, first_site, sites,
             )  # fmt: skip
             image.modules.append(module)
         elif kind == NODE:
             text = os.pread(self.fd, min(n_bytes, 1 << 16), offset).split(b"\0", 1)[0]
-            image.nodes[node] = (parent, text.decode("utf-8", "replace"))
+            image.nodes[node] = (parent, text_of(text))
             state = os.pread(self.fd, SPAN.size, offset + SPAN_BYTE)
             if len(state) == SPAN.size and (found := SPAN.unpack(state))[0] == 1:
                 image.spans[node] = (found[1] & 0xFFFF, found[1] >> 16, found[2])

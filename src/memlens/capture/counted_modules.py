@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import _core
+from .os_names import file_of, text_of
 
 FUNCTIONS, TABLES, PATTERNS = "memlens_functions", "memlens_tables", "memlens_patterns"
 C_LIBRARIES = ("libc.so", "libdl.so", "libpthread.so", "ld-linux", "ld64.so", "libgcc_s.so", "libstdc++.so")
@@ -143,7 +144,7 @@ class ElfHeaders:
         found = set()
         for name, _, _, index, _, _ in struct.iter_unpack("<IBBHQQ", symbols[: len(symbols) // 24 * 24]):
             if index != 0 and name:
-                found.add(texts[name : texts.find(b"\0", name)].decode("utf-8", "replace"))
+                found.add(text_of(texts[name : texts.find(b"\0", name)]))
         return found
 
 
@@ -235,7 +236,7 @@ def find_module(path: str, pid: int, build_id: str) -> tuple[str, bool]:
     The program may live in another mount namespace, and its file may have been replaced meanwhile.
     """
     present = False
-    for candidate in (path, f"/proc/{pid}/root{path}", f"/proc/{pid}/exe"):
+    for candidate in (path, file_of(path), file_of(f"/proc/{pid}/root{path}"), f"/proc/{pid}/exe"):
         try:
             if not os.path.isfile(candidate):
                 continue
@@ -244,7 +245,7 @@ def find_module(path: str, pid: int, build_id: str) -> tuple[str, bool]:
             continue
         if build_id and found == build_id:
             return candidate, True
-        if not build_id and not found and candidate == path:
+        if not build_id and not found and candidate in (path, file_of(path)):
             return candidate, True  # nothing to compare: it is taken to be the one
-        present = present or candidate == path
-    return path if present else "", False
+        present = present or candidate in (path, file_of(path))
+    return file_of(path) if present else "", False

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ..errors import CaptureError
 from .count_tables import COUNTER_KINDS, KINDS, MIX
 from .joins import csr, expand, factorized, summed
 from .layouts import layouts
@@ -122,7 +123,9 @@ class Counts:
         other = self.capture.table("count_functions" if kind == "function" else "count_blocks")
         counts = np.bincount(_index(other.column("module"), self.modules), minlength=len(self.modules))
         base = np.concatenate(([0], np.cumsum(counts)))[:-1]
-        return base[module] + table.column(column).to_numpy().astype(np.int64)
+        numbers = table.column(column).fill_null(0).to_numpy().astype(np.int64)
+        refuse_beyond(numbers, counts[module], f"the column {column} of a table of counted code")
+        return base[module] + numbers
 
     @cached_property
     def _inlined(self) -> Any:
@@ -222,6 +225,10 @@ class Counts:
             (_index(terms.column("module"), self.modules), terms.column("group").to_numpy().astype(np.int64)),
         ):
             np.maximum.at(most, module, group + 1)
+        # Groups are numbered without holes, and each is named by a row.
+        refuse_beyond(
+            most, len(self.sites["site"]) + len(self.blocks["block"]) + terms.num_rows + 1, "the number of groups"
+        )
         return np.concatenate(([0], np.cumsum(most)))
 
     @property
@@ -420,9 +427,13 @@ def _group_runs(place: Any, counter: Any, value: Any, terms: dict[str, Any]) -> 
     if not len(terms["group"]):
         empty = np.zeros(0, dtype=np.int64)
         return empty, empty, empty
-    n_counters = int(max(counter.max(initial=0), terms["counter"].max())) + 1
-    offsets, order = csr(terms["counter"].astype(np.int64), n_counters)
-    row, entry = expand(offsets, counter)
+    # Only counters that a term names, numbered anew: a record may name any, up to 2^32.
+    named, of_term = np.unique(terms["counter"].astype(np.int64), return_inverse=True)
+    offsets, order = csr(of_term.reshape(-1), len(named))
+    at = np.minimum(np.searchsorted(named, counter), len(named) - 1)
+    known = np.flatnonzero(named[at] == counter)
+    row, entry = expand(offsets, at[known])
+    row = known[row]
     term = order[entry]
     group = terms["group"][term].astype(np.int64)
     added = value[row] * terms["scale"][term].astype(np.uint64)
@@ -466,6 +477,20 @@ def _concatenated(parts: list[Executed]) -> Executed:
     return Executed(
         *(np.concatenate([getattr(part, name) for part in parts]) for name in ("place", "what", "executions", "bytes"))
     )
+
+
+def refuse_beyond(numbers: Any, limit: Any, what: str) -> None:
+    """Raises CaptureError when a number is not below its limit: a table names rows that another one does not have."""
+    import numpy as np
+
+    wrong = np.flatnonzero(numbers >= limit)
+    if len(wrong):
+        at = wrong[0]
+        top = limit[at] if np.ndim(limit) else limit
+        raise CaptureError(
+            f"{what} has the value {int(numbers[at])}; there are {int(top)}",
+            hint="a side table (count_*.parquet) was damaged or changed; remove them all: they are made anew from the records",
+        )
 
 
 def _nullable(column: Any) -> Any:

@@ -10,9 +10,10 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 import time
 from pathlib import Path
+
+from .swept import SweptDirectory
 
 CLIENT = "debuginfod-find"
 BUDGET_S = 120.0
@@ -27,7 +28,7 @@ class DebugServers:
     def __init__(self) -> None:
         self._client = shutil.which(CLIENT) if os.environ.get("DEBUGINFOD_URLS", "").strip() else None
         self._until = time.monotonic() + BUDGET_S
-        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._directory: SweptDirectory | None = None
         self.found: list[str] = []
         self.missing: list[str] = []
 
@@ -40,7 +41,7 @@ class DebugServers:
 
     def __exit__(self, *_: object) -> None:
         if self._directory is not None:
-            self._directory.cleanup()
+            self._directory.remove()
             self._directory = None
 
     def directories(self, build_id: str) -> list[str] | None:
@@ -61,13 +62,13 @@ class DebugServers:
             self.missing.append(build_id)
             return None
         if self._directory is None:
-            self._directory = tempfile.TemporaryDirectory(prefix="memlens-debug-")
-        link = Path(self._directory.name) / ".build-id" / build_id[:2] / f"{build_id[2:]}.debug"
+            self._directory = SweptDirectory("debug")
+        link = self._directory.path / ".build-id" / build_id[:2] / f"{build_id[2:]}.debug"
         link.parent.mkdir(parents=True, exist_ok=True)
         if not link.exists():
             link.symlink_to(path)
         self.found.append(build_id)
-        return [self._directory.name, SYSTEM_DIRECTORY]
+        return [str(self._directory.path), SYSTEM_DIRECTORY]
 
 
 def package_of(path: str) -> str | None:

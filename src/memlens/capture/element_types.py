@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
+from .os_names import file_of
 
 if TYPE_CHECKING:
     from .reader import Capture
@@ -15,7 +16,7 @@ MOST_DEPTH = 32
 def element_type(capture: Capture, variable: dict[str, Any]) -> dict[str, Any] | None:
     """The described type of a variable, or of its elements; None where debug information does not tell."""
     build_ids = dict(zip(*capture.table("modules").select(["path", "build_id"]).to_pydict().values(), strict=True))
-    module = _core.ModuleVariables(variable["module"], build_id=build_ids.get(variable["module"]) or "")
+    module = _core.ModuleVariables(file_of(variable["module"]), build_id=build_ids.get(variable["module"]) or "")
     if module.status:
         return None
     columns = module.variables(min_bytes=min(1024, variable["bytes"]))

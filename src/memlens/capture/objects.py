@@ -108,6 +108,8 @@ class Objects:
             mapped_around=np.isin(faults["class"], [FAULT_CLASSES.index(name) for name in ("file", "major")]).astype(
                 np.uint8
             ),
+            weight=faults["weight"],
+            sampled_from_ns=min((begin for begin, _, _ in replay.sampled_stretches), default=2**64 - 1),
             placed_process=placed["process"],
             placed_begin_ns=placed["begin_ns"],
             placed_end_ns=placed["end_ns"],

@@ -6,8 +6,9 @@ verifies everything it reads; what is missing is in `Capture.quality`.
 
 from __future__ import annotations
 
-import json
+import os
 import re
+import stat
 import time
 from collections.abc import Collection, Iterator
 from functools import cached_property
@@ -17,9 +18,13 @@ from typing import TYPE_CHECKING, Any
 from .. import _core
 from ..errors import CaptureError, CaptureVersionError, NoDataError, os_reason
 from ..results import Quality
+from . import manifest
+from .directory import META_FILE
+from .files import refuse_special
 from .layouts import Layout, enum_names, layout_of_kind, layouts, records_with_tails
+from .meta import check_meta, read_meta
+from .os_names import text_of
 from .standalone import RUNTIME_WRITER, LeftCounts, LeftRings, OwnIds
-from .writer import META_FILE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,6 +70,8 @@ PLURALS = {
     "clock_pair": "clock_pairs",
     "loss": "losses",
     "fault": "fault_records",
+    "sampled_fault": "sampled_fault_records",
+    "fault_level": "fault_levels",
     "residency": "residency",
     "placement": "placements",
     "timeline": "timeline",
@@ -158,24 +165,24 @@ class Capture:
 
     # ---- opening ------------------------------------------------------------------
     def _read_meta(self) -> dict[str, Any]:
-        if not self.path.exists():
+        file = self.path / META_FILE
+        try:
+            if not stat.S_ISDIR(os.stat(self.path).st_mode):
+                raise CaptureError(f"{self.path} is a file; a capture is a directory NAME.memlens")
+            meta = read_meta(file)
+        except FileNotFoundError as error:
+            if self.path.is_dir():
+                raise CaptureError(f"{self.path} is not a capture: it has no {META_FILE}") from error
             raise CaptureError(
                 f"there is no capture at {self.path}", hint="record one: memlens record -o NAME.memlens -- PROGRAM"
-            )
-        if not self.path.is_dir():
-            raise CaptureError(f"{self.path} is a file; a capture is a directory NAME.memlens")
-        try:
-            meta = json.loads((self.path / META_FILE).read_text())
-        except FileNotFoundError as error:
-            raise CaptureError(f"{self.path} is not a capture: it has no {META_FILE}") from error
+            ) from error
+        except ValueError as error:  # a zero byte in the name
+            raise CaptureError(f"there is no capture at {str(self.path)!r}: {error}") from error
         except OSError as error:
-            raise CaptureError(f"cannot read {self.path / META_FILE}: {os_reason(error)}") from error
-        except ValueError as error:
-            raise CaptureError(f"{self.path / META_FILE} is damaged: {error}") from error
-        if not isinstance(meta, dict) or not isinstance(meta.get("format_version"), int):
-            raise CaptureError(f"{self.path / META_FILE} is not a memlens capture's")
+            raise CaptureError(f"cannot read {file}: {os_reason(error)}") from error
         self._check_version(meta["format_version"])
         meta.setdefault("state", "recording")
+        check_meta(file, meta)
         return meta
 
     def _check_version(self, version: int) -> None:
@@ -187,12 +194,17 @@ class Capture:
                 f"{self.path} has capture format {version}; this build reads {readable}", hint=hint
             )
 
+    def reread_meta(self) -> None:
+        """Takes meta.json as it is now: who writes the capture may have completed it."""
+        self.meta = self._read_meta()
+
     def refresh(self) -> int:
         """Looks for chunks added since the last call (a capture may still be growing); returns how many."""
         added = 0
         for file in sorted(self.path.glob("records-*.mlc")):
             reader = self._readers.get(file.name)
             if reader is None:
+                refuse_special(file)
                 try:
                     reader = _core.ChunkReader(str(file))
                 except _core.FormatError as error:
@@ -239,7 +251,14 @@ class Capture:
             own_ids = self._own_ids.get(f"records-{file.stem.removeprefix('rings-')}")
             if file.name in self._readers or own_ids is None:
                 continue
-            self._readers[file.name] = left = LeftRings(str(file))
+            refuse_special(file)
+            try:
+                left = LeftRings(str(file))
+            except OSError as error:
+                raise CaptureError(
+                    f"{file} cannot be read: {os_reason(error)}", hint="remove it to read the rest"
+                ) from error
+            self._readers[file.name] = left
             self._chunks.extend(_Chunk(left, index, own_ids) for index in range(left.count))
             added += left.count
         return added
@@ -261,6 +280,7 @@ class Capture:
                 number = self._own_processes.setdefault(name, len(self._own_processes) + 1)
                 return number, any(stem.startswith(f"{name}-") for stem in self._own_ids)
 
+            refuse_special(file)
             try:
                 left = LeftCounts(
                     str(file), base=own_ids.base, first_image=self._left_images + 1, process_of=process_of
@@ -302,6 +322,10 @@ class Capture:
             if isinstance(left, LeftCounts):
                 notes += left.notes
         if self.standalone:
+            notes.append(
+                "Unverified: the program wrote this capture itself, without a list of its files; a missing or shortened one would go "
+                "unnoticed."
+            )
             killed = sum(name.endswith(".mlr") for name in self._readers)
             if killed:
                 notes.append(
@@ -314,6 +338,9 @@ class Capture:
                 f"The recording did not finish: records reach {(last - first) / 1e9:.2f} s after the first one, "
                 "and what came later is missing."
             )
+        if self.complete:
+            notes += self._verdict.notes
+            truncated = truncated or self._verdict.records_missing
         if damage["torn_tail_bytes"]:
             truncated = True
             notes.append(f"The last {damage['torn_tail_bytes']} bytes are an unfinished chunk and were left out.")
@@ -340,11 +367,21 @@ class Capture:
         quality = self.meta.get("quality", {})
         notes.extend(str(note) for note in quality.get("notes", ()))
         return Quality(
-            exact=not dropped and not truncated and not newer,
+            exact=not dropped and not truncated and not newer and not (self.complete and self._verdict.changed),
             dropped_records=dropped,
             truncated=truncated,
             notes=tuple(notes),
         )
+
+    @cached_property
+    def _verdict(self) -> manifest.Verdict:
+        """What of a complete capture is missing, or not as it was written."""
+        counts = {name: reader.count for name, reader in self._readers.items() if name.endswith(".mlc")}
+        return manifest.verify(self.path, counts)
+
+    def is_as_written(self, name: str) -> bool:
+        """False for a file of a complete capture that differs from the capture's own list."""
+        return name not in self._verdict.changed
 
     def ring_losses(self) -> int:
         """Records that found a perf ring full."""
@@ -396,7 +433,7 @@ class Capture:
         if self._strings is None:
             layout = layouts()["string"]
             self._strings = {
-                record["id"]: tail.decode("utf-8", "replace")
+                record["id"]: text_of(tail)
                 for _, payload in self.payloads("string")
                 for record, tail in records_with_tails(layout, payload)
             }
@@ -456,7 +493,7 @@ class Capture:
                 arrays[field.name] = pa.array(values)
         if tails is not None and (columns is None or "tail" in columns):
             if layout.name == "string":
-                arrays["text"] = pa.array([tail.decode("utf-8", "replace") for tail in tails])
+                arrays["text"] = pa.array([text_of(tail) for tail in tails])
             elif layout.name == "stack":
                 arrays["ips"] = pa.array(
                     [np.frombuffer(t[: len(t) - len(t) % 8], dtype="<u8") for t in tails], type=pa.list_(pa.uint64())
@@ -660,18 +697,11 @@ class Capture:
 
         if self.complete:
             file = self.path / f"{name}.parquet"
-            if file.exists():
-                import pyarrow as pa
-                import pyarrow.parquet as parquet
+            if file.exists() and self.is_as_written(file.name):
+                from .side_tables import read_side_table
 
-                try:
-                    table = parquet.read_table(file)
-                except (OSError, pa.ArrowException) as error:
-                    raise CaptureError(
-                        f"{file} is damaged: {str(error).splitlines()[0]}",
-                        hint="remove it: it is made anew from the records",
-                    ) from error
-                if set(table_schema(name).names) <= set(table.column_names):
+                table = read_side_table(file, table_schema(name))
+                if table is not None:
                     return table  # else it is another version's: make it anew
 
         return derive_table(self, name)
@@ -687,7 +717,8 @@ def named(values: Any, names: dict[int, str]) -> pa.Array:
     indices = pa.array(inverse.astype(np.int32))
     if None in texts:
         named = [text for text in texts if text is not None]
-        mapping = np.array([named.index(t) if t is not None else -1 for t in texts], dtype=np.int32)
+        is_named = np.array([text is not None for text in texts])
+        mapping = np.where(is_named, np.cumsum(is_named) - 1, -1).astype(np.int32)
         mapped = mapping[inverse]
         return pa.DictionaryArray.from_arrays(pa.array(mapped, mask=mapped < 0), pa.array(named, type=pa.string()))
     return pa.DictionaryArray.from_arrays(indices, pa.array(texts, type=pa.string()))

@@ -35,10 +35,13 @@ class Replay:
             engine.add_strings(payload)
         for _, payload in capture.payloads("stack"):
             engine.add_stacks(payload)
+        for _, payload in capture.payloads("allocation"):
+            engine.note_resized(payload)
         for name, add in (
             ("process_event", engine.add_process_events),
             ("mapping", engine.add_mappings),
             ("fault", engine.add_faults),
+            ("sampled_fault", engine.add_sampled_faults),
             ("residency", engine.add_residency),
             ("allocation", engine.add_allocations),
             ("tag_event", engine.add_tags),
@@ -50,6 +53,8 @@ class Replay:
         ):
             for header, payload in capture.payloads(name):
                 add(header["process"], payload)
+        for _, payload in capture.payloads("fault_level"):
+            engine.add_fault_levels(payload)
         for segment in capture.meta.get("shared_memory_before") or []:
             for offset, length in segment["placed"]:
                 engine.add_shared_before(
@@ -66,7 +71,12 @@ class Replay:
     def own_faults(self) -> int:
         """Faults on memory of memlens's own library in the program, or made by its code that `memlens cc` linked into
         it: not in the tables."""
-        return int(self.engine.own_faults) + int(self._by_own_code.sum())
+        return int(self.engine.own_faults) + round(float(self.fault_columns["weight"][self._by_own_code].sum()))
+
+    @property
+    def sampled_stretches(self) -> list[tuple[int, int, float]]:
+        """(begin_ns, end_ns, weight) of each time in which not every fault was recorded, to keep the cost within the budget."""
+        return list(self.engine.sampled_stretches)
 
     @cached_property
     def _by_own_code(self) -> Any:
@@ -114,6 +124,7 @@ class Replay:
             "area": _dictionary(columns["area"], _core.AREA_KINDS),
             "in_kernel": columns["in_kernel"].astype(bool),
             "inferred": columns["inferred"].astype(bool),
+            "weight": columns["weight"],
             "ip": columns["ip"],
             "stack": columns["stack"],
             "stack_weight": columns["stack_weight"],
@@ -174,6 +185,7 @@ class Replay:
                 "huge": pa.array(columns["huge"].astype(bool)),
                 "moved": pa.array(columns["moved"].astype(bool)),
                 "before": pa.array(columns["before"].astype(bool)),
+                "sampled": pa.array(columns["sampled"].astype(bool)),
                 "area": _dictionary(columns["area"], _core.AREA_KINDS),
             }
         )

@@ -5,10 +5,15 @@ Files are read as they are now; one that was replaced since it ran is left out, 
 
 from __future__ import annotations
 
+import mmap
+import os
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from ..errors import CaptureError
+from .files import open_regular
 
 if TYPE_CHECKING:
     from .reader import Capture
@@ -52,13 +57,16 @@ class ElfFile:
 def read_elf(path: str) -> ElfFile | None:
     """None: not there, not such a file, or damaged."""
     try:
-        with open(path, "rb") as file:
-            return _parse(file.read())
-    except (OSError, struct.error, IndexError, ValueError, UnicodeDecodeError):
-        return None
+        with (
+            os.fdopen(open_regular(path), "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            return _parse(content)
+    except (OSError, CaptureError, struct.error, IndexError, ValueError, UnicodeDecodeError):
+        return None  # the name comes from a capture: it may be anything
 
 
-def _parse(content: bytes) -> ElfFile | None:
+def _parse(content: mmap.mmap) -> ElfFile | None:
     if content[:6] != b"\x7fELF\x02\x01":
         return None
     kind = struct.unpack_from("<H", content, 16)[0]
@@ -70,7 +78,7 @@ def _parse(content: bytes) -> ElfFile | None:
         if what == PT_LOAD:
             segments.append((offset, address, file_bytes))
         elif what == PT_DYNAMIC:
-            for entry in range(offset, offset + file_bytes - 15, 16):
+            for entry in range(offset, min(offset + file_bytes, len(content)) - 15, 16):
                 tag, value = struct.unpack_from("<QQ", content, entry)
                 is_program = is_program or (tag == DT_FLAGS_1 and bool(value & DF_1_PIE))
     headers = [
@@ -81,7 +89,7 @@ def _parse(content: bytes) -> ElfFile | None:
     for name_at, _, flags, address, _, n_bytes in headers:
         if flags & SHF_ALLOC and not flags & SHF_TLS:
             begin = headers[names_index][4] + name_at
-            name = content[begin : content.index(b"\0", begin)].decode()
+            name = content[begin : content.find(b"\0", begin)].decode() if begin < len(content) else ""
             sections.append(Section(name, address, n_bytes))
     return ElfFile(is_program, tuple(segments), tuple(sections))
 

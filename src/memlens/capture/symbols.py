@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _core
 from .counted_modules import ElfHeaders
 from .debug_servers import DebugServers, symbols_remedy
+from .os_names import file_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -196,6 +197,7 @@ def name_codes(
 
 def _open_module(path: str, build_id: str, servers: DebugServers) -> Any:
     """A module's symbols; without debug information here, with that of a server."""
+    path = file_of(path)
     module = _core.ModuleSymbols(path, build_id=build_id)
     if module.status or module.quality == "dwarf" or not servers.enabled:
         return module
@@ -263,7 +265,7 @@ LEAST_UNNAMED = 10
 def _own_code(path: str) -> tuple[int, int]:
     """Where in a file the code lies that memlens linked into it; (0, 0) in most."""
     try:
-        with ElfHeaders(path) as file:
+        with ElfHeaders(file_of(path)) as file:
             return file.place(OWN_SECTION)
     except (OSError, ValueError):
         return 0, 0
@@ -278,15 +280,18 @@ def site_table(rows: list[dict[str, Any]]) -> pa.Table:
 def _stored_sites(capture: Capture) -> pa.Table | None:
     """The side table, unless it is not there or another version's."""
     import pyarrow as pa
-    import pyarrow.parquet as parquet
 
-    try:
-        table = parquet.read_table(capture.path / "sites.parquet") if capture.complete else None
-    except (OSError, pa.ArrowException):
+    from .side_tables import read_side_table
+
+    file = capture.path / "sites.parquet"
+    if not capture.complete or not os.path.lexists(file) or not capture.is_as_written(file.name):
         return None
+    schema = site_schema()
+    older = pa.schema([field for field in schema if field.name != "nearest"])
+    table = read_side_table(file, older)
     if table is not None and "nearest" not in table.column_names:  # of an older version
         table = table.append_column("nearest", pa.nulls(table.num_rows, pa.string()))
-    return table if table is not None and set(site_schema().names) <= set(table.column_names) else None
+    return table
 
 
 def sites_of_codes(capture: Capture, codes: dict[str, Any]) -> pa.Table:

@@ -7,11 +7,16 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
+from .os_names import file_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from .reader import Capture
+
+
+MASK_BYTES = 4096
+"""Of a mask of CPUs or nodes: four times what a kernel can have."""
 
 
 def _schemas() -> dict[str, pa.Schema]:
@@ -223,7 +228,7 @@ def module_rows(capture: Capture, *, paths: dict[str, str] | None = None) -> lis
         users.setdefault(key, set()).add(row["process"])
         if key in modules:
             continue
-        real = (paths or {}).get(row["path"], row["path"])
+        real = file_of((paths or {}).get(row["path"], row["path"]))
         build_id, status = "", ""
         try:
             if os.stat(real).st_ino != row["inode"]:
@@ -245,7 +250,7 @@ def pinning_rows(capture: Capture) -> list[dict[str, Any]]:
     rows = []
     for batch in capture.batches("pinning"):
         for row in batch.to_pylist():
-            mask = int.from_bytes(row["tail"], "little")
+            mask = int.from_bytes(row["tail"][:MASK_BYTES], "little")
             rows.append(
                 dict(process=row["process"], thread=row["thread"], time_ns=row["time_ns"], operation=row["operation"],
                      policy=row["policy"], members=[bit for bit in range(mask.bit_length()) if mask >> bit & 1])

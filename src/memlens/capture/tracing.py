@@ -11,14 +11,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ..errors import CaptureError
 from .count_tables import KINDS, NONE
-from .counting import ATOMIC, COPY, FILL, STORE
+from .counting import ATOMIC, COPY, FILL, STORE, refuse_beyond
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from .reader import Capture
 
+MOST_SITES = 1 << 24
+"""Of all program images together, as far as tables do not tell more: 17 bytes of memory each."""
 FIRST_SITE = 1 << 16
 """ML_TRACE_FIRST_SITE: smaller numbers were written by functions that had none yet."""
 LOAD_OPERATION, STORE_OPERATION, ATOMIC_OPERATION = 1, 2, 3
@@ -91,7 +94,8 @@ class TraceSites:
         for row, module in enumerate(modules):
             first.setdefault(module, row)
         base = np.array([first.get(module, 0) for module in self._static.column("module").to_pylist()], dtype=np.int64)
-        rows = base + self._static.column("site").to_numpy().astype(np.int64)
+        rows = base + self._static.column("site").fill_null(0).to_numpy().astype(np.int64)
+        refuse_beyond(rows, len(modules), "the column site of count_traced")
         kinds = np.array(
             [KINDS.index(kind) if kind in KINDS else len(KINDS) for kind in sites.column("kind").to_pylist()]
         )
@@ -273,7 +277,14 @@ class TraceSites:
         for image, own in images.items():
             key = tuple(sorted(set(own)))
             if key not in known:
-                last = min(max((first + count for first, count, _ in key), default=FIRST_SITE), FIRST_SITE + (1 << 31))
+                last = max((first + count for first, count, _ in key), default=FIRST_SITE)
+                # Modules lie one after the other: no image has more sites than its modules together.
+                if total + last - FIRST_SITE > max(MOST_SITES, 4 * self.count):
+                    raise CaptureError(
+                        f"{self.capture.path}: traced_module records claim {total + last - FIRST_SITE:,} sites, and the tables of their "
+                        f"modules describe {self.count:,}",
+                        hint="the capture was damaged or changed: restore it from a copy, or record again",
+                    )
                 row_of = np.full(max(last - FIRST_SITE, 0), -1, dtype=np.int64)
                 for first, count, module in key:
                     for number, row in rows.get(module, {}).items():

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
+from .os_names import file_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -250,7 +251,7 @@ class _LoadedModules:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        module = _core.ModuleVariables(path, build_id=self._build_ids.get(path, ""))
+        module = _core.ModuleVariables(file_of(path), build_id=self._build_ids.get(path, ""))
         if module.status:
             # Data files are mapped too: only what was code is missed.
             if "not an ELF file" not in module.status:

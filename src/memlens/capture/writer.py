@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
-import shutil
+import re
 import time
 from collections import deque
 from collections.abc import Sized
@@ -22,34 +21,65 @@ from typing import Any
 from .. import _core
 from ..errors import OutputError, os_reason
 from ..version import __version__
+from . import manifest
+from .directory import META_FILE, CaptureDirectory
 from .layouts import Packer, layouts, records_with_tails
+from .os_names import text_of
 
 RECORD_FILE = "records-recorder.mlc"
-META_FILE = "meta.json"
+META_PARTIAL = "meta.partial"
 
 
 SHARED_MEMORY = (b"/memfd:", b"/SYSV", b"/anon_hugepage", b"/dev/zero", b"/dev/shm/")
 """What the kernel calls memory that is no file; a reader knows it by these beginnings."""
 
 
+SETTING = re.compile(r"(?<!\S)(?!operator=)([A-Za-z_]\w*)=(?!=)\S+")
+"""A word like TOKEN=secret."""
+
+
 def redacted(path: bytes) -> bytes:
-    """The last component of a path; what is no path stays.
+    """The last component of a path; what is no path stays. Values of words like NAME=value and this host's name are dropped.
 
-    >>> redacted(b"/home/me/solver"), redacted(b"//anon"), redacted(b"/dev/shm/me/buffer")
-    (b'solver', b'//anon', b'/dev/shm/buffer')
+    >>> redacted(b"/home/me/solver"), redacted(b"//anon"), redacted(b"/dev/shm/me/buffer"), redacted(b"TOKEN=hunter2")
+    (b'solver', b'//anon', b'/dev/shm/buffer', b'TOKEN=redacted')
     """
-    if not path.startswith(b"/") or path.startswith(b"//"):
-        return path
-    if path.startswith(SHARED_MEMORY):
-        return b"/dev/shm/" + os.path.basename(path) if path.startswith(b"/dev/shm/") else path
-    return os.path.basename(path)
+    if path.startswith(b"/dev/shm/"):
+        path = b"/dev/shm/" + (os.path.basename(path) or b"redacted")
+    elif path.startswith(b"/") and not path.startswith((b"//", *SHARED_MEMORY)):
+        path = os.path.basename(path)
+    return redacted_text(path.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 
-def write_json_atomically(path: Path, content: dict[str, Any]) -> None:
-    """A reader sees the old file or the new one, never half of one."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(content, indent=1) + "\n")
-    os.replace(partial, path)
+PATH_IN_TEXT = re.compile(r"(?<![\w/])/(?![/\s]).*/")
+"""From where a path begins to its last component; directories may hold blanks, so what lies between two paths goes as well."""
+
+
+def redacted_text(text: str, *, host: str | None = None) -> str:
+    """Without directories, without values of words like NAME=value, and without this host's name.
+
+    >>> redacted_text("worker PASS=x on node7", host="node7.example.org"), redacted_text("a::operator==(b)")
+    ('worker PASS=redacted on redacted', 'a::operator==(b)')
+    >>> redacted_text("JS:~ /home/me/my app/main.js:3"), redacted_text("operator/(a, b/c)"), redacted_text("node:fs/x")
+    ('JS:~ main.js:3', 'operator/(a, b/c)', 'node:fs/x')
+    """
+    if not text.startswith(("//", *(name.decode() for name in SHARED_MEMORY))):
+        text = PATH_IN_TEXT.sub("", text)
+    text = SETTING.sub(r"\1=redacted", text)
+    name = os.uname().nodename if host is None else host
+    for word in dict.fromkeys((name, name.split(".")[0])):
+        if word and word in text:
+            text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(word)}(?![A-Za-z0-9])", "redacted", text)
+    return text
+
+
+def _redacted_notes(value: Any) -> Any:
+    """Sentences of meta.json: also without paths."""
+    if isinstance(value, str):
+        return redacted_text(re.sub(r"(?<![\w/])/(?:[^\s/:,;]+/)*([^\s/:,;]+)", r"\1", value))
+    if isinstance(value, list):
+        return [_redacted_notes(entry) for entry in value]
+    return {key: _redacted_notes(entry) for key, entry in value.items()} if isinstance(value, dict) else value
 
 
 class CaptureWriter:
@@ -62,7 +92,8 @@ class CaptureWriter:
     meta
         What is known at the start; the rest is given to `finish`.
     force
-        Replace an existing capture. Never replaces a directory that is not one.
+        Replace an existing capture, which stays beside the new one until `directory.settle` or `finish`. Never removes anything
+        that is no file of a capture.
     redact
         Keep only the last component of every path that is written.
     writer
@@ -83,26 +114,23 @@ class CaptureWriter:
         """Of what waits, oldest first, how many the packer has; and how many it has had that are written already."""
         self.strings: dict[int, str] = {}
         """Every string written so far, as it was before redaction."""
-        if path.exists() or path.is_symlink():
-            if not force:
-                raise OutputError(
-                    f"{path} exists already", hint="give another name with -o, or replace it with --force"
-                )
-            if not (path / META_FILE).is_file():
-                raise OutputError(
-                    f"{path} exists and is not a capture", hint="memlens replaces captures only; give another name"
-                )
-            shutil.rmtree(path)
+        self._adopted: dict[str, Any] | None = None
+        self.tables: dict[str, dict[str, Any]] = {}
+        """Side tables written so far, as meta.json lists them."""
         try:
-            path.mkdir(parents=True)
-            self.meta = {
-                "format_version": _core.FORMAT_CURRENT,
-                "memlens_version": __version__,
-                "state": "recording",
-                **meta,
-            }
-            write_json_atomically(path / META_FILE, self.meta)
-            self._chunks = _core.ChunkWriter(str(path / RECORD_FILE), writer=writer)
+            self.directory = CaptureDirectory(path, force=force)
+            try:
+                self.meta = {
+                    "format_version": _core.FORMAT_CURRENT,
+                    "memlens_version": __version__,
+                    "state": "recording",
+                    **meta,
+                }
+                self.write_meta()
+                self._chunks = _core.ChunkWriter(str(self.root / RECORD_FILE), writer=writer)
+            except BaseException:
+                self.directory.give_up()
+                raise
         except OSError as error:
             raise OutputError(
                 f"cannot write {path}: {os_reason(error)}",
@@ -110,18 +138,56 @@ class CaptureWriter:
             ) from error
 
     @property
+    def root(self) -> Path:
+        """Where the files are, also after the directory was moved or another took its name."""
+        return self.directory.root
+
+    @property
     def record_bytes(self) -> int:
-        return self._chunks.bytes
+        return int(self.progress()["bytes"])
 
     @property
     def failure(self) -> OSError | None:
         """Why writing stopped, if it did; everything before is in the file."""
-        number = self._chunks.failed_errno
+        number = self.progress()["failed_errno"]
         return OSError(number, os.strerror(number)) if number else None
 
     @property
     def dropped_records(self) -> int:
-        return self._chunks.dropped_records
+        return int(self.progress()["dropped_records"])
+
+    def progress(self) -> dict[str, Any]:
+        """What is in the files so far, as plain values for another process."""
+        if self._adopted is not None:
+            return self._adopted
+        return {
+            "bytes": self._chunks.bytes,
+            "chunks": self._chunks.chunks,
+            "failed_errno": self._chunks.failed_errno,
+            "dropped_records": self._chunks.dropped_records,
+            "side_errno": self.side_failure.errno if self.side_failure is not None else 0,
+            "tables": self.tables,
+        }
+
+    def adopt(self, progress: dict[str, Any]) -> None:
+        """Another process goes on writing: what it says of the files holds, and this one writes meta.json only."""
+        self._adopted = progress
+        self.tables = progress["tables"]
+        number = progress["side_errno"]
+        self.side_failure = OSError(number, os.strerror(number)) if number else None
+
+    def recover_records(self) -> None:
+        """After the end of a process that went on writing: what is whole of the record file is kept."""
+        if self._adopted is None:
+            return
+        with contextlib.suppress(OSError, _core.FormatError):
+            reader = _core.ChunkReader(str(self.root / RECORD_FILE))
+            reader.refresh()
+            size = os.stat(self.root / RECORD_FILE).st_size
+            whole = size - reader.damage["torn_tail_bytes"]
+            if whole < size:
+                os.truncate(self.root / RECORD_FILE, whole)
+            self._adopted.update(bytes=whole, chunks=reader.count)
 
     def append(
         self,
@@ -199,7 +265,7 @@ class CaptureWriter:
         kept = []
         packer = Packer("string")
         for record, tail in records_with_tails(packer.layout, payload):
-            text = tail.decode("utf-8", "replace")
+            text = text_of(tail)
             self.strings[record["id"]] = text
             if self.redact:
                 tail = redacted(tail)
@@ -219,27 +285,56 @@ class CaptureWriter:
         """Writes a side table; like `append`, a full disk is no reason to fail the program."""
         import pyarrow.parquet as parquet
 
+        partial = f"{name}.partial"
         try:
-            partial = self.path / f"{name}.partial"
-            parquet.write_table(table, partial, compression="zstd")
-            os.replace(partial, self.path / f"{name}.parquet")
+            with self.directory.create(partial) as file:
+                parquet.write_table(table, file, compression="zstd")
+            with open(self.root / partial, "rb") as written:
+                entry = {"bytes": os.fstat(written.fileno()).st_size, "sha256": manifest.digest(written.fileno())}
+            self.directory.rename(partial, f"{name}.parquet")
+            self.tables[f"{name}.parquet"] = entry
         except OSError as error:
             self.side_failure = self.side_failure or error
-            partial.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.directory.unlink(partial)
+
+    def write_meta(self) -> None:
+        """A reader sees the old file or the new one, never half of one."""
+        try:
+            with self.directory.create(META_PARTIAL) as file:
+                hidden = ("quality", "unsupported") if self.redact else ()
+                file.write(
+                    manifest.meta_text({k: _redacted_notes(v) if k in hidden else v for k, v in self.meta.items()})
+                )
+            self.directory.rename(META_PARTIAL, META_FILE)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.directory.unlink(META_PARTIAL)
+            raise
 
     def update_meta(self, **meta: Any) -> None:
         """Writes what is known by now, for a reader that comes after a crash."""
         self.meta.update(meta)
         with contextlib.suppress(OSError):
-            write_json_atomically(self.path / META_FILE, self.meta)
+            self.write_meta()
+
+    @property
+    def listed_files(self) -> dict[str, dict[str, Any]]:
+        """What meta.json says of the files of a complete capture."""
+        progress = self.progress()
+        records = {"bytes": progress["bytes"], "chunks": progress["chunks"]}
+        return {RECORD_FILE: records, **self.tables}
 
     def finish(self, **meta: Any) -> None:
         """Closes the record file and marks the capture complete."""
-        self.close_records()
+        if self._adopted is None:
+            self.close_records()
         self.meta.update(meta)
         self.meta["state"] = "complete"
+        self.meta["files"] = self.listed_files
         try:
-            write_json_atomically(self.path / META_FILE, self.meta)
+            self.write_meta()
         except OSError as error:
             self.side_failure = self.side_failure or error
-            (self.path / META_FILE).with_suffix(".partial").unlink(missing_ok=True)
+        with contextlib.suppress(OutputError):
+            self.directory.settle()

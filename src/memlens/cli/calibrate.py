@@ -6,6 +6,7 @@ import json
 import sys
 
 from ..errors import NoDataError, UsageError
+from ..plain_text import plain, trusted
 from .main import new_parser
 
 EXAMPLES = """\
@@ -69,16 +70,16 @@ def _measure(seconds: float | None) -> tuple[dict[str, object], str]:
             f"--seconds {seconds:g} makes no sense", hint=f"give {calibration.LEAST_SECONDS:g} to 3600; 20 is usual"
         )
     calibration.check_place()
-    on_terminal = sys.stderr.isatty()
+    on_terminal, terminal = sys.stderr.isatty(), trusted(sys.stderr)
 
     def say(what: str) -> None:
         if on_terminal:
-            sys.stderr.write(f"\r\x1b[K{what}")
-            sys.stderr.flush()
+            terminal.write(f"\r\x1b[K{plain(what)}")
+            terminal.flush()
 
     try:
         content = calibration.Measurement(seconds=seconds, say=say).run()
     finally:
         if on_terminal:
-            sys.stderr.write("\r\x1b[K")
+            terminal.write("\r\x1b[K")
     return content, calibration.write(content)

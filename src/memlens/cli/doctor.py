@@ -89,12 +89,13 @@ def main(arguments: list[str]) -> int:
 
 
 def _show(state: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.markup import escape
 
     from ..capture import machine
+    from ..plain_text import plain_console, trusted
 
-    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    stream = trusted(sys.stdout) if sys.stdout.isatty() else sys.stdout
+    console = plain_console(stream, highlight=False, soft_wrap=not sys.stdout.isatty())
     described = machine.describe()
     console.print(
         f"{escape(described['cpu'])}, {described['cpus']} CPUs, {max(1, len(described['numa_nodes']))} NUMA node(s), "

@@ -36,7 +36,9 @@ def main(arguments: list[str]) -> int:
     if options.output == "-":
         if len(names) != 1 or options.format == "parquet":
             parser.error("-o - takes one table, as csv or json")
-        write_batches(capture.reader(names[0]), options.format, sys.stdout.buffer)
+        write_batches(
+            capture.reader(names[0]), options.format, _Terminal() if sys.stdout.isatty() else sys.stdout.buffer
+        )
         return 0
     directory = Path(options.output)
     try:
@@ -59,6 +61,32 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+class _Terminal:
+    """Standard output that is a terminal, as a file of bytes: names in them must not steer it."""
+
+    closed = False
+
+    def write(self, content: Any) -> int:
+        sys.stdout.write(bytes(content).decode("utf-8", "replace"))
+        return len(content)
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+    def writable(self) -> bool:
+        return True
+
+
+def harmless(column: Any) -> Any:
+    """Texts with an apostrophe before what a spreadsheet would take for a formula: ``=``, ``+``, ``-``, ``@``, tab, CR."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return column
+    return pc.replace_substring_regex(column, pattern=r"\A([=+\-@\t\r])", replacement=r"'\1")
+
+
 def flat(table: Any) -> Any:
     """Dictionary columns as plain text, lists as text: what CSV can hold."""
     import pyarrow as pa
@@ -66,10 +94,14 @@ def flat(table: Any) -> Any:
     for index, field in enumerate(table.schema):
         column = table.column(index)
         if pa.types.is_dictionary(field.type):
-            table = table.set_column(index, field.name, column.cast(field.type.value_type))
+            table = table.set_column(index, field.name, harmless(column.cast(field.type.value_type)))
+        elif pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+            table = table.set_column(index, field.name, harmless(column))
         elif pa.types.is_list(field.type):
             text = pa.array([None if v is None else " ; ".join(map(str, v)) for v in column.to_pylist()], pa.string())
-            table = table.set_column(index, field.name, text)
+            table = table.set_column(
+                index, field.name, harmless(text) if pa.types.is_string(field.type.value_type) else text
+            )
         elif pa.types.is_binary(field.type):
             table = table.set_column(
                 index, field.name, pa.array([v and v.hex() for v in column.to_pylist()], pa.string())

@@ -7,12 +7,14 @@ version and errors, and a command's module only when that command is named.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
 from typing import NoReturn
 
-from ..errors import MemlensError, UsageError
+from ..errors import MemlensError, MemoryLimitError, OutputError, UsageError, os_reason
+from ..plain_text import PlainStream
 from ..version import __version__
 
 COMMANDS: dict[str, str] = {
@@ -48,6 +50,17 @@ first steps:
 
 memlens COMMAND --help tells more. Exit statuses: memlens help exit-status.
 """
+
+
+LIMITS = {
+    errno.EMFILE: "raise the limit of open files: ulimit -n 65536",
+    errno.ENFILE: "raise the system's limit of open files: sysctl fs.file-max",
+    errno.EAGAIN: "raise the limit of processes and threads: ulimit -u, or pids.max of the control group",
+    errno.ENOMEM: "free memory, or raise its limits: ulimit -v, memory.max of the control group",
+    errno.ENOSPC: "free some room, or give another place",
+    errno.EDQUOT: "free some room, or give another place",
+}
+"""What the machine lacks, and the remedy: no fault of memlens, whatever it was doing."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -129,27 +142,58 @@ def main() -> NoReturn:
     """Entry point of the `memlens` command."""
     sys.meta_path.insert(0, _WithoutPandas())  # type: ignore[arg-type]
     # A caller may have closed our streams; the descriptors opened here are not passed to the program.
-    sys.stdout = sys.stdout or open(os.devnull, "w")
-    sys.stderr = sys.stderr or open(os.devnull, "w")
+    sys.stdout = out = PlainStream(sys.stdout or open(os.devnull, "w"), "standard output")  # type: ignore[assignment]
+    sys.stderr = PlainStream(sys.stderr or open(os.devnull, "w"), "standard error")  # type: ignore[assignment]
+    status = 70
+    try:
+        status = _run_guarded(out)
+    except OutputError:
+        status = OutputError.exit_status  # standard error itself cannot be written
+    sys.exit(status)
+
+
+def _run_guarded(out: PlainStream) -> int:
+    """Runs the command line; every error becomes a sentence and a documented status."""
     try:
         status = run(sys.argv[1:])
-        sys.stdout.flush()
+        out.flush()
+        return status
     except MemlensError as error:
         print_error(error)
-        status = error.exit_status
+        return error.exit_status
     except BrokenPipeError:
         # The reader of our output went away (| head): no message, as other tools do.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 141
+        out.discard()
+        return 141
+    except MemoryError as error:
+        print_error(
+            MemoryLimitError(
+                f"memory ran out{f': {error}' if str(error) else ''}",
+                hint="give memlens more memory (ulimit -v, the control group), or memlens report --memory SIZE",
+            )
+        )
+        return MemoryLimitError.exit_status
+    except OSError as error:
+        remedy = LIMITS.get(error.errno or 0)
+        if os.environ.get("MEMLENS_DEBUG") or (error.filename is None and remedy is None):
+            return _bug(error)
+        what = "go on" if error.filename is None else f"use {os.fsdecode(error.filename)}"
+        print_error(
+            OutputError(f"cannot {what}: {os_reason(error)}", hint=remedy or "give another place, or its permission")
+        )
+        return OutputError.exit_status
     except KeyboardInterrupt:
         sys.stderr.write("memlens: interrupted\n")
-        status = 130
+        return 130
     except Exception as error:
-        if os.environ.get("MEMLENS_DEBUG"):
-            raise
-        sys.stderr.write(
-            f"memlens: this is a bug in memlens: {type(error).__name__}: {error}\n"
-            "         please report it with the output of the same command under MEMLENS_DEBUG=1\n"
-        )
-        status = 70
-    sys.exit(status)
+        return _bug(error)
+
+
+def _bug(error: Exception) -> int:
+    if os.environ.get("MEMLENS_DEBUG"):
+        raise error
+    sys.stderr.write(
+        f"memlens: this is a bug in memlens: {type(error).__name__}: {error}\n"
+        "         please report it with the output of the same command under MEMLENS_DEBUG=1\n"
+    )
+    return 70

@@ -81,13 +81,16 @@ class Progress:
     def _show(self) -> None:
         if self._done.wait(FIRST_SIGN_S):
             return
+        from ..plain_text import plain, trusted
+
+        terminal = trusted(sys.stderr)
         turn = 0
         while not self._done.wait(0.1):
-            sys.stderr.write(f"\r\x1b[K{MARKS[turn % len(MARKS)]} {self.text()} ")
-            sys.stderr.flush()
+            terminal.write(f"\r\x1b[K{MARKS[turn % len(MARKS)]} {plain(self.text())} ")
+            terminal.flush()
             turn += 1
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()
+        terminal.write("\r\x1b[K")
+        terminal.flush()
 
 
 @contextmanager

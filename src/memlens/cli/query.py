@@ -101,9 +101,10 @@ def _type_name(kind: Any) -> str:
 
 
 def _show(table: Any) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from ..plain_text import plain_console, trusted
 
     shown = Table(box=None, header_style="bold", pad_edge=False)
     for field in table.schema:
@@ -113,7 +114,12 @@ def _show(table: Any) -> None:
     for row in table.slice(0, limit).to_pylist():
         shown.add_row(*(Text("" if value is None else str(value)) for value in row.values()))
     # A pipe gets the whole width of the content: nothing is cut for a reader that is a program.
-    console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False)
+    console = plain_console(
+        trusted(sys.stdout) if sys.stdout.isatty() else sys.stdout,
+        width=None if sys.stdout.isatty() else 1000,
+        highlight=False,
+        emoji=False,
+    )
     console.print(shown)
     more = f", first {limit} shown; --json has all" if table.num_rows > limit else ""
     sys.stderr.write(f"{table.num_rows} rows{more}; next: memlens export writes whole tables to files\n")

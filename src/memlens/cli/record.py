@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import MemlensError, UsageError
-from .main import new_parser, print_error
+from .main import new_parser
 
 if TYPE_CHECKING:
     from ..capture.reader import Capture
     from ..collect.counting import CountOptions
     from ..collect.emulator import EmulateOptions
+    from ..collect.recorder import Recorder
     from ..collect.tracing import TraceOptions
 
 EXAMPLES = """\
@@ -47,6 +50,21 @@ def byte_count(text: str) -> int:
     return int(digits) * factor
 
 
+def share_of_time(text: str) -> float:
+    """3%, 0.5%: a part of the program's time.
+
+    >>> share_of_time("3%")
+    0.03
+    """
+    try:
+        percent = float(text.removesuffix("%"))
+    except ValueError:
+        percent = 0.0
+    if not 0.1 <= percent <= 100:
+        raise argparse.ArgumentTypeError(f"invalid value {text!r}: expected a percentage from 0.1% to 100%, as in 3%")
+    return percent / 100
+
+
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """Options, and the command after `--` (or from the first word that is no option)."""
     parser = new_parser("record", description="Runs a program and records its memory.", examples=EXAMPLES)
@@ -71,6 +89,17 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         "--single",
         action="store_true",
         help="half the cost a fault; upgrades and repeated touches cannot be told apart",
+    )
+    parser.add_argument(
+        "--budget",
+        type=share_of_time,
+        default="3%",
+        metavar="P%",
+        help="what recording faults may cost of the program's time (3%%): above it, one event a fault instead of two, then one "
+        "fault in 31, with errors of the estimates",
+    )
+    parser.add_argument(
+        "--exact", action="store_true", help="no budget: record every fault with both events, whatever it costs"
     )
     parser.add_argument(
         "--sample-bytes",
@@ -126,7 +155,11 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         action="store_true",
         help="a program built with memlens cc --memlens=ptwrite, on an Intel CPU that has the instruction: perf records the addresses",
     )
-    parser.add_argument("--redact", action="store_true", help="keep no paths, arguments or host name in the capture")
+    parser.add_argument(
+        "--redact",
+        action="store_true",
+        help="keep no paths, arguments, host name or values of words like NAME=value in the capture",
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="no summary")
     parser.add_argument("words", nargs="*", metavar="PROGRAM [arguments]")
     options_part, command = _split(arguments)
@@ -146,6 +179,11 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         )
     if options.emulate is not None and options.pid is not None:
         raise UsageError("--emulate starts a program; it cannot watch a running one")
+    if options.redact and options.stacks == "dwarf":
+        raise UsageError(
+            "--redact keeps no copies of stack memory, which --stacks dwarf is made of",
+            hint="use --stacks fp or none with --redact",
+        )
     if options.count is not None and (options.pid is not None or options.emulate is not None):
         raise UsageError("--count starts a program natively; it goes with neither --pid nor --emulate")
     if options.trace is not None and (options.pid is not None or options.emulate is not None):
@@ -169,7 +207,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 VALUE_OPTIONS = {
-    "-o", "--output", "--pid", "--duration", "--collectors", "--rate", "--stacks", "--sample-bytes", "--large-bytes",
+    "--budget", "-o", "--output", "--pid", "--duration", "--collectors", "--rate", "--stacks", "--sample-bytes", "--large-bytes",
     "--functions",
 }  # fmt: skip
 
@@ -249,10 +287,12 @@ def _record_ptwrite(options: argparse.Namespace, command: list[str]) -> int:
     find_program(command[0])
     output = Path(options.output) if options.output else default_output(command, None)
     run = ptwrite_run.record(command, output, force=options.force)
-    if not options.quiet:
-        for note in run.outcome.notes:
+    with contextlib.suppress(MemlensError, OSError):
+        for note in run.outcome.notes if not options.quiet else ():
             sys.stderr.write(f"memlens: {note}\n")
-        sys.stderr.write(f"memlens: wrote {output}: {run.outcome.accesses:,} accesses; next: memlens report {output}\n")
+        if not options.quiet:
+            said = f"{run.outcome.accesses:,} accesses; next: memlens report {output}"
+            sys.stderr.write(f"memlens: wrote {output}: {said}\n")
     exit_like(run.wait_status)
     return 0
 
@@ -273,6 +313,7 @@ def main(arguments: list[str]) -> int:
             collectors=options.collectors,
             stacks=options.stacks or ("fp" if options.redact else default_stacks()),
             single=options.single,
+            budget_share=0.0 if options.exact else options.budget,
             rate_hz=options.rate,
             sample_bytes=options.sample_bytes,
             large_bytes=options.large_bytes,
@@ -284,38 +325,59 @@ def main(arguments: list[str]) -> int:
             redact=options.redact,
         ),
         while_finishing=lambda: spinning("naming code and writing tables"),
+        summarise=None if options.quiet else _summarise,
+        summary_modules=SUMMARY_MODULES,
     )
     outcome = recorder.run_pid(options.pid) if options.pid is not None else recorder.run_command(command)
-    try:
-        if not options.quiet:
-            _summarise(recorder.capture or output)
-    except MemlensError as error:
-        print_error(error)
-    except Exception as error:  # the program's status must still be passed on
-        sys.stderr.write(f"memlens: no summary because of a bug in memlens: {type(error).__name__}: {error}\n")
-    finally:
-        if recorder.failure is not None:
-            sys.stderr.write(
-                f"memlens: recording failed because of a bug in memlens: {recorder.failure}\n"
-                "         the program itself ran to its end; please report this\n"
-            )
-        failure = recorder.writer.failure
-        if failure is not None:
-            sys.stderr.write(
-                f"memlens: the capture is incomplete: {failure.strerror} while writing {output}\n"
-                "         free some room or write elsewhere with -o; the program itself ran to its end\n"
-            )
-        if not options.quiet:
-            sys.stderr.write(f"memlens: wrote {output}; next: memlens report {output} --html {output.stem}.html\n")
-        if outcome.wait_status is not None:
-            exit_like(outcome.wait_status)
+    # Whether or not anybody can read the messages: the program's status is passed on.
+    with contextlib.suppress(MemlensError, OSError) if outcome.wait_status is not None else contextlib.nullcontext():
+        for message in messages(recorder, output, quiet=options.quiet):
+            sys.stderr.write(message)
+    if outcome.wait_status is not None:
+        exit_like(outcome.wait_status)
     return 0
 
 
-def _summarise(output: Capture | Path) -> None:
+def messages(recorder: Recorder, output: Path, *, quiet: bool) -> Iterator[str]:
+    """What is said after a recording."""
+    if recorder.unfinished is not None and recorder.failure is None and not quiet:
+        yield f"memlens: {recorder.unfinished}\n         the report does it; the records are complete\n"
+    if recorder.failure is not None:
+        why, remedy = (
+            (" because of a bug in memlens", "please report this")
+            if recorder.is_bug
+            else ("", "what was recorded before is in the capture")
+        )
+        yield f"memlens: recording failed{why}: {recorder.failure}\n         the program itself ran to its end; {remedy}\n"
+    failure, side_failure = recorder.writer.failure, recorder.writer.side_failure
+    if failure is not None:
+        yield (
+            f"memlens: the capture is incomplete: {failure.strerror} while writing {output}\n"
+            "         free some room or write elsewhere with -o; the program itself ran to its end\n"
+        )
+    elif side_failure is not None:
+        yield (
+            f"memlens: tables of {output} were not written: {side_failure.strerror}\n"
+            "         all records are there, and the report makes the tables\n"
+        )
+    if recorder.is_displaced:
+        yield (
+            f"memlens: {output} was moved, removed or replaced while it was recorded\n"
+            "         what was recorded is where that directory is now; the program itself ran to its end\n"
+        )
+    elif not quiet:
+        yield f"memlens: wrote {output}; next: memlens report {output} --html {output.stem}.html\n"
+
+
+SUMMARY_MODULES = (
+    "rich.console", "rich.table", "rich.padding", "rich.markup", "memlens.present.terminal", "memlens.present._terminal_traffic",
+    "memlens.present._terminal_bandwidth", "memlens.present._terminal_locality", "analysis", "finding",
+)  # fmt: skip
+"""Imported while the program runs: modules, and kinds of the registry."""
+
+
+def _summarise(capture: Capture) -> None:
     from .. import analyses
-    from ..capture.reader import open_capture
     from ..present import terminal
 
-    report = analyses.report(open_capture(output) if isinstance(output, Path) else output)
-    terminal.show(report, file=sys.stderr, brief=True)
+    terminal.show(analyses.report(capture), file=sys.stderr, brief=True)

@@ -74,9 +74,10 @@ def write_whole(path: Path, text: str) -> None:
 
     partial = path.with_name(f".{path.name}.partial")
     # A pipe or /dev/stdout is written as it is: it cannot be replaced.
-    target = partial if not path.exists() or path.is_file() else path
+    target = partial
     try:
-        target.write_text(text)
+        target = partial if not path.exists() or path.is_file() else path
+        target.write_text(text, encoding="utf-8", errors="replace")
         if target is partial:
             os.replace(partial, path)
     except BaseException as error:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -190,13 +189,11 @@ def above(result: Result, *, scope: str, limit_percent: float) -> list[dict[str,
 def main(arguments: list[str]) -> int:
     options, words = parse(arguments)
     from .. import analyses
+    from ..capture.swept import SweptDirectory
     from .progress import spinning
 
     with ExitStack() as until_shown:
-        if options.keep:
-            folder = _folder_to_keep(options.keep)
-        else:
-            folder = Path(until_shown.enter_context(tempfile.TemporaryDirectory(prefix="memlens-verify-")))
+        folder = _folder_to_keep(options.keep) if options.keep else until_shown.enter_context(SweptDirectory("verify"))
         plain = _side(options.plain, words, folder / "exact.memlens", options=options, is_claim=False)
         judged: list[tuple[Side, Result]] = []
         for number, name in enumerate(options.claims, 1):

@@ -47,9 +47,17 @@ def record_emulated(command: list[str], output: Path, *, functions: str = "", cp
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     try:
         with _streams_aside():
-            return Recorder(RecordOptions(output=output, emulate=options)).run_command(command)
+            outcome = Recorder(RecordOptions(output=output, emulate=options)).run_command(command)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return _unless_interrupted(outcome)
+
+
+def _unless_interrupted(outcome: Outcome) -> Outcome:
+    """The recorder takes control-C for itself while it finishes; whoever started it is to end as well."""
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    return outcome
 
 
 def counts_for_itself(program: str) -> bool:
@@ -63,6 +71,7 @@ def record_counted(command: list[str], output: Path) -> Outcome:
     try:
         with _streams_aside():
             options = RecordOptions(output=output, collectors=("count",), count=CountOptions(events=()))
-            return Recorder(options).run_command(command)
+            outcome = Recorder(options).run_command(command)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return _unless_interrupted(outcome)

@@ -6,6 +6,7 @@ The plugin (native/emulator) writes windows, stacks and modules through the chan
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
 import re
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import CollectorError, UsageError
 from . import preload
+from .links import plain_path
 
 if TYPE_CHECKING:
     from ..capture.writer import CaptureWriter
@@ -247,16 +249,6 @@ def sysroot(guest: Guest) -> str | None:
     )
 
 
-def _plain(path: Path, scratch: Path) -> str:
-    """A path without the characters at which qemu and the loader split: else a link to it."""
-    if not any(character in str(path) for character in " :,"):
-        return str(path)
-    link = scratch / path.name
-    if not link.is_symlink():
-        link.symlink_to(path)
-    return str(link)
-
-
 @dataclass(frozen=True)
 class Launch:
     """How to start the program under the emulator."""
@@ -289,14 +281,18 @@ def why_it_ended(launch: Launch, number: int) -> list[str]:
 
 
 def launch(
-    options: EmulateOptions, program: str, command: list[str], channel: str, arena: Arena, *, alloc: bool, scratch: Path
+    options: EmulateOptions, program: str, command: list[str], channel: str, arena: Arena, *, alloc: bool
 ) -> Launch:
-    """`scratch`: a directory for the plugin's list of functions."""
+    """`arena`: also keeps the plugin's list of functions."""
     guest = examine(program, command)
     emulator = find(guest.machine)
     if isinstance(emulator, tuple):
         raise CollectorError(f"collector emulate cannot run here: {emulator[0]}", hint=emulator[1])
-    words = [os.path.abspath(emulator.path), "-plugin", _plain(plugin(emulator.plugin_api), scratch)]
+    words = [
+        os.path.abspath(emulator.path) if not emulator.path.startswith("/") else emulator.path,
+        "-plugin",
+        plain_path(plugin(emulator.plugin_api)),
+    ]
     root = sysroot(guest)
     if root is not None:
         words += ["-L", root]
@@ -318,7 +314,7 @@ def launch(
     elif alloc:
         assert library is not None
         others = os.environ.get("LD_PRELOAD", "")
-        path = _plain(library, scratch)
+        path = plain_path(library)
         preloaded = ["-E", f"LD_PRELOAD={path}:{others}" if others else f"LD_PRELOAD={path}"]
     settings: dict[str, Any] = {
         "arena": arena.path, "full": int(options.full), "pages": int(options.pages), "stacks": int(options.stacks),
@@ -327,11 +323,10 @@ def launch(
     if options.window and not options.full:
         settings |= {"window": options.window, "period": options.period}
     if options.functions:
-        from .function_list import write_list
+        from .function_list import list_of
 
-        listed = scratch / "functions"
-        write_list(options.functions, guest.words[0], guest.machine, root or "", listed)
-        settings["functions"] = listed
+        listed = list_of(options.functions, guest.words[0], guest.machine, root or "")
+        settings["functions"] = arena.keep(listed)
     value = SEPARATOR.join([*words, "--", *(f"{name}={setting}" for name, setting in settings.items())])
     environment = [f"{preload.CHANNEL_VARIABLE}={channel}", f"{EMULATOR_VARIABLE}={value}"]
     if "LD_PRELOAD" in os.environ:  # qemu itself is a program of this machine and would load them too
@@ -356,23 +351,43 @@ class Arena:
 
     def __init__(self, channel: str) -> None:
         token = [int(part, 16) for part in channel.split(":")[:2]]
-        self.fd = os.memfd_create("memlens-arena", os.MFD_CLOEXEC)
+        self.fd = os.memfd_create("memlens-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, ARENA_BYTES)
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         header = struct.pack("<7Q", self.MAGIC, self.VERSION, *token, ARENA_BYTES, ARENA_FIRST_BYTE, 0)
         os.pwrite(self.fd, header, 0)
         self.path = f"/proc/{os.getpid()}/fd/{self.fd}"
+        self._kept: list[int] = []
+
+    def keep(self, text: str) -> str:
+        """The path of a file in memory with this text, which ends with the arena: nothing is left on a disk."""
+        descriptor = os.memfd_create("memlens-list", os.MFD_CLOEXEC)
+        self._kept.append(descriptor)
+        with open(descriptor, "w", closefd=False) as file:
+            file.write(text)
+        return f"/proc/{os.getpid()}/fd/{descriptor}"
 
     @property
     def refused(self) -> int:
         return int(struct.unpack_from("<Q", os.pread(self.fd, 56, 0), 48)[0])
 
     def extents(self) -> Iterator[bytes]:
-        end = struct.unpack_from("<Q", os.pread(self.fd, 48, 0), 40)[0]
-        for at in range(ARENA_FIRST_BYTE, end, ARENA_EXTENT):
-            yield os.pread(self.fd, ARENA_EXTENT, at)
+        # The guest can write to all of it: what its header says is a claim, and only what has memory behind it is read.
+        end = min(struct.unpack_from("<Q", os.pread(self.fd, 48, 0), 40)[0], ARENA_BYTES)
+        at = ARENA_FIRST_BYTE
+        while at < end:
+            try:
+                data = os.lseek(self.fd, at, os.SEEK_DATA)
+            except OSError:
+                return  # no data from here to the end
+            at += (data - at) // ARENA_EXTENT * ARENA_EXTENT
+            if at < end:
+                yield os.pread(self.fd, ARENA_EXTENT, at)
+            at += ARENA_EXTENT
 
     def close(self) -> None:
-        os.close(self.fd)
+        for descriptor in (self.fd, *self._kept):
+            os.close(descriptor)
 
 
 def write_counts(writer: CaptureWriter, arena: Arena, processes: dict[int, int]) -> dict[str, int]:

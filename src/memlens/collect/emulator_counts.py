@@ -1,4 +1,8 @@
-"""From the counters that emulated processes left in the arena to `code_count` records."""
+"""From the counters that emulated processes left in the arena to `code_count` records.
+
+The guest shares its memory with the plugin: it can write anything there. A block that makes no sense is left out, as is a process
+whose numbers are larger than the arena; both are counted.
+"""
 
 from __future__ import annotations
 
@@ -43,24 +47,37 @@ class _Image:
         self.runs: dict[tuple[int, int], list[tuple[Any, Any]]] = defaultdict(list)
 
 
-def _images(extents: Iterable[bytes]) -> dict[tuple[int, int], _Image]:
+def _images(extents: Iterable[bytes]) -> tuple[dict[tuple[int, int], _Image], int, int]:
+    """Images by (pid, birth), all slots of the arena, extents with damage."""
     images: dict[tuple[int, int], _Image] = defaultdict(_Image)
+    n_slots = n_damaged = 0
     for extent in extents:
         after = 0
         while after < len(extent):
             at = after
+            if len(extent) - at < BLOCK.itemsize:
+                n_damaged += 1
+                break
             header = np.frombuffer(extent, dtype=BLOCK, count=1, offset=at)[0]
             if header["bytes"] == 0:
                 break  # nothing was taken behind it
             after += int(header["bytes"])
             if header["kind"] not in (KIND_SLOTS, KIND_COUNTERS, KIND_REGIONS, KIND_MEMBERS, KIND_RUNS):
                 continue
+            known = header["kind"] in (KIND_SLOTS, KIND_COUNTERS)
+            least = BLOCK_BYTES if known else BLOCK.itemsize
+            if header["kind"] == KIND_MEMBERS:
+                least += MEMBER.itemsize * int(header["used"])
+            if header["bytes"] < least or after > len(extent):
+                n_damaged += 1
+                break
             image = images[int(header["pid"]), int(header["born_ns"])]
             content = at + BLOCK.itemsize
             first = int(header["first"])
             if header["kind"] == KIND_SLOTS:
                 rows = np.frombuffer(extent, dtype=SLOT, count=(BLOCK_BYTES - BLOCK.itemsize) // 32, offset=content)
                 image.slots.append((first, rows))
+                n_slots += len(rows)
             elif header["kind"] == KIND_COUNTERS:
                 rows = np.frombuffer(extent, dtype=COUNTER, count=(BLOCK_BYTES - BLOCK.itemsize) // 32, offset=content)
                 if rows["other_parts"].any() or rows["stack_parts"].any():
@@ -75,7 +92,7 @@ def _images(extents: Iterable[bytes]) -> dict[tuple[int, int], _Image]:
             else:
                 text = extent[content : content + int(header["used"])]
                 image.regions = ["", *(name.decode("utf-8", "replace") for name in text.split(b"\0")[:-1])]
-    return images
+    return images, n_slots, n_damaged
 
 
 def code_counts(writer: CaptureWriter, extents: Iterable[bytes], processes: dict[int, int]) -> dict[str, int]:
@@ -91,11 +108,19 @@ def code_counts(writer: CaptureWriter, extents: Iterable[bytes], processes: dict
             writer.records("string", [strings.pack(text.encode(), id=names[text])])
         return names[text]
 
-    for (pid, _), image in sorted(_images(extents).items()):
+    images, n_slots, n_damaged = _images(extents)
+    if n_damaged:
+        totals["damaged"] += n_damaged
+    for (pid, _), image in sorted(images.items(), key=lambda item: item[0]):
         if pid not in processes:
             totals["unknown_processes"] += 1
             continue
         count = max((first + len(rows) for first, rows in image.slots), default=0)
+        n_runs = max((int(rows["run"].max(initial=0)) for _, rows in image.slots), default=0)
+        counted_runs = max((int(used[-1]) + 1 for parts in image.runs.values() for used, _ in parts), default=0)
+        if count > n_slots or n_runs > n_slots or counted_runs > n_runs:
+            totals["damaged"] += 1
+            continue
         slots = np.zeros(count, dtype=SLOT)
         for first, rows in image.slots:
             slots[first : first + len(rows)] = rows

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..capture import count_arena, count_records
 from ..capture.layouts import Packer, enum_value
 from ..errors import os_reason
 from . import counting, emulator, tracing
+from .finishing import Finished, Work, finish_apart
 from .record_options import Outcome
 
 if TYPE_CHECKING:
+    from ..capture.reader import Capture
     from .recorder import Recorder
 
 
@@ -52,7 +55,7 @@ def _write_counts(run: Recorder, arena: emulator.Arena) -> None:
     """What the emulated processes counted, from the memory that they left."""
     from ..capture.reader import Capture
 
-    pids = {row["pid"]: row["process"] for row in Capture(run.writer.path).table("processes").to_pylist()}
+    pids = {row["pid"]: row["process"] for row in Capture(run.writer.root).table("processes").to_pylist()}
     totals = emulator.write_counts(run.writer, arena, pids)
     run.writer.meta["emulate"] = {**totals, "refused_blocks": arena.refused}
     arena.close()
@@ -62,7 +65,7 @@ def _write_counting(run: Recorder, running: counting.Counting) -> list[str]:
     """What counted processes left in their memory, as records; returns notes for the quality."""
     from ..capture.reader import Capture
 
-    rows = Capture(run.writer.path).table("processes").to_pylist()
+    rows = Capture(run.writer.root).table("processes").to_pylist()
     find = counting.with_process_ends(rows)
     next_process = max((row["process"] for row in rows), default=0) + 1
     strings = Packer("string")
@@ -149,30 +152,68 @@ def end(run: Recorder, status: int | None, wall_s: float) -> Outcome:
         },
     )
     if "faults" in run.collectors and run.failure is None:
-        from . import fault_cost
-
-        run.writer.meta["fault_recording_ns"] = fault_cost.recording_ns(single=run.options.single)
+        costs = run.session.fault_costs()
+        run.writer.meta["fault_recording_ns"] = None if costs is None else costs[run.options.single]
     try:
-        if run.arena is not None:
-            _write_counts(run, run.arena)
-        if run.counting is not None:
-            notes.extend(_write_counting(run, run.counting))
-        from .finish import write_side_tables  # Arrow and NumPy come with it: not before the program has ended
-
-        with run.while_finishing():
-            capture = write_side_tables(
-                run.writer, count_sections=run.counting.sections if run.counting is not None else None
-            )
-        run.writer.finish()
-        capture.meta = run.writer.meta
-        run.capture = capture
+        run.writer.write_later()
     except Exception as error:
-        # The records are on disk; a reader makes the tables itrun.
         run.give_up(error)
-        run.writer.close_records()
+    finished = finish_apart(
+        run.writer,
+        Work(lambda: _write_lasting(run), lambda wrote: _write_tables(run, wrote), run.summarise),
+        while_finishing=run.while_finishing,
+    )
+    notes.extend(finished.notes)
+    _conclude(run, finished, notes)
     outcome.record_bytes = run.writer.record_bytes
     outcome.notes = notes
+    outcome.interrupted = finished.interrupted
+    run.is_displaced = not run.writer.directory.is_in_place
+    run.writer.directory.close()
     return outcome
+
+
+def _write_lasting(run: Recorder) -> list[str]:
+    """Records of what lies in memory only; returns notes."""
+    if run.arena is not None:
+        _write_counts(run, run.arena)
+    notes = _write_counting(run, run.counting) if run.counting is not None else []
+    run.writer.meta["quality"]["notes"].extend(notes)
+    return notes
+
+
+def _write_tables(run: Recorder, wrote: Callable[[], None]) -> Capture:
+    from . import finish  # Arrow and NumPy come with it: not before the program has ended
+
+    sections = run.counting.sections if run.counting is not None else None
+    return finish.write_side_tables(run.writer, count_sections=sections, wrote=wrote)
+
+
+def _conclude(run: Recorder, finished: Finished, notes: list[str]) -> None:
+    """meta.json of a capture that was not finished: its records are whole, and a reader makes the tables."""
+    quality = run.writer.meta.setdefault("quality", {"notes": []})
+    if not finished.has_counts:
+        quality["notes"] = notes
+    if finished.failure is not None:
+        run.give_up(RuntimeError(finished.failure), text=finished.failure)
+        quality.update(notes=[*quality["notes"], run.notes[-1]], incomplete=True)
+    elif not finished.is_finished and not finished.has_counts and (run.arena is not None or run.counting is not None):
+        why = finished.reason or "it was interrupted"
+        quality["notes"].append(f"What the program counted is not in the capture: reading it was ended early, {why}.")
+        quality["incomplete"] = True
+    elif not finished.is_finished:
+        why = finished.reason or "it was interrupted"
+        quality["notes"].append(
+            f"Naming code and writing tables was ended early: {why}. Whoever reads the capture makes what is missing, from "
+            "its records and from programs and libraries as they are then."
+        )
+    if not finished.is_finished:
+        run.unfinished = f"naming code and writing tables was ended early: {finished.reason or 'interrupted'}"
+    elif run.summarise is not None and not finished.summary_ended:
+        run.unfinished = f"no summary: {finished.reason or 'interrupted'}"
+    if not finished.is_finished:
+        run.writer.meta.pop("finishing", None)
+        run.writer.finish()
 
 
 def _channel_notes(counts: dict[str, int]) -> list[str]:
@@ -191,6 +232,11 @@ def _channel_notes(counts: dict[str, int]) -> list[str]:
     if counts["refused"]:
         notes.append(
             f"{counts['refused']} processes ran without recorded allocations: more ran at one time than there was room for."
+        )
+    if counts["left_out"]:
+        notes.append(
+            f"{counts['left_out']} programs were started without the library: built for 32 bits or another machine, in another root "
+            "directory, without permission to read it or without a descriptor. What they and their children allocated is not recorded."
         )
     if counts["other_malloc"]:
         notes.append(

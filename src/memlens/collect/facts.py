@@ -35,7 +35,7 @@ def _number(path: str) -> int | None:
 
 
 def _capabilities() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
+    for line in Path("/proc/self/status").read_text(errors="replace").splitlines():
         if line.startswith("CapEff:"):
             return int(line.split()[1], 16)
     return 0

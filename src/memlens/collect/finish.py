@@ -8,62 +8,108 @@ from __future__ import annotations
 
 import os
 import stat
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from .. import _core
 from ..capture.layouts import Packer, enum_value, layouts, records_with_tails
 from ..capture.objects import MOST_STORED
-from ..capture.reader import COUNT_TABLES, IMPORT_TABLES, SIDE_TABLES, Capture
+from ..capture.os_names import file_of
+from ..capture.reader import Capture
 from ..capture.symbols import jit_names, name_codes, site_table, unnamed_modules
 from ..capture.tables import derive_table
-from ..capture.writer import CaptureWriter
+from ..capture.writer import CaptureWriter, redacted, redacted_text
+
+MOST_ALLOCATIONS = 2 * MOST_STORED
+"""Records: an object has two, one of its birth and one of its end."""
+MOST_UNWINDERS = 64
+"""Kept at a time: a program that loads and unloads libraries has many states of its code."""
+STACKS_A_CHUNK = 4096
 
 
 def write_side_tables(
-    writer: CaptureWriter, *, count_sections: dict[str, tuple[bytes, int, bytes, int]] | None = None
+    writer: CaptureWriter,
+    *,
+    count_sections: dict[str, tuple[bytes, int, bytes, int]] | None = None,
+    wrote: Callable[[], None] = lambda: None,
 ) -> Capture:
     """Writes everything that a complete capture has beside its records; returns the capture, as far as it was read.
 
+    What needs little memory comes first: this may end at any point (collect/finishing.py).
+
     `count_sections`: static tables of counted modules, which a redacted capture does not hold itself.
+    `wrote`: called when something more is in the files.
     """
-    capture = Capture(writer.path)
+    capture = Capture(writer.root)
     if _write_jit_code(capture, writer) + _write_unwound_stacks(capture, writer):
+        wrote()
         capture.refresh()
     # A redacted capture holds last components only; the real paths are still known here.
-    real = {os.path.basename(path) if path.startswith("/") else path: path for path in writer.strings.values()}
+    real = {_redacted(path): path for path in writer.strings.values()}
     modules = derive_table(capture, "modules", paths=real if writer.redact else None)
+    writer.write_table("modules", modules)
+    if count_sections:
+        _write_count_tables(capture, writer, count_sections)
+    for name in ("processes", "threads", "regions", "pinning"):
+        writer.write_table(name, derive_table(capture, name))
+    wrote()
+    writer.write_table("sites", _sites(capture, writer, modules, real))
+    wrote()
+    variables = capture.table("variables")
+    writer.write_table("variables", _redacted_variables(variables) if writer.redact else variables)
+    wrote()
+    # A reader makes objects from the records; with many of them even counting them would take gigabytes here.
+    if capture.kinds().get("allocation", 0) <= MOST_ALLOCATIONS and capture.objects.count <= MOST_STORED:
+        writer.write_table("objects", capture.table("objects"))
+    capture.path = writer.path
+    return capture
+
+
+def _redacted(path: str) -> str:
+    return redacted(path.encode("utf-8", "surrogateescape")).decode("utf-8", "replace")
+
+
+def _redacted_file(path: str | None) -> str | None:
+    """Of a source file or module, which may be relative to a directory that a compiler was started in."""
+    if not path:
+        return path
+    return _redacted(path if path.startswith("/") else os.path.basename(path) or path)
+
+
+def _redacted_variables(table: Any) -> Any:
+    import pyarrow as pa
+
+    for names, change in (
+        (("module", "file"), _redacted_file),
+        (("name", "type"), lambda text: text and redacted_text(text)),
+    ):
+        for name in names:
+            at = table.schema.get_field_index(name)
+            field = table.schema.field(at)
+            changed = pa.array([change(text) for text in table.column(at).to_pylist()], field.type)
+            table = table.set_column(at, field, changed)
+    return table
+
+
+def _sites(capture: Capture, writer: CaptureWriter, modules: Any, real: dict[str, str]) -> Any:
+    """Names of all code that the capture mentions."""
     build_ids = {row["path"]: row["build_id"] for row in modules.to_pylist() if row["build_id"]}
     if writer.redact:
         build_ids = {real.get(path, path): build_id for path, build_id in build_ids.items()}
-    paths = writer.strings
     notes: list[str] = []
-    rows = name_codes(capture.replay.codes, paths, jit_names(capture), build_ids=build_ids, notes=notes)
+    rows = name_codes(capture.replay.codes, writer.strings, jit_names(capture), build_ids=build_ids, notes=notes)
     if not writer.redact:
         writer.meta.setdefault("quality", {}).setdefault("notes", []).extend(notes)  # they hold paths
         writer.meta["unnamed_modules"] = unnamed_modules(rows, build_ids)
     else:
         for row in rows:
             for key in ("module", "file"):
-                row[key] = os.path.basename(row[key]) if row[key] else row[key]
-    if count_sections:
-        _write_count_tables(capture, writer, count_sections)
-    for name in SIDE_TABLES:
-        if name in COUNT_TABLES or name in IMPORT_TABLES:
-            continue
-        if name == "objects" and capture.objects.count > MOST_STORED:
-            continue  # a reader makes it from the records
-        if name == "sites":
-            table = site_table(rows)
-        elif name == "modules":
-            table = modules
-        elif name in ("variables", "objects"):
-            table = capture.table(name)  # objects are made from variables
-        else:
-            table = derive_table(capture, name)
-        writer.write_table(name, table)
-    return capture
+                row[key] = _redacted_file(row[key])
+            row["function"] = row["function"] and redacted_text(row["function"])
+            row["inlined_into"] = [redacted_text(name) for name in row["inlined_into"] or ()]
+    return site_table(rows)
 
 
 def _write_count_tables(
@@ -158,7 +204,8 @@ def _write_jit_code(capture: Capture, writer: CaptureWriter) -> int:
         perf_map = Path(f"/tmp/perf-{pids.get(number, 0)}.map")
         if _is_of_this_run(perf_map, writer):
             sources.append((0, _core.read_perf_map(str(perf_map))))
-        sources.extend((1, _core.read_jitdump(path)) for path in sorted(dumps[number]) if os.path.isfile(path))
+        files = [file_of(path) for path in sorted(dumps[number])]
+        sources.extend((1, _core.read_jitdump(path)) for path in files if os.path.isfile(path))
         for source, entries in sources:
             for begin, end, time_ns, name, file, line in entries:
                 records.append(
@@ -191,7 +238,8 @@ def _write_unwound_stacks(capture: Capture, writer: CaptureWriter) -> int:
     mappings: dict[int, list[dict[str, Any]]] = defaultdict(list)
     stacks = Packer("stack")
     records: list[bytes] = []
-    unwinders: dict[tuple[Any, ...], Any] = {}
+    written = 0
+    unwinders: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
     strings = writer.strings
     for header, payload in capture.payloads("stack_dump"):
         process = header["process"]
@@ -204,13 +252,19 @@ def _write_unwound_stacks(capture: Capture, writer: CaptureWriter) -> int:
             key = (process, visible)
             if key not in unwinders:
                 unwinders[key] = _core.Unwinder(dump["machine"], list(visible))
+                if len(unwinders) > MOST_UNWINDERS:
+                    unwinders.popitem(last=False)
+            unwinders.move_to_end(key)
             split = 8 * dump["register_count"]
             addresses = unwinders[key].unwind(dump["register_mask"], tail[:split], dump["stack_pointer"], tail[split:])
             ips = b"".join(address.to_bytes(8, "little") for address in addresses)
             records.append(stacks.pack(ips, id=dump["id"], unwinder=enum_value("unwinder", "dwarf"), process=process))
-    for at in range(0, len(records), 4096):
-        writer.records("stack", records[at : at + 4096])
-    return len(records)
+        if len(records) >= STACKS_A_CHUNK:
+            writer.records("stack", records)
+            written += len(records)
+            records = []
+    writer.records("stack", records)
+    return written + len(records)
 
 
 def _mapping_rows(payload: bytes) -> list[dict[str, Any]]:
@@ -234,5 +288,5 @@ def _executable_at(
         begin, end = row["address"], row["address"] + row["bytes"]
         for other in [o for o in live.values() if o[0] < end and begin < o[1]]:
             del live[other[0]]
-        live[begin] = (begin, end, row["file_offset"], strings.get(row["path"], ""))
+        live[begin] = (begin, end, row["file_offset"], file_of(strings.get(row["path"], "")))
     return tuple(live[begin] for begin in sorted(live))

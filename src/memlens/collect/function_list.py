@@ -94,8 +94,8 @@ def _libraries(program: str, machine: str, root: str) -> list[str]:
     return found
 
 
-def write_list(pattern: str, program: str, machine: str, root: str, output: Path) -> int:
-    """Writes `@PATH` lines, each followed by `FILE_OFFSET NAME` lines in ascending order; returns how many functions."""
+def list_of(pattern: str, program: str, machine: str, root: str) -> str:
+    """`@PATH` lines, each followed by `FILE_OFFSET NAME` lines in ascending order; raises UsageError when there are none."""
     try:
         matches = re.compile(pattern).search
     except re.error as error:
@@ -123,5 +123,4 @@ def write_list(pattern: str, program: str, machine: str, root: str, output: Path
             f"no function of {os.path.basename(program)} or its libraries matches --functions {pattern!r}",
             hint="names are as c++filt prints them; a stripped program has none",
         )
-    output.write_text("\n".join(lines) + "\n")
-    return count
+    return "\n".join(lines) + "\n"

@@ -6,12 +6,11 @@ import contextlib
 import os
 import stat
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 from .. import _sampling
+from .links import plain_path
 
 CHANNEL_VARIABLE = "MEMLENS_CHANNEL"
 PT_INTERP, PT_NOTE = 3, 4
@@ -37,33 +36,52 @@ def launcher() -> str | None:
     return str(path) if os.access(path, os.X_OK) else None
 
 
-@contextlib.contextmanager
-def preloading(channel_value: str, surroundings: dict[str, str] | None = None) -> Iterator[list[str]]:
+def preloading(
+    channel_value: str, surroundings: dict[str, str] | None = None, *, program: str | None = None
+) -> list[str]:
     """``NAME=VALUE`` strings for the program's environment.
 
-    LD_PRELOAD takes no path with a blank or a colon: such an installation gets a link in
-    a directory of its own, for as long as the recording lasts.
+    A program of another class or machine gets none: its loader would complain of our library. (The library does the same for
+    what the program starts: native/runtime/loadable.c.)
     """
+    if program is not None and is_foreign(program):
+        return []
     environment = os.environ if surroundings is None else surroundings
-    with contextlib.ExitStack() as stack:
-        path = library()
-        if any(c in str(path) for c in " :"):
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="memlens-"))
-            os.chmod(directory, 0o755)  # programs of other users in the tree load it too
-            link = Path(directory) / "libmemlens.so"
-            link.symlink_to(path)
-            path = link
-        others = environment.get("LD_PRELOAD", "")
-        variables = [
-            f"LD_PRELOAD={path}:{others}" if others else f"LD_PRELOAD={path}",
-            f"{CHANNEL_VARIABLE}={channel_value}",
-        ]
-        # A program built with AddressSanitizer refuses to start when another library is loaded
-        # before its own, unless it is told that this is meant.
-        sanitizer = [option for option in environment.get("ASAN_OPTIONS", "").split(":") if option]
-        if not any(option.startswith("verify_asan_link_order") for option in sanitizer):
-            variables.append("ASAN_OPTIONS=" + ":".join([*sanitizer, "verify_asan_link_order=0"]))
-        yield variables
+    path = plain_path(library())
+    others = environment.get("LD_PRELOAD", "")
+    variables = [
+        f"LD_PRELOAD={path}:{others}" if others else f"LD_PRELOAD={path}",
+        f"{CHANNEL_VARIABLE}={channel_value}",
+    ]
+    # A program built with AddressSanitizer refuses to start when another library is loaded
+    # before its own, unless it is told that this is meant.
+    sanitizer = [option for option in environment.get("ASAN_OPTIONS", "").split(":") if option]
+    if not any(option.startswith("verify_asan_link_order") for option in sanitizer):
+        variables.append("ASAN_OPTIONS=" + ":".join([*sanitizer, "verify_asan_link_order=0"]))
+    return variables
+
+
+def is_foreign(program: str) -> bool:
+    """An ELF program of another class, byte order or machine than we are, or a script of one."""
+    with contextlib.suppress(OSError):
+        own = _elf_kind(Path("/proc/self/exe"))
+        path = Path(program)
+        for _ in range(6):
+            kind = _elf_kind(path)
+            if kind is not None:
+                return kind != own
+            with open(path, "rb") as file:
+                words = file.readline(256)
+            if not words.startswith(b"#!") or not words[2:].split():
+                return False
+            path = Path(os.fsdecode(words[2:].split()[0]))
+    return False
+
+
+def _elf_kind(path: Path) -> tuple[int, int, bytes] | None:
+    with open(path, "rb") as file:
+        head = file.read(20)
+    return (head[4], head[5], head[18:20]) if head[:4] == b"\x7fELF" and len(head) == 20 else None
 
 
 def why_not(program: str) -> tuple[str, str] | None:

@@ -8,6 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
+from ..capture.os_names import shown
 from ..errors import ProgramNotExecutable, ProgramNotFound
 
 
@@ -29,13 +30,13 @@ def find_program(name: str) -> str:
         )
     if "/" in name and os.path.isdir(name):
         raise ProgramNotExecutable(f"{name} is a directory")
-    raise ProgramNotFound(f"there is no program {name!r}", hint="check the name, or give its path after --")
+    raise ProgramNotFound(f"there is no program '{shown(name)}'", hint="check the name, or give its path after --")
 
 
 def fault_counts(pid: int) -> tuple[int, int]:
     """Minor and major faults so far: the waiting child's own, before the program."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         return int(fields[7]), int(fields[9])
     except (OSError, IndexError, ValueError):
         return 0, 0
@@ -44,7 +45,7 @@ def fault_counts(pid: int) -> tuple[int, int]:
 def peak_rss_bytes(pid: int) -> int:
     """The high-water mark of a process's memory so far."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) << 10
     return 0
@@ -52,15 +53,34 @@ def peak_rss_bytes(pid: int) -> int:
 
 def is_zombie(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "ZX"
     except (OSError, IndexError):
         return True
 
 
+def why_not_ours(pid: int) -> str | None:
+    """Why the kernel lets us see no more of a process than its size; None: it lets us look inside."""
+    try:
+        with open(f"/proc/{pid}/maps", "rb") as file:
+            file.read(1)
+    except PermissionError:
+        with contextlib.suppress(OSError, KeyError):
+            import pwd
+
+            owner = os.stat(f"/proc/{pid}").st_uid
+            if owner != os.geteuid():
+                return f"it belongs to {pwd.getpwuid(owner).pw_name}, and this user may not look into it"
+        return "the kernel does not let this user look into it (it is not dumpable, or in another user namespace)"
+    except OSError:
+        return None  # it has ended: attaching tells
+    return None
+
+
 def exit_like(status: int) -> None:
     """Ends this process as the program ended: same status, or same signal without a core file."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # a full disk, a closed pipe: the status is passed on all the same
+            stream.flush()
     if os.WIFSIGNALED(status):
         import resource
 

@@ -12,6 +12,7 @@ from . import counting, emulator, tracing
 
 DEFAULT_SAMPLE_BYTES = 512 << 10
 DEFAULT_LARGE_BYTES = 64 << 10
+DEFAULT_BUDGET_SHARE = 0.03
 LEAST_RING_BYTES = 512 << 10
 
 
@@ -43,6 +44,8 @@ class RecordOptions:
     """None: whatever works here."""
     stacks: str = field(default_factory=default_stacks)
     single: bool = False
+    budget_share: float = DEFAULT_BUDGET_SHARE
+    """What faults, stacks and objects may cost of the program's time; 0: everything is recorded, whatever it costs."""
     rate_hz: float = 10.0
     sample_bytes: int = DEFAULT_SAMPLE_BYTES
     """Mean distance of recorded small objects in allocated bytes; 0: every object."""
@@ -71,3 +74,5 @@ class Outcome:
     processes: int
     counts: dict[str, int]
     notes: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    """Control-C while the capture was finished or summarised."""

@@ -11,28 +11,28 @@ import contextlib
 import errno
 import os
 import signal
-import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import _sampling
 from ..capture import calibration, machine
 from ..capture.layouts import Packer, enum_value, layouts
-from ..capture.writer import CaptureWriter
-from ..errors import CollectorError, ProgramNotExecutable, ProgramNotFound, os_reason
+from ..capture.os_names import shown, working_directory
+from ..capture.writer import CaptureWriter, redacted_text
+from ..errors import CollectorError, OutputError, ProgramNotExecutable, ProgramNotFound, os_reason
 from . import counting, emulator, ending, preload, tracing
 from . import facts as machine_facts
 from .choice import Choice
-from .program import fault_counts, find_program, is_zombie, peak_rss_bytes
+from .program import fault_counts, find_program, is_zombie, peak_rss_bytes, why_not_ours
 from .record_options import Outcome, RecordOptions
 from .shared_before import shared_memory_before
 from .signal_queue import SignalQueue
 from .slow_sampler import SlowSampler
+from .warmup import Warmup
 from .window_pages import WindowPages
 
 if TYPE_CHECKING:
@@ -60,9 +60,18 @@ class Recorder:
         options: RecordOptions,
         *,
         while_finishing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+        summarise: Callable[[Capture], None] | None = None,
+        summary_modules: tuple[str, ...] = (),
     ) -> None:
         self.options = options
         self.while_finishing = while_finishing
+        self.summarise = summarise
+        """Called with the finished capture, in the process that finishes it."""
+        self.summary_modules = summary_modules
+        self.is_displaced = False
+        """The capture's directory was moved, removed or replaced while it was written."""
+        self.unfinished: str | None = None
+        """What of the work after the program's end was not done, and why; whoever reads the capture does it."""
         self.notes: list[str] = []
         self.facts = machine_facts.gather()
         self.collectors = Choice(options, self.facts)
@@ -76,11 +85,13 @@ class Recorder:
         self.trace: tracing.TraceOptions | None = None
         self.selection: tracing.Selection | None = None
         self.window_pages: WindowPages | None = None
-        self.capture: Capture | None = None
-        """What was recorded, after the end: spares reading it again."""
         self._recording = True
+        self._is_open = False
+        self._has_begun = False
         self._window_kind = layouts()["window"].kind
         self.failure: str | None = None
+        self.is_bug = False
+        """The failure is a fault of memlens, not the machine's lack of something."""
 
     def _new_session(self, *, faults: bool) -> _sampling.Session:
         session = _sampling.Session(
@@ -90,6 +101,7 @@ class Recorder:
             stack_mode=STACK_MODES[self.options.stacks] if faults else 0,
             timeline_hz=self.options.rate_hz if "timeline" in self.collectors else 0.0,
             emulated=self.options.emulate is not None,
+            budget_share=self.options.budget_share,
         )
         if self.channel is not None:
             session.use_channel(self.channel)
@@ -114,6 +126,7 @@ class Recorder:
                 ring_bytes=tracing.RING_BYTES if self.trace is not None else 0,
                 slot_max=256 if self.trace is not None else 0,
                 windows=self.trace is not None,
+                budget_share=self.options.budget_share,
             )
         except OSError as error:
             for name in users:
@@ -161,6 +174,8 @@ class Recorder:
             )
             self.collectors.unsupported.append({"collector": "faults", "reason": reason, "remedy": remedy})
             self.collectors.names.remove("faults")
+            if self._is_open:  # meta.json is written already
+                self.writer.meta["collectors"].pop("faults", None)
             self.session = self._new_session(faults=False)
             self.session.attach(pid, enable_on_exec=enable_on_exec)
 
@@ -168,7 +183,7 @@ class Recorder:
         """What a reader must know of how a collector was used."""
         options = self.options
         if name == "faults":
-            return {"stacks": options.stacks, "single": options.single}
+            return {"stacks": options.stacks, "single": options.single, "budget_share": options.budget_share or None}
         if name == "emulate":
             assert self.launch is not None and options.emulate is not None
             return {
@@ -195,13 +210,17 @@ class Recorder:
         if self.options.redact:
             described["host"] = "redacted"
             described["fingerprint"] = None  # it has the host's name in it
-            command = None if command is None else [os.path.basename(command[0]), *["redacted"] * (len(command) - 1)]
+            command = (
+                None
+                if command is None
+                else [redacted_text(os.path.basename(command[0])), *["redacted"] * (len(command) - 1)]
+            )
         self.writer = CaptureWriter(
             self.options.output,
             {
-                "command": command,
+                "command": None if command is None else [shown(word) for word in command],
                 "pid": pid,
-                "working_directory": "redacted" if self.options.redact else os.getcwd(),
+                "working_directory": "redacted" if self.options.redact else working_directory(),
                 "started": datetime.fromtimestamp(now / 1e9, UTC).isoformat(timespec="milliseconds"),
                 "started_unix_ns": now,
                 "begin_ns": time.monotonic_ns(),
@@ -215,6 +234,7 @@ class Recorder:
             force=self.options.force,
             redact=self.options.redact,
         )
+        self._is_open = True
 
     # ---- recording -------------------------------------------------------------------------
     def _pump(self) -> None:
@@ -276,7 +296,7 @@ class Recorder:
             self.window_pages = WindowPages(self.session, page_bytes=self.slow.page_bytes)
         cgroup = self.slow.watch_cgroup(pid)
         if cgroup and not self.options.redact:
-            self.writer.meta["cgroup"] = cgroup
+            self.writer.meta["cgroup"] = shown(cgroup)
         self._write_clock_pairs()
         self._write_affinity(pid)
         self.writer.update_meta(
@@ -307,13 +327,18 @@ class Recorder:
         """pid → process number of what runs now."""
         return {entry[1]: entry[0] for entry in self.session.processes()}
 
-    def give_up(self, error: Exception) -> None:
-        """A bug or a machine in trouble: stop recording, say so at the end."""
-        if os.environ.get("MEMLENS_DEBUG"):
+    def give_up(self, error: Exception, *, text: str | None = None) -> None:
+        """A bug or a machine in trouble: stop recording, say so at the end. `text`: an error of another process."""
+        if os.environ.get("MEMLENS_DEBUG") and text is None:
             traceback.print_exc()
         self._recording = False
-        self.failure = f"{type(error).__name__}: {error}"
-        self.notes.append(f"Recording stopped early because of an error in memlens ({self.failure}).")
+        if text is None and isinstance(error, OSError):
+            self.failure = f"{error.filename}: {os_reason(error)}" if error.filename else os_reason(error)
+            self.notes.append(f"Recording stopped early: {self.failure}.")
+        else:
+            self.is_bug = True
+            self.failure = text or f"{type(error).__name__}: {error}"
+            self.notes.append(f"Recording stopped early because of an error in memlens ({self.failure}).")
         with contextlib.suppress(Exception):
             self.session.stop()
 
@@ -329,9 +354,7 @@ class Recorder:
             self.give_up(error)
         self._recording = False
 
-    def _open_emulator(
-        self, program: str, command: list[str], options: emulator.EmulateOptions, scratch: str
-    ) -> emulator.Launch:
+    def _open_emulator(self, program: str, command: list[str], options: emulator.EmulateOptions) -> emulator.Launch:
         self.channel = _sampling.Channel(
             sample_bytes=self.options.sample_bytes,
             large_bytes=self.options.large_bytes,
@@ -348,7 +371,6 @@ class Recorder:
             self.channel.value,
             self.arena,
             alloc="alloc" in self.collectors,
-            scratch=Path(scratch),
         )
         for reason, remedy in self.launch.notes:
             self.collectors.unsupported.append({"collector": "alloc", "reason": reason, "remedy": remedy})
@@ -357,25 +379,39 @@ class Recorder:
     def run_command(self, command: list[str]) -> Outcome:
         program = find_program(command[0])
         if self.options.emulate is not None:
-            with tempfile.TemporaryDirectory(prefix="memlens-") as scratch:
-                launch = self._open_emulator(program, command, self.options.emulate, scratch)
-                self._open(command, None)
-                return self._run(
-                    _sampling.Child(launch.command, environment=launch.environment, launcher=preload.launcher()),
-                    command,
-                )
+            launch = self._open_emulator(program, command, self.options.emulate)
+            self._open(command, None)
+            return self._start(launch.command, launch.environment, command)
         self._open_counting(program)
         self._open_channel(program)
         self._open(command, None)
-        with contextlib.ExitStack() as while_running:
-            environment: list[str] = []
-            if self.channel is not None:
-                environment = while_running.enter_context(preload.preloading(self.channel.value))
-            if self.counting is not None:
-                environment = [*environment, *self.counting.environment]
-            if self.trace is not None:
-                environment = [*environment, self.trace.variable]
-            return self._run(_sampling.Child(command, environment=environment, launcher=preload.launcher()), command)
+        environment = preload.preloading(self.channel.value, program=program) if self.channel is not None else []
+        if self.counting is not None:
+            environment = [*environment, *self.counting.environment]
+        if self.trace is not None:
+            environment = [*environment, self.trace.variable]
+        return self._start(command, environment, command)
+
+    def _start(self, words: list[str], environment: list[str], command: list[str]) -> Outcome:
+        """Runs `words`, which are the command or what emulates it; a capture is only left when it has run."""
+        try:
+            return self._run(_sampling.Child(words, environment=environment, launcher=preload.launcher()), command)
+        except BaseException:
+            if not self._has_begun:
+                self._take_back()
+            raise
+
+    def _take_back(self) -> None:
+        """Nothing was recorded: no capture is left, and one that was to be replaced stays."""
+        self.writer.close_records()
+        self.writer.directory.give_up()
+
+    def _settle(self) -> None:
+        self._has_begun = True
+        try:
+            self.writer.directory.settle()
+        except OutputError as error:  # the program runs
+            self.notes.append(f"{error}; {error.hint}.")
 
     def _run(self, child: _sampling.Child, command: list[str]) -> Outcome:
         signals = {signal.SIGCHLD, *PASSED_ON}
@@ -385,14 +421,20 @@ class Recorder:
         faults_before = fault_counts(child.pid)
         peak_before = peak_rss_bytes(child.pid)
         begin = time.monotonic()
-        failed = child.go()  # returns once the program has replaced the waiting child
-        if failed:
-            self._recording = False
-            self.writer.finish(end_ns=time.monotonic_ns())
-            text = f"cannot execute {command[0]}: {os.strerror(failed).lower()}"
-            raise ProgramNotFound(text) if failed == errno.ENOENT else ProgramNotExecutable(text)
-        self.session.start()
         with contextlib.closing(SignalQueue(signals)) as queue:
+            failed = child.go()  # returns once the program has replaced the waiting child
+            if failed:
+                self._recording = False
+                text = f"cannot execute {command[0]}: {os.strerror(failed).lower()}"
+                raise ProgramNotFound(text) if failed == errno.ENOENT else ProgramNotExecutable(text)
+            self._settle()
+            # Without room for a thread: the program runs already, and its status is to be passed on.
+            try:
+                self.session.start()
+            except OSError as error:
+                self.give_up(error)
+            warmup = Warmup(self.summary_modules if self.summarise is not None else ())
+            warmup.start()
             status, usage = self._wait_for(child.pid, begin, queue)
         wall_s = time.monotonic() - begin
         if self._recording:
@@ -408,7 +450,12 @@ class Recorder:
             "user_s": usage.ru_utime,
             "system_s": usage.ru_stime,
         }
-        return ending.end(self, status, wall_s)
+        try:
+            warmup.stop()
+            return ending.end(self, status, wall_s)
+        except Exception as error:  # the status is passed on whatever happens
+            self.give_up(error)
+            return Outcome(self.options.output, status, wall_s, 0, 0, {})
 
     def _wait_for(self, pid: int, begin: float, signals: SignalQueue) -> tuple[int, Any]:
         while True:
@@ -430,6 +477,7 @@ class Recorder:
                     os.kill(pid, received.number)
             ended, status, usage = os.wait4(pid, os.WNOHANG)
             if ended:
+                signals.forget()  # they were for the program; what comes from now on ends the finishing
                 return status, usage
             self._tick()
             if (
@@ -458,7 +506,14 @@ class Recorder:
             "the library that sees allocations is loaded when a program starts; this one runs already",
             "start the program with memlens record",
         )
-        self._open(None, pid)
+        reason = why_not_ours(pid)
+        if reason is not None:
+            if self.options.collectors != ("timeline",):
+                raise CollectorError(
+                    f"cannot watch process {pid}: {reason}",
+                    hint=f"run memlens as root; --collectors timeline --pid {pid} records its RSS alone",
+                )
+            self.notes.append(f"Only the size of process {pid} was read: {reason}.")
         signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         try:
@@ -468,8 +523,17 @@ class Recorder:
             raise CollectorError(
                 f"cannot watch process {pid}: {reason}", hint="it must be yours; or run memlens as root"
             ) from error
-        self._begin(pid)
-        self.session.start()
+        self._open(None, pid)
+        try:
+            self._begin(pid)
+            self.session.start()
+        except OSError as error:
+            self._take_back()
+            raise CollectorError(
+                f"cannot watch process {pid}: {error.filename or 'starting'}: {os_reason(error)}",
+                hint="raise the limits of this user (ulimit -u, ulimit -n), or run memlens as root",
+            ) from error
+        self._settle()
         begin = time.monotonic()
         queue = SignalQueue(signals)
         while True:
@@ -480,6 +544,7 @@ class Recorder:
                 break
             if self.options.duration_s is not None and time.monotonic() - begin >= self.options.duration_s:
                 break
+        queue.forget()
         queue.close()
         wall_s = time.monotonic() - begin
         self._stop_recording()

@@ -30,20 +30,25 @@ class SignalQueue:
     def __init__(self, signals: Iterable[Signals]) -> None:
         mask = sum(1 << (number - 1) for number in signals).to_bytes(_SIGSET_BYTES, "little")
         libc = ctypes.CDLL(None, use_errno=True)
-        self._descriptor: int = libc.signalfd(-1, mask, os.O_NONBLOCK | os.O_CLOEXEC)
-        if self._descriptor < 0:
+        self.descriptor: int = libc.signalfd(-1, mask, os.O_NONBLOCK | os.O_CLOEXEC)
+        if self.descriptor < 0:
             number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
+            raise OSError(number, os.strerror(number), "signalfd")
 
     def wait(self, seconds: float) -> Received | None:
-        ready, _, _ = select.select([self._descriptor], [], [], max(0.0, seconds))
+        ready, _, _ = select.select([self.descriptor], [], [], max(0.0, seconds))
         if not ready:
             return None
         try:
-            number, _, code, pid = _INFO.unpack(os.read(self._descriptor, _INFO.size))
+            number, _, code, pid = _INFO.unpack(os.read(self.descriptor, _INFO.size))
         except BlockingIOError:
             return None
         return Received(number, code, pid)
 
+    def forget(self) -> None:
+        """Drops what has come until now."""
+        while self.wait(0) is not None:
+            pass
+
     def close(self) -> None:
-        os.close(self._descriptor)
+        os.close(self.descriptor)

@@ -87,7 +87,7 @@ def import_trace(
     try:
         chosen = _format_of(sources, known, format_name)
         _check_settings(chosen, settings)
-        shown = [os.path.abspath(source.name) if source.name != STDIN else "standard input" for source in sources]
+        shown = [_absolute(source.name) if source.name != STDIN else "standard input" for source in sources]
         with ImportTarget(
             output, format_name=chosen.name, sources=shown, settings=settings.to_json(), force=force
         ) as target:
@@ -196,3 +196,10 @@ def feed_all(target: ImportTarget, source: Source, reader: Any) -> bool:
             return False
         target.chunks(reader.take())
     return True
+
+
+def _absolute(name: str) -> str:
+    try:
+        return os.path.abspath(name)
+    except OSError:  # the working directory was removed
+        return name

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .target import ImportTarget
 
 _LINE = re.compile(rb"^(?:I  | [LSM] )[0-9a-fA-F]{1,16},[0-9]{1,7}\s*$", re.MULTILINE)
-_TITLE = re.compile(rb"^==[0-9:. ]*[0-9]+== Lackey, an example Valgrind tool", re.MULTILINE)
+_TITLE = re.compile(rb"^==[0-9:. ]{1,64}== Lackey, an example Valgrind tool", re.MULTILINE)
 """What valgrind prints before long option lists (-v) leave no line of the trace in a file's beginning."""
 THREAD = 1
 

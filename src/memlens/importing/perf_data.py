@@ -55,6 +55,8 @@ class Record:
     at: int
     """Where the bytes that follow an AUXTRACE record lie in the file."""
     identity: Identity
+    following_bytes: int = 0
+    """How many of them the file has: at most what the record says."""
 
 
 @dataclass
@@ -68,6 +70,9 @@ class PerfData:
     """Where the file ends in the middle of a record."""
     _begin: int = 0
     _end: int = 0
+    _by_id: dict[int, Attribute] = field(default_factory=dict)
+    _identified: bool = True
+    """Every event says its number in each record."""
 
     def __post_init__(self) -> None:
         self.file.seek(0, 2)
@@ -89,19 +94,21 @@ class PerfData:
             self.truncated_at = file_bytes
         if attribute_bytes < 64 + 16 or attributes_bytes > 1 << 24:
             raise TraceError(f"{self.name} is damaged: its events have {attribute_bytes} bytes each")
+        ids_left = file_bytes  # numbers of events lie behind each other: two that share them are damage
         for at in range(attributes_at, attributes_at + attributes_bytes - attribute_bytes + 1, attribute_bytes):
             raw = self._read(at, attribute_bytes)
             if len(raw) < attribute_bytes:
                 raise TraceError(f"{self.name} is cut short: the descriptions of its events are not there")
             ids_at, ids_bytes = struct.unpack_from("<QQ", raw, attribute_bytes - 16)
-            ids = self._read(ids_at, min(ids_bytes, 1 << 20))
-            self.attributes.append(_attribute(raw, ids))
+            ids = self._read(ids_at, min(ids_bytes, 1 << 20, ids_left))
+            ids_left -= len(ids)
+            self._add(_attribute(raw, ids))
 
     def _read(self, at: int, size: int) -> bytes:
         try:
             self.file.seek(at)
             return self.file.read(size)
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, ValueError) as error:
             reason = os_reason(error) if isinstance(error, OSError) else "an offset beyond any file"
             raise TraceError(f"cannot read {self.name}: {reason}") from error
 
@@ -131,11 +138,11 @@ class PerfData:
                 (following,) = struct.unpack_from("<Q", body)
                 if at + size + following > self._end:
                     self.truncated_at = at
-                    following = self._end - at - size
+                    following = max(0, self._end - at - size)
             if kind == HEADER_ATTR:
                 self._add_attribute(body)
             identity = self._identity(body) if kind < 64 else Identity()
-            yield Record(kind, misc, body, at + size, identity)
+            yield Record(kind, misc, body, at + size, identity, following)
             at += size + following
         if at < self._end:
             self.truncated_at = at
@@ -144,7 +151,13 @@ class PerfData:
         if len(body) >= 64:
             (size,) = struct.unpack_from("<I", body, 4)
             if 64 <= size <= len(body):
-                self.attributes.append(_attribute(body[:size], body[size:]))
+                self._add(_attribute(body[:size], body[size:]))
+
+    def _add(self, attribute: Attribute) -> None:
+        self.attributes.append(attribute)
+        self._identified = self._identified and bool(attribute.sample_type & IDENTIFIER)
+        for number in attribute.ids:
+            self._by_id.setdefault(number, attribute)
 
     def _identity(self, body: bytes) -> Identity:
         """Behind the record's own fields, as the event's sample_type says."""
@@ -171,11 +184,9 @@ class PerfData:
     def _attribute_of(self, body: bytes) -> Attribute | None:
         if not self.attributes:
             return None
-        if len(self.attributes) > 1 and all(a.sample_type & IDENTIFIER for a in self.attributes) and len(body) >= 8:
+        if len(self.attributes) > 1 and self._identified and len(body) >= 8:
             (number,) = struct.unpack_from("<Q", body, len(body) - 8)
-            for attribute in self.attributes:
-                if number in attribute.ids:
-                    return attribute
+            return self._by_id.get(number, self.attributes[0])
         return self.attributes[0]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import struct
+from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 INTEL_PT = 1
 EXECUTABLE = 4
+MOST_STREAM_SWITCHES = 20_000_000
+"""Context switches that all buffers of one CPU are walked with together."""
 (PMU_TYPE, TIME_SHIFT, TIME_MULT, TIME_ZERO, CAP_USER_TIME_ZERO, SNAPSHOT_MODE, MTC_FREQ_BITS, TSC_CTC_N, TSC_CTC_D) = (
     0, 1, 2, 3, 4, 8, 11, 12, 13,
 )  # fmt: skip
@@ -92,6 +95,7 @@ def read(target: ImportTarget, sources: list[Source], settings: Settings) -> dic
                 f"{source.shown} does not say which kind of trace it has; only Intel's Processor Trace is read"
             )
         reader = _core.PtWriteImport(clock=_clock(data, walk))
+        _check_streams(source.shown, walk)
         for index in sorted(walk.pieces):
             _read_stream(target, reader, data, walk, walk.pieces[index])
         source.read_bytes = sum(piece.size for pieces in walk.pieces.values() for piece in pieces)
@@ -135,7 +139,8 @@ def _take_info(walk: Walk, record: Record) -> None:
 
 
 def _take_auxtrace(walk: Walk, record: Record) -> None:
-    size, offset, _, index, tid, cpu = struct.unpack_from("<QQQIII", record.body)
+    _, offset, _, index, tid, cpu = struct.unpack_from("<QQQIII", record.body)
+    size = record.following_bytes  # the file may be cut, or claim more than it has
     if size:
         walk.pieces[index].append(Piece(record.at, size, offset, tid, cpu))
 
@@ -242,6 +247,17 @@ def _clock(data: PerfData, walk: Walk) -> tuple[int, int, int, int, int, int]:
 # ---- the trace ------------------------------------------------------------------------------
 
 
+def _check_streams(shown: str, walk: Walk) -> None:
+    """A CPU has one buffer: many that name one CPU would each be walked with all of its context switches."""
+    streams: dict[int, int] = defaultdict(int)
+    for pieces in walk.pieces.values():
+        if pieces[0].tid == NOBODY:
+            streams[pieces[0].cpu] += 1
+    for cpu, count in streams.items():
+        if count * len(walk.switches.get(cpu, ())) > MOST_STREAM_SWITCHES:
+            raise TraceError(f"{shown}: {count:,} buffers of CPU {cpu}; the file is damaged", hint="record it again")
+
+
 def _read_stream(target: ImportTarget, reader: Any, data: PerfData, walk: Walk, pieces: list[Piece]) -> None:
     """One buffer of the kernel, in the order in which it was written out."""
     tid, cpu = pieces[0].tid, pieces[0].cpu
@@ -252,15 +268,14 @@ def _read_stream(target: ImportTarget, reader: Any, data: PerfData, walk: Walk, 
     if tid == NOBODY:
         for time_ns, number, thread in walk.switches.get(cpu, ()):
             reader.add_switch(time_ns, number, thread)
-    stops = sorted(
-        set(walk.truncations.get((cpu, NOBODY), [])) if cpu != NOBODY else walk.truncations.get((NOBODY, tid), [])
-    )
+    stops = sorted(set(walk.truncations.get((cpu, NOBODY) if cpu != NOBODY else (NOBODY, tid), ())))
     reached: int | None = None
     for piece in pieces:
         if reached is not None and piece.offset != reached:
             reader.break_stream(lost=not walk.number(SNAPSHOT_MODE))
         reached = piece.offset + piece.size
-        inside = [stop - piece.offset for stop in stops if piece.offset < stop <= reached]
+        here = stops[bisect_right(stops, piece.offset) : bisect_right(stops, reached)]
+        inside = [stop - piece.offset for stop in here]
         begin = 0
         for end in (*inside, piece.size):
             for at in range(begin, end, BLOCK_BYTES):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..capture.swept import SweptDirectory
 from ..errors import CollectorError, OutputError
 from .survey import survey
 
@@ -45,8 +45,8 @@ def record(command: list[str], output: Path, *, force: bool) -> PtwriteRun:
     require()
     if output.exists() and not force:
         raise OutputError(f"{output} exists already", hint="give another name with -o, or replace it with --force")
-    with tempfile.TemporaryDirectory(prefix="memlens-", dir=output.absolute().parent) as scratch:
-        data = Path(scratch) / "perf.data"
+    with SweptDirectory("ptwrite", parent=output.absolute().parent) as scratch:
+        data = scratch / "perf.data"
         words = ["perf", "record", "-q", "-e", EVENT, "-o", str(data), "--", *command]
         done = subprocess.run(words, env={**os.environ, VARIABLE: "1"})
         if not data.exists():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ BLOCK_BYTES = 1 << 20
 PEEK_BYTES = 1 << 16
 """What a format is recognised by: the beginning of the content, decompressed."""
 STDIN = "-"
+PIPE_WAIT_S = 10
 
 _MAGICS = (
     (b"\x1f\x8b", "gzip"),
@@ -67,7 +69,7 @@ class Source:
         try:
             if os.path.isdir(name):
                 raise TraceError(f"{name} is a directory", hint="give the files of the trace in it")
-            return open(name, "rb")
+            return _wait_for_writer(name) if stat.S_ISFIFO(os.stat(name).st_mode) else open(name, "rb")
         except OSError as error:
             raise TraceError(f"cannot read {name}: {os_reason(error)}", hint="give the file of a trace") from error
 
@@ -112,6 +114,11 @@ class Source:
             raise TraceError(
                 f"{self.shown} is damaged: {error} ({self.compression}, after {self.read_bytes:,} bytes of content)",
                 hint="copy or record it again",
+            ) from error
+        except (RuntimeError, ValueError) as error:  # of zipfile: encrypted members, names that are no text
+            raise TraceError(
+                f"{self.shown} is encrypted or damaged: {error} ({self.compression})",
+                hint="decompress it first, or copy it again",
             ) from error
         except OSError as error:
             raise TraceError(
@@ -173,6 +180,22 @@ class _ZipContent:
             if part:
                 return part
             self._open = None
+
+
+def _wait_for_writer(name: str) -> IO[bytes]:
+    """A pipe, once somebody has opened it for writing; opening it as it is would wait for ever when nobody does."""
+    import select
+
+    descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    if not poll.poll(PIPE_WAIT_S * 1000):
+        os.close(descriptor)
+        raise TraceError(
+            f"{name} is a pipe that nobody has written to for {PIPE_WAIT_S} s", hint="start its writer first"
+        )
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "rb")
 
 
 def _fill(file: Any, size: int) -> bytes:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..capture.directory import Replaced
 from ..capture.layouts import Packer, enum_value, layouts
-from ..capture.writer import META_FILE, CaptureWriter
+from ..capture.os_names import working_directory
+from ..capture.writer import CaptureWriter
 from ..errors import OutputError, os_reason
 
 if TYPE_CHECKING:
@@ -61,49 +62,39 @@ class ImportTarget:
         self._last_ns = 0
         self._processes: set[int] = set()
         now = time.time_ns()
-        self._replaced = self._set_aside(path) if force else None
-        self.writer = CaptureWriter(
-            path,
-            {
-                "command": None,
-                "pid": None,
-                "working_directory": os.getcwd(),
-                "started": datetime.fromtimestamp(now / 1e9, UTC).isoformat(timespec="milliseconds"),
-                "started_unix_ns": now,
-                "machine": {},
-                "collectors": {},
-                "unsupported": [],
-                "redacted": False,
-                "import": {"format": format_name, "sources": sources, "settings": settings},
-            },
-            force=force,
-            writer=IMPORTER_WRITER,
-        )
-
-    @staticmethod
-    def _set_aside(path: Path) -> Path | None:
-        """A capture that will be replaced is kept until the new one is complete."""
-        if not (path / META_FILE).is_file() or path.is_symlink():
-            return None
-        aside = path.with_name(f".{path.name}.replaced-{os.getpid()}")
+        meta: dict[str, Any] = {
+            "command": None,
+            "pid": None,
+            "working_directory": working_directory(),
+            "started": datetime.fromtimestamp(now / 1e9, UTC).isoformat(timespec="milliseconds"),
+            "started_unix_ns": now,
+            "machine": {},
+            "collectors": {},
+            "unsupported": [],
+            "redacted": False,
+            "import": {"format": format_name, "sources": sources, "settings": settings},
+        }
+        self._replaced = Replaced(path) if force and os.path.lexists(path) else None
         try:
-            path.rename(aside)
-        except OSError as error:
-            raise OutputError(f"cannot replace {path}: {os_reason(error)}", hint="give another name with -o") from error
-        return aside
+            self.writer = CaptureWriter(path, meta, writer=IMPORTER_WRITER)
+        except BaseException:
+            if self._replaced is not None:
+                self._replaced.put_back()
+            raise
 
     def __enter__(self) -> ImportTarget:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            if self._replaced is not None:
-                shutil.rmtree(self._replaced, ignore_errors=True)
-            return
-        self.writer.close_records()
-        shutil.rmtree(self.writer.path, ignore_errors=True)
+        if kind is not None:
+            self.writer.close_records()
+            self.writer.directory.remove()
+        self.writer.directory.close()
         if self._replaced is not None:
-            self._replaced.rename(self.writer.path)
+            if kind is None:
+                self._replaced.discard()
+            else:
+                self._replaced.put_back()
 
     # ---- records -----------------------------------------------------------------------
     def string(self, text: str) -> int:

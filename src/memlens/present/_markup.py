@@ -11,6 +11,7 @@ import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..units import plus_minus
 from ._charts import esc, shortened
 from ._units import human_duration, human_figure
 
@@ -140,6 +141,12 @@ def cell(markup: str, kind: str = "") -> str:
 def number_cell(name: str, value: Any) -> str:
     sort_value = value if isinstance(value, int | float) and value == value else -1
     return f'<td class="number" data-v="{sort_value}">{titled(name, value)}</td>'
+
+
+def estimate_cell(name: str, value: Any, error: float | None) -> str:
+    """A number with its error, where it has one (`error`: standard error)."""
+    cell = number_cell(name, value)
+    return cell.replace("</td>", f"<small>{esc(plus_minus(value, error))}</small></td>") if error else cell
 
 
 def share_cell(part: float | None, total: float | None) -> str:

@@ -18,6 +18,7 @@ from ._markup import (
     column,
     counted,
     definitions,
+    estimate_cell,
     export_command,
     function_markup,
     head_cell,
@@ -151,9 +152,9 @@ def first_touch_section(result: Result, meta: dict[str, Any]) -> str:
         cells = [
             [
                 *first_cells(row),
-                number_cell("bytes", row["bytes"]),
+                estimate_cell("bytes", row["bytes"], row.get("bytes_error")),
                 share_cell(row["bytes"], placed),
-                number_cell("faults", row["faults"]),
+                estimate_cell("faults", row["faults"], row.get("faults_error")),
                 *([number_cell("threads", row["threads"])] if has_threads else []),
             ]
             for row in rows
@@ -266,9 +267,9 @@ def faults_section(result: Result) -> str:
     rows = [
         [
             head_cell(swatch(str(row["class"])) + esc(row["class"]), "nowrap"),
-            number_cell("faults", row["faults"]),
+            estimate_cell("faults", row["faults"], row.get("faults_error")),
             share_cell(row["faults"], total),
-            number_cell("bytes", row["new_bytes"]),
+            estimate_cell("bytes", row["new_bytes"], row.get("new_bytes_error")),
             cell(esc(FAULT_CLASSES.get(str(row["class"]), "")), "muted"),
         ]
         for row in classes
@@ -294,7 +295,7 @@ def faults_section(result: Result) -> str:
             head_cell(function_markup(row["function"])),
             cell(module_markup(row["module"]), "module wide"),
             cell(swatch(str(row["class"])) + esc(row["class"]), "nowrap"),
-            number_cell("faults", row["faults"]),
+            estimate_cell("faults", row["faults"], row.get("faults_error")),
             share_cell(row["faults"], total),
         ]
         for row in functions

@@ -170,6 +170,8 @@ def _collector(name: str, options: Any) -> str:
         )
     if options.get("single"):
         said.append("one event a fault")
+    if options.get("budget_share"):
+        said.append(f"a budget of {100 * options['budget_share']:.3g} % of the program's time")
     if "sample_bytes" in options:
         said.append(
             f"one in {human_bytes(options['sample_bytes'])} of small objects"
@@ -287,7 +289,7 @@ def _how_recorded(meta: dict[str, Any], traffic: dict[str, Any] | None) -> str:
         parts.append("Loads, stores and bytes of code built with memlens cc were counted by the program itself.")
     if "faults" in collectors:
         seen = "in user code and system calls" if session.get("include_kernel") else "in user code only"
-        parts.append(f"Page faults were seen {seen}.")
+        parts.append(f"Page faults were {'sampled' if session.get('sampled_faults') else 'seen'} {seen}.")
         if session.get("stacks"):
             parts.append(f"{session['stacks']:,} call stacks were sampled.")
     rate = (collectors.get("timeline") or {}).get("rate_hz")

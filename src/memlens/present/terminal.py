@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import IO, TYPE_CHECKING, Any
 
+from ..plain_text import plain_console, trusted
 from ..registry import PresenterDescriptor
 from ._names import fit_names, place_text
 from ._units import (
@@ -81,11 +82,9 @@ class _WithoutTrailingBlanks:
 
 
 def _console(file: IO[str]) -> Console:
-    from rich.console import Console
-
     if file.isatty():
-        return Console(file=file, highlight=False, emoji=False)
-    return Console(file=_WithoutTrailingBlanks(file), highlight=False, width=110, emoji=False)  # type: ignore[arg-type]
+        return plain_console(trusted(file), highlight=False, emoji=False)  # type: ignore[no-any-return]
+    return plain_console(_WithoutTrailingBlanks(file), highlight=False, width=110, emoji=False)  # type: ignore[no-any-return]
 
 
 def _bar(share: float, width: int = 12) -> str:
@@ -322,7 +321,8 @@ def _first_touch(console: Console, report: Report, rows: int) -> None:
     figures = result.figures
     total = figures["first_touched_bytes"]
     console.print(
-        f"\n[bold]First touch[/]  {human_bytes(total)} placed by {figures['placing_faults']:,} faults"
+        f"\n[bold]First touch[/]  {estimated_bytes(total, figures['first_touched_bytes_error'])} placed by "
+        f"{estimated_count(figures['placing_faults'], figures['placing_faults_error'])} faults"
         + (f", {human_bytes(figures['huge_bytes'])} in huge pages" if figures["huge_bytes"] else "")
         + (
             f", {human_bytes(figures['placed_in_system_calls_bytes'])} inside system calls"
@@ -347,6 +347,11 @@ def _first_touch(console: Console, report: Report, rows: int) -> None:
             row["faults"],
             ", ".join(
                 [
+                    *(
+                        [f"±{min(2 * row['bytes_error'] / row['bytes'], 9.99):.0%}"]
+                        if row["bytes"] and row["bytes_error"]
+                        else []
+                    ),
                     *(["estimated"] if row.get("estimated") else []),
                     *([f"{row['threads']} threads"] if row["threads"] > 1 else []),
                 ]
@@ -376,7 +381,7 @@ def _faults(console: Console, report: Report) -> None:
     result = report.results["faults"]
     figures = result.figures
     classes = ", ".join(
-        f"{row['class']} {row['faults']:,}"
+        f"{row['class']} {estimated_count(row['faults'], row['faults_error'])}"
         for row in sorted(result.tables["by_class"].to_pylist(), key=lambda r: -r["faults"])
     )
     own = figures.get("own_faults")
@@ -437,7 +442,8 @@ def _quality(
         parts.append(f"counted: {'every execution' if how == 'all' else f'sampled executions ({how})'}, IR-exact")
     if "faults" in collectors:
         seen = "user and system calls" if session.get("include_kernel") else "user code only"
-        whole = "incomplete" if quality.dropped_records or quality.truncated else "all"
+        whole = "sampled" if session.get("sampled_faults") else "all"
+        whole = "incomplete" if quality.dropped_records or quality.truncated else whole
         parts.append(f"faults {whole} ({seen}), {quality.dropped_records} lost")
         parts.append(f"stacks {meta.get('quality', {}).get('stack', '?')}, {session.get('stacks', 0):,} sampled")
     if "timeline" in collectors:

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // perf maps and jitdumps built by hand, in both byte orders, whole and damaged.
+#include <sys/resource.h>
+
 #include <cstring>
 #include <random>
 
@@ -156,15 +158,39 @@ TEST(jitdump_follows_loads_reuse_and_moves_in_time) {
 TEST(jitdump_lines_are_sorted_and_repeat_their_file) {
   const auto s = JitSymbols::parse_jitdump(example(false).bytes);
   const JitEntry* entry = s.resolve(0x1000, 15);
-  CHECK(entry && entry->lines.size() == 3);
-  if (!entry) return;
+  CHECK(entry && entry->lines && entry->lines->size() == 3);
+  if (!entry || !entry->lines) return;
   CHECK_EQUAL(entry->line_at(0x1003)->line, 5u);
   CHECK_EQUAL(entry->line_at(0x1004)->line, 9u);
-  CHECK_EQUAL(entry->line_at(0x1004)->file, "/src/b.js");
+  CHECK_EQUAL(entry->line_at(0x1004)->file(), "/src/b.js");
   CHECK_EQUAL(entry->line_at(0x100f)->line, 6u);
-  CHECK_EQUAL(entry->line_at(0x100f)->file, "/src/a.js");
+  CHECK_EQUAL(entry->line_at(0x100f)->file(), "/src/a.js");
   CHECK(entry->line_at(0x1010) == nullptr);
   CHECK(s.resolve(0x1000, 35)->line_at(0x1000) == nullptr);
+}
+
+// A dump of 50 kB: each of 1000 lines repeats a name of 16 kB, and the code with these lines is moved 200 times.
+TEST(jitdump_lines_and_moves_share_what_they_repeat) {
+  DumpWriter dump;
+  std::vector<DumpWriter::Line> lines = {{0x1000, 1, std::string(16000, 'f')}};
+  for (uint32_t i = 1; i < 1000; ++i) lines.push_back({0x1000 + i % 16, i, "\xff"});
+  dump.debug_info(10, 0x1000, lines);
+  dump.load(10, 0x1000, 0x10, 1, std::string(9000, 'n'));
+  for (uint64_t i = 0; i < 200; ++i) dump.move(20 + i, 0x1000 * (i + 1), 0x1000 * (i + 2), 0x10, 1);
+  const auto peak_kib = [] {
+    rusage use{};
+    getrusage(RUSAGE_SELF, &use);
+    return use.ru_maxrss;
+  };
+  const long before = peak_kib();
+  const auto s = JitSymbols::parse_jitdump(dump.bytes);
+  CHECK(peak_kib() - before < 100 << 10);  // 3 GiB when each has its own
+  CHECK_EQUAL(s.entries().size(), 201u);
+  const JitEntry* last = s.resolve(0x1000 * 201, 1000);
+  CHECK(last != nullptr && last->line_at(0x1000 * 201 + 15) != nullptr);
+  if (last == nullptr || last->line_at(0x1000 * 201) == nullptr) return;
+  CHECK_EQUAL(last->line_at(0x1000 * 201 + 15)->file(), std::string(16000, 'f'));
+  CHECK_EQUAL(last->name, std::string(kLongestJitName, 'n'));
 }
 
 TEST(jitdump_truncated_anywhere_keeps_the_whole_records) {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Known lines of a small program, in every way its symbols can be stored: in the binary, in a debug
 // file found by link or build id, shared (dwz), split, mini debug info, symbols only, nothing.
+#include <sys/resource.h>
+
 #include <algorithm>
 
 #include "check.h"
+#include "symbols/elf_image.h"
 #include "toolchain.h"
 
 using namespace memlens::symbols;
@@ -261,6 +264,42 @@ TEST(mini_debug_info_is_used_when_elfutils_can_read_it) {
                 "mini && xz mini && "
                 "strip program && objcopy --add-section .gnu_debugdata=mini.xz program"));
   check_symbols_only(built);
+}
+
+// 300 MB of zeros are 46 kB of xz; libdwfl unpacks them whatever the index says.
+TEST(mini_debug_info_that_claims_far_more_than_it_has_is_left_packed) {
+  if (!tools::has_tool("xz")) return std::puts("skipped: xz is not installed"), CHECK(true);
+  Built built("-O2");
+  CHECK(built.run("strip program && head -c 300M /dev/zero | xz -0 > zeros.xz && "
+                  "objcopy --add-section .gnu_debugdata=zeros.xz program bomb"));
+  std::string lying = tools::read_file(built.folder / "zeros.xz");
+  lying[lying.size() - 12 - 8] = 1;  // somewhere in the index: it claims less, or makes no sense
+  tools::write_file(built.folder / "lying.xz", lying);
+  CHECK(built.run("objcopy --add-section .gnu_debugdata=lying.xz program liar"));
+  const auto peak_kib = [] {
+    rusage use{};
+    getrusage(RUSAGE_SELF, &use);
+    return use.ru_maxrss;
+  };
+  const long before = peak_kib();
+  for (const char* name : {"bomb", "liar"}) {
+    StringTable strings;
+    auto module = ModuleSymbols::open(built.folder / name, {}, strings);
+    const uint64_t vaddrs[] = {built.outer};
+    CHECK(tools::resolve(*module, strings, vaddrs)[0].empty());
+  }
+  CHECK(peak_kib() - before < 100 << 10);
+}
+
+TEST(a_compressed_section_that_claims_far_more_than_it_has_is_left_packed) {
+  Built built("-O2 -g -gz");
+  std::string error;
+  const auto whole = ElfImage::open(built.binary, false, error);
+  CHECK(whole && !whole->section(".debug_info").empty());
+  CHECK(built.run("head -c 64M /dev/zero > zeros && strip -o bomb program && objcopy --add-section .debug_str=zeros bomb && "
+                  "objcopy --compress-debug-sections=zlib bomb"));
+  const auto bomb = ElfImage::open(built.folder / "bomb", false, error);
+  CHECK(bomb && bomb->section(".debug_str").empty());  // 64 MiB from 64 KiB
 }
 
 TEST(a_fully_stripped_program_resolves_to_nothing) {

@@ -64,6 +64,12 @@ DESCRIPTOR = CollectorDescriptor(
             "call stacks of one fault in N (N adapts): dwarf (unwind tables), fp (frame pointers) or none",
             "dwarf",
         ),
+        Option(
+            "--budget",
+            "what recording may cost of the program's time: above it one event a fault instead of two, then one fault in 31",
+            "3%",
+        ),
+        Option("--exact", "no budget: every fault with both events, whatever it costs", False),
         Option("--single", "half the cost a fault: do not ask what was mapped before it", False),
     ),
     probe=probe,
