@@ -151,7 +151,10 @@ def test_serial_first_touch_is_found_in_a_short_run(record: Record, tmp_path: Pa
     subprocess.run(
         ["gcc", "-O2", "-g", "-pthread", "-DROUNDS=150", "serial.c", "-o", "serial"], cwd=tmp_path, check=True
     )
-    told = found(record(tmp_path / "serial"), "serial_first_touch")
+    for _ in range(3):  # beside other work the recorder may not get a CPU in time to read the threads' times
+        told = found(record(tmp_path / "serial"), "serial_first_touch")
+        if told:
+            break
     assert len(told) == 1 and "main" in told[0].evidence["where"]
 
 
