@@ -12,6 +12,7 @@ from conftest import needs_faults
 
 import memlens
 from memlens import _core
+from memlens.capture import debug_servers
 from memlens.capture.debug_servers import DebugServers
 
 Record = Callable[..., memlens.Capture]
@@ -109,3 +110,14 @@ def test_without_urls_no_server_is_asked(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("DEBUGINFOD_URLS", "file:///nowhere")
     monkeypatch.setenv("PATH", "/nonexistent")
     assert not DebugServers().enabled and DebugServers().directories("00" * 20) is None
+
+
+@pytest.mark.skipif(shutil.which("dpkg-query") is None, reason="needs Debian's dpkg-query")
+def test_packages_of_several_files_are_asked_for_at_once(tmp_path: Path) -> None:
+    """Each as dpkg itself answers, by either name of a merged directory; files of no package, and names that are patterns, have none."""
+    owner = subprocess.run(
+        ["dpkg-query", "-S", "/usr/bin/dpkg"], capture_output=True, text=True, check=True
+    ).stdout.split(":")[0]
+    paths = ["/usr/bin/dpkg", "/bin/dpkg", "/nonexistent/file", str(tmp_path), "/usr/bin/*", "/usr/bin/[d]pkg"]
+    assert debug_servers.packages_of(paths) == {"/usr/bin/dpkg": owner, "/bin/dpkg": owner}
+    assert debug_servers.packages_of([]) == {}

@@ -11,6 +11,7 @@ call points; one that is named as malloc is (`zmalloc`, `luaM_malloc_`) needs no
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ MAX_WRAPPERS = 4
 NO_FRAME: dict[str, Any] = {"function": None, "module": None, "file": None, "line": None}
 
 
+@lru_cache(maxsize=1 << 16)
 def plain_name(function: str) -> str:
     """A function without template arguments and parameters: all instances of a template are one wrapper.
 

@@ -71,31 +71,53 @@ class DebugServers:
         return [str(self._directory.path), SYSTEM_DIRECTORY]
 
 
-def package_of(path: str) -> str | None:
-    """The Debian or RPM package of an installed file, None where there is none."""
-    for command, pattern in (
-        (["dpkg-query", "-S", path], r"([^\s:,]+)[:,]"),
-        (["rpm", "-qf", "--qf", "%{NAME}:", path], r"([^\s:]+):"),
-    ):
-        if shutil.which(command[0]) is None:
-            continue
-        try:
-            answer = subprocess.run(
-                command, capture_output=True, text=True, timeout=5, check=False, stdin=subprocess.DEVNULL
-            )
-        except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
-            continue
-        match = re.match(pattern, answer.stdout) if answer.returncode == 0 else None
-        if match:
-            return match[1]
-    return None
+MERGED = re.compile(r"(/usr)?(/(?:bin|sbin|lib\w*)/.*)")
+"""Directories that are links into /usr on most systems; a package's list may have either name."""
 
 
-def symbols_remedy(path: str, build_id: str) -> str:
+def _dpkg_names(path: str) -> tuple[str, ...]:
+    if re.search(r"[*?\[\\\n]", path):  # a pattern to dpkg
+        return ()
+    merged = MERGED.fullmatch(path)
+    return (merged[2], f"/usr{merged[2]}") if merged else (path,)
+
+
+def packages_of(paths: list[str]) -> dict[str, str]:
+    """The Debian or RPM package of each installed file that has one; all are asked for at once: dpkg reads its lists each time."""
+    if not paths:
+        return {}
+    found: dict[str, str] = {}
+    if shutil.which("dpkg-query"):
+        names = {path: _dpkg_names(path) for path in paths}
+        every = sorted({name for some in names.values() for name in some})
+        owners = {}
+        for line in _output(["dpkg-query", "-S", *every]).splitlines() if every else ():
+            match = re.fullmatch(
+                r"([a-z0-9][a-z0-9+.-]*)(?:[:,].*)?: (/.*)", line
+            )  # "git: /f", "libc6:amd64: /f", "a, b: /f"
+            if match:
+                owners[match[2]] = match[1]
+        found = {path: owners[name] for path, some in names.items() for name in some if name in owners}
+    if shutil.which("rpm"):
+        for path in paths:
+            match = re.match(r"([^\s:]+):", _output(["rpm", "-qf", "--qf", "%{NAME}:", path]))
+            if path not in found and match:
+                found[path] = match[1]
+    return found
+
+
+def _output(command: list[str]) -> str:
+    """What it prints; dpkg-query also names packages when other files have none (status 1)."""
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=5, check=False, stdin=subprocess.DEVNULL
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def symbols_remedy(build_id: str, package: str | None) -> str:
     """Where the symbols of a stripped file are: its package, or a server, by its build-id."""
-    package = package_of(path)
-    if (package is None and path.startswith("/usr/lib/")) or (package is None and path.startswith("/lib/")):
-        package = package_of(path.removeprefix("/usr") if path.startswith("/usr/") else f"/usr{path}")
     ways = []
     if package:
         ways.append(f"install {package}-dbgsym" if shutil.which("dpkg-query") else f"debuginfo-install {package}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from .counted_modules import ElfHeaders
-from .debug_servers import DebugServers, symbols_remedy
+from .debug_servers import DebugServers, packages_of, symbols_remedy
 from .os_names import file_of
 
 if TYPE_CHECKING:
@@ -251,11 +251,14 @@ def unnamed_modules(rows: list[dict[str, Any]], build_ids: dict[str, str], *, mo
     for row in rows:
         if row["function"] is None and row["module"] and not row["module"].startswith("["):
             counts[row["module"]] += 1
-    found = sorted(counts.items(), key=lambda item: -item[1])[:most]
+    found = sorted(
+        ((path, count) for path, count in counts.items() if count >= LEAST_UNNAMED), key=lambda item: -item[1]
+    )
+    packages = packages_of([path for path, _ in found[:most]])
     return [
         {"module": path, "addresses": count, "build_id": build_ids.get(path, ""),
-         "remedy": symbols_remedy(path, build_ids.get(path, ""))}
-        for path, count in found if count >= LEAST_UNNAMED
+         "remedy": symbols_remedy(build_ids.get(path, ""), packages.get(path))}
+        for path, count in found[:most]
     ]  # fmt: skip
 
 

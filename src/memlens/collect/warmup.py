@@ -23,8 +23,9 @@ MODULES = (
 LEAST_FREE_BYTES = 2 << 30
 BEGIN_S, LOOK_S = 0.05, 0.02
 IDLE_SHARE = 0.5
-"""Of one CPU, since the last look."""
-NICENESS = 5
+"""Of one CPU, in each of the last LOOKS: an import takes up to 40 ms, which a program that keeps all CPUs busy would lose."""
+LOOKS = 5
+NICENESS = 10
 ENVIRONMENT = {
     "ARROW_DEFAULT_MEMORY_POOL": "system", "ARROW_IO_THREADS": "1", "OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "1",
 }  # fmt: skip
@@ -32,12 +33,12 @@ ENVIRONMENT = {
 
 
 class _Idleness:
-    """Whether a CPU had nothing to do lately."""
+    """Whether a CPU had nothing to do for a while."""
 
     def __init__(self) -> None:
         self._tick_s = 1 / os.sysconf("SC_CLK_TCK")
         self._ticks, self._looked = self._read(), time.monotonic()
-        self._is_idle = False
+        self._idle_looks = 0
 
     @staticmethod
     def _read() -> int:
@@ -45,13 +46,14 @@ class _Idleness:
             return int(file.readline().split()[4])
 
     def now(self) -> bool:
-        """The answer of the last 20 ms: the kernel counts in ticks of 10 ms."""
+        """Looks every 20 ms: the kernel counts in ticks of 10 ms."""
         passed = time.monotonic() - self._looked
         if passed >= LOOK_S:
             ticks = self._read()
-            self._is_idle = (ticks - self._ticks) * self._tick_s >= IDLE_SHARE * passed
+            is_idle = (ticks - self._ticks) * self._tick_s >= IDLE_SHARE * passed
+            self._idle_looks = self._idle_looks + 1 if is_idle else 0
             self._ticks, self._looked = ticks, self._looked + passed
-        return self._is_idle
+        return self._idle_looks >= LOOKS
 
 
 class Warmup:
