@@ -34,13 +34,15 @@ each_clang_at_length = pytest.mark.parametrize(
 """The same for tests that take long: only the newest, the others in `make test-all`."""
 
 
-def levels_and_clangs(*levels: str, with_all: str) -> pytest.MarkDecorator:
-    """Each level with the newest clang, `with_all` with every one; the other pairs only in `make test-all`."""
+def levels_and_clangs(*levels: str, with_all: str, slow: tuple[str, ...] = ()) -> pytest.MarkDecorator:
+    """Each level with the newest clang, `with_all` with every one; the other pairs, and levels in `slow`, only in `make test-all`."""
+
+    def is_quick(level: str, major: int) -> bool:
+        return level not in slow and (level == with_all or major == VERSIONS[-1])
+
     pairs = [
-        pytest.param(
-            level, f"clang-{major}", marks=() if level == with_all or major == VERSIONS[-1] else pytest.mark.slow
-        )
-        for level in levels
+        pytest.param(level, f"clang-{major}", marks=() if is_quick(level, major) else pytest.mark.slow)
+        for level in (*levels, *slow)
         for major in VERSIONS
     ]
     none = [pytest.param("", "", marks=pytest.mark.skip(reason=WHY_NOT))]

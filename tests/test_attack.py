@@ -16,8 +16,8 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from attacking import captures, faults, imports, names, programs, signals, workplace
 from attacking.model import Attempt
 
-SECONDS = 10
-SECONDS_RECORDING = 7
+SECONDS = 7
+SECONDS_RECORDING = 5
 SEED = 20261118
 """The same mutants each time, as far as the time allows; `make attack` draws new ones."""
 

@@ -37,7 +37,8 @@ def native_peak(command: list[str]) -> int:
 def test_peak_rss_is_the_one_that_time_reports(record: Record, command: list[str]) -> None:
     expected = native_peak(command)
     found = analyses.run("capacity", record(*command)).figures["peak_rss_bytes"]
-    assert abs(found - expected) <= max(MIB, 0.05 * expected), (found, expected)
+    # Our library, its rings and the unwind tables that it reads are in the program's RSS: 1 MiB and a little.
+    assert abs(found - expected) <= max(1.5 * MIB, 0.05 * expected), (found, expected)
 
 
 @pytest.mark.parametrize("launcher", [None, "/nonexistent/launcher", "real"])

@@ -70,7 +70,10 @@ def make(number: int, *, seed: int, whole: list[Path], folder: Path) -> tuple[st
 
     made = forked(change, folder)
     if made.status:
-        raise RuntimeError(f"mutant {number} of {origin}: {made.err.decode()}")
+        ended = made.stopped or f"status {made.status}"
+        raise RuntimeError(
+            f"mutant {number} of {origin} could not be made: {ended}: {made.err.decode(errors='replace')}"
+        )
     return f"{origin.name}: {made.out.decode().strip()}", origin, random.Random(f"commands {seed} {number}")
 
 
