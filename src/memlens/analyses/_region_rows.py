@@ -78,7 +78,7 @@ def intensity(row: dict[str, Any], has_mix: bool) -> dict[str, Any]:
 
 def rows_by_region(capture: Capture, regions: Regions, add_ns: float) -> list[dict[str, Any]]:
     """The whole program first, then regions by bytes; each with what is inside it, and without."""
-    whole = [*regions.paths, ()] if () not in regions.paths else list(regions.paths)
+    whole = sorted(regions.paths | {()})
     all_bytes = sum(regions.sum_of(whole, None, name, scaled=True) for name in ("read_bytes", "written_bytes"))
     program = _region_row(regions, "(whole program)", whole, None, all_bytes, add_ns)
     program |= _program_time(capture, regions, program)
@@ -230,9 +230,9 @@ def _program_time(capture: Capture, regions: Regions, row: dict[str, Any]) -> di
 
 def rows_by_thread(capture: Capture, regions: Regions) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     names = {(row["process"], row["thread"]): row["name"] for row in capture.table("threads").to_pylist()}
-    everywhere = [*regions.paths, ()] if () not in regions.paths else list(regions.paths)
+    everywhere = sorted(regions.paths | {()})
     all_bytes = sum(regions.sum_of(everywhere, None, name, scaled=True) for name in ("read_bytes", "written_bytes"))
-    outermost = [path for path in regions.paths if len(path) == 1]
+    outermost = [path for path in everywhere if len(path) == 1]
     totals, crossed = [], []
     for thread in regions.threads(everywhere):
         head = {"process": thread[0], "thread": thread[1], "name": names.get(thread)}

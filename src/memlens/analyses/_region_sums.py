@@ -121,12 +121,12 @@ class Regions:
         for path in list(self.paths):  # a region that only holds others
             self.paths |= {path[:depth] for depth in range(1, len(path))}
         self._below: dict[Path, list[Path]] = defaultdict(list)
-        for path in self.paths:
+        for path in sorted(self.paths):  # sums of floats, and which reason comes first, must not depend on the order of a set
             for depth in range(len(path) + 1):
                 if path:
                     self._below[path[:depth]].append(path)
         self._children: dict[Path, list[Path]] = defaultdict(list)
-        for path in self.paths:
+        for path in sorted(self.paths):
             if path:
                 self._children[path[:-1]].append(path)
         self._times: dict[Path, list[Time]] = defaultdict(list)
