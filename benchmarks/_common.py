@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from memlens.capture.machine import cpu_model
+from memlens.capture.store.machine import cpu_model
 
 
 class BenchmarkError(Exception):

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from _common import geometric_mean
 
-from memlens.capture.machine import cpu_model
+from memlens.capture.store.machine import cpu_model
 
 HERE = Path(__file__).resolve().parent
 MAXIMUM_ADDED_NS = 5.0

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 import memlens
-from memlens.capture.locality import Classifier, LocalityStream, ThreadAccesses
+from memlens.capture.model.locality import Classifier, LocalityStream, ThreadAccesses
 
 ROOT = Path(__file__).resolve().parent.parent
 IRREGULAR = 3

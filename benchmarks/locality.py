@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from memlens.capture.locality import (
+from memlens.capture.model.locality import (
     CacheModel,
     Footprint,
     LineSharing,
@@ -33,7 +33,7 @@ from memlens.capture.locality import (
     ReuseDistances,
     SampledCurve,
 )
-from memlens.capture.machine import cpu_model
+from memlens.capture.store.machine import cpu_model
 
 HERE = Path(__file__).resolve().parent
 LINES, EXPONENT = 1_000_000, 0.8

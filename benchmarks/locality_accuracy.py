@@ -28,10 +28,10 @@ from _common import BenchmarkError
 from memlens.analyses._agreement import Agreement, class_agreement
 from memlens.analyses.data_locality import locality
 from memlens.analyses.validation import validate
-from memlens.capture.drawing import DrawnAccesses
-from memlens.capture.locality import ThreadAccesses
-from memlens.capture.machine import cpu_model
+from memlens.capture.model.drawing import DrawnAccesses
+from memlens.capture.model.locality import ThreadAccesses
 from memlens.capture.reader import open_capture
+from memlens.capture.store.machine import cpu_model
 from memlens.results import Result
 
 REPOSITORY = Path(__file__).resolve().parent.parent

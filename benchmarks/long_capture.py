@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from memlens import _core
-from memlens.capture.layouts import Packer, layouts
-from memlens.capture.machine import cpu_model
-from memlens.capture.writer import CaptureWriter
+from memlens.capture.store.layouts import Packer, layouts
+from memlens.capture.store.machine import cpu_model
+from memlens.capture.store.writer import CaptureWriter
 
 RECORD = 1 << 16
 DISTINCT = 256

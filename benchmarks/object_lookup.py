@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from memlens import _core
-from memlens.capture.layouts import enum_value, layouts
+from memlens.capture.store.layouts import enum_value, layouts
 
 SLOT_BYTES = 4096
 

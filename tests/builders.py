@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from memlens import _core
-from memlens.capture.layouts import Packer, enum_value, layouts
 from memlens.capture.reader import Capture, open_capture
+from memlens.capture.store.layouts import Packer, enum_value, layouts
 
 PAGE = 4096
 WRITE = 3

@@ -19,7 +19,7 @@ from conftest import ROOT, run_memlens
 from emulate_oracle import Functions
 
 import memlens
-from memlens.capture.layouts import layouts, records_with_tails
+from memlens.capture.store.layouts import layouts, records_with_tails
 
 LOAD, STORE = 1, 2  # ml_access_operation
 STACK_KNOWN, ANONYMOUS, MODIFIED = 1, 2, 4  # ml_code_flags
@@ -170,7 +170,7 @@ def named(capture: memlens.Capture) -> list[dict[str, Any]]:
     """Rows of code_counts with the module and function that their instruction lay in then."""
     import numpy as np
 
-    from memlens.capture.symbols import name_codes
+    from memlens.capture.model.symbols import name_codes
 
     paths = {path: number for number, path in capture.strings().items()}
     mapped: dict[int, list[dict[str, Any]]] = {}

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memlens.capture.locality import CacheModel
+from memlens.capture.model.locality import CacheModel
 
 LINE = 64
 ADDRESSES = (0, 0x5500_0000_0000, 0x7F00_0000_0000, 2**63)

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memlens import _sampling
-from memlens.capture import calibration, machine
-from memlens.capture.calibration import KINDS, Peaks
+from memlens.capture.store import calibration, machine
+from memlens.capture.store.calibration import KINDS, Peaks
 from memlens.collect import calibration as measuring
 from memlens.collect.calibration import PAGE, Level, dram_bytes, footprint_bytes, latency_bytes
 

@@ -16,7 +16,7 @@ from conftest import MEMLENS, ROOT, needs_root, run_memlens
 
 import memlens
 from memlens import _core
-from memlens.capture.writer import CaptureWriter
+from memlens.capture.store.writer import CaptureWriter
 from memlens.errors import CaptureError, MemlensError, OutputError
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import memlens
 from memlens import _core
-from memlens.capture.layouts import Packer, layouts, records_with_tails
+from memlens.capture.store.layouts import Packer, layouts, records_with_tails
 from memlens.errors import CaptureError, CaptureVersionError
 
 

@@ -14,9 +14,9 @@ from count_runs import compile_with, needs_clang
 from memlens import _core
 from memlens.analyses._agreement import Agreement, class_agreement
 from memlens.analyses.data_locality import locality
-from memlens.capture.layouts import Packer
-from memlens.capture.locality import CLASSES, AccessClasses
+from memlens.capture.model.locality import CLASSES, AccessClasses
 from memlens.capture.reader import open_capture
+from memlens.capture.store.layouts import Packer
 from memlens.errors import NoDataError
 
 WORKLOADS = Path(__file__).resolve().parent.parent / "workloads"

@@ -10,7 +10,7 @@ from builders import CaptureBuilder
 from conftest import run_memlens
 
 import memlens
-from memlens.capture.layouts import enum_value
+from memlens.capture.store.layouts import enum_value
 from memlens.errors import NoDataError
 
 TSC = enum_value("clock", "tsc")

@@ -20,8 +20,8 @@ import memlens
 from memlens import _core
 from memlens.analyses.data_locality import locality
 from memlens.analyses.sharing import line_sharing
-from memlens.capture.drawing import DrawnAccesses
-from memlens.capture.locality import ThreadAccesses
+from memlens.capture.model.drawing import DrawnAccesses
+from memlens.capture.model.locality import ThreadAccesses
 
 LOAD, STORE = 1, 2
 A = 0x10_0000

@@ -12,7 +12,7 @@ from conftest import run_memlens
 from count_tools import CALL, LOAD, STORE, Function, Site, build_program
 
 import memlens
-from memlens.capture import counted_modules
+from memlens.capture.store import counted_modules
 from memlens.collect import counting
 from memlens.errors import UsageError
 
@@ -198,7 +198,7 @@ def test_a_module_that_was_replaced_while_it_ran_is_reported(record: Record, pro
 
 
 def test_only_pages_with_data_are_read(tmp_path: Path) -> None:
-    from memlens.capture.count_arena import CountArena, Place
+    from memlens.capture.store.count_arena import CountArena, Place
 
     arena = CountArena()
     try:

@@ -35,7 +35,7 @@ pytestmark = needs_clang
 @pytest.fixture(autouse=True)
 def as_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums as the counters have them: a reader takes one below zero for none, which would hide a wrong one here."""
-    monkeypatch.setattr("memlens.capture.counting.settled", lambda executions, *_: executions)
+    monkeypatch.setattr("memlens.capture.model.counting.settled", lambda executions, *_: executions)
 
 
 def build(sources: list[Path], out: Path, *options: str, clang: str = "", cxx: bool = True) -> Path:

@@ -29,9 +29,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memlens import _core
-from memlens.capture.count_tables import KINDS, decode_modules, static_tables
-from memlens.capture.counting import settled
-from memlens.capture.source_loops import loops_of_sites
+from memlens.capture.model.count_tables import KINDS, decode_modules, static_tables
+from memlens.capture.model.counting import settled
+from memlens.capture.model.source_loops import loops_of_sites
 
 WORD = st.integers(0, 2**32 - 2)
 TEXT = st.text(max_size=12)

@@ -14,8 +14,8 @@ from builders import stream_of
 from test_cross_symbols import SOURCE, TARGETS, lines
 
 import memlens
-from memlens.capture.layouts import Packer, enum_value
-from memlens.capture.writer import CaptureWriter
+from memlens.capture.store.layouts import Packer, enum_value
+from memlens.capture.store.writer import CaptureWriter
 from memlens.collect.finish import write_side_tables
 
 BASE = 0x5500000000

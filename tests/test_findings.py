@@ -16,7 +16,7 @@ from emulate_tools import build, needs_emulation, needs_x86
 
 import memlens
 from memlens import registry
-from memlens.capture import machine
+from memlens.capture.store import machine
 from memlens.cli.query import run_query
 
 Record = Callable[..., memlens.Capture]

@@ -120,7 +120,7 @@ def test_what_is_not_finished_is_made_by_the_reader(tmp_path: Path, how: str) ->
     }[how]
     changes = (
         "import os, signal\n"
-        "from memlens.capture.writer import CaptureWriter\n"
+        "from memlens.capture.store.writer import CaptureWriter\n"
         "write = CaptureWriter.write_table\n"
         "def write_table(self, name, table):\n"
         f"    if name == 'sites':\n        {failing}\n"

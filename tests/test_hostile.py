@@ -19,7 +19,7 @@ from builders import CaptureBuilder
 from conftest import MEMLENS, ROOT, needs_root, run_memlens
 
 import memlens
-from memlens.capture.layouts import layouts
+from memlens.capture.store.layouts import layouts
 from memlens.errors import CaptureError, TraceError
 from memlens.importing.formats import import_trace
 from memlens.plain_text import plain
@@ -117,7 +117,7 @@ def test_files_that_block_or_have_no_end_are_refused(tmp_path: Path, name: str, 
 
 
 def test_files_that_a_capture_names_as_code_are_opened_only_when_regular(tmp_path: Path) -> None:
-    from memlens.capture.sections import read_elf
+    from memlens.capture.model.sections import read_elf
 
     os.mkfifo(tmp_path / "pipe")
     assert read_elf(str(tmp_path / "pipe")) is None and read_elf("/dev/zero") is None

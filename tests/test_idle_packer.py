@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memlens import _core
-from memlens.capture.writer import RECORD_FILE, CaptureWriter
+from memlens.capture.store.writer import RECORD_FILE, CaptureWriter
 
 BUSY = "no CPU was idle for a minute; run alone: pytest tests/test_idle_packer.py"
 

@@ -122,7 +122,7 @@ def test_any_trace_keeps_order_samples_and_implied_constants(
     found = []
     import numpy as np
 
-    from memlens.capture.layouts import layouts
+    from memlens.capture.store.layouts import layouts
 
     for _, payload, _, _, _ in reader.take(end=True):
         fixed, _ = _core.window_headers(payload)

@@ -14,7 +14,7 @@ from emulate_tools import build
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memlens.capture.locality import (
+from memlens.capture.model.locality import (
     REUSE_EARLIER,
     REUSE_FIRST,
     CacheModel,

@@ -14,7 +14,7 @@ from conftest import run_memlens
 from count_tools import compile_counted
 
 import memlens
-from memlens.capture.symbols import known_places, readable
+from memlens.capture.model.symbols import known_places, readable
 from memlens.present._names import fit, short_function
 
 Record = Callable[..., memlens.Capture]

@@ -12,7 +12,7 @@ import pytest
 from conftest import MEMLENS, run_memlens
 
 import memlens
-from memlens.capture import swept
+from memlens.capture.store import swept
 from memlens.collect import links
 
 EMULATOR = f"qemu-{os.uname().machine}"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from object_model import PAGE, Model
 
 from memlens import _core
-from memlens.capture.layouts import Packer, enum_value
+from memlens.capture.store.layouts import Packer, enum_value
 
 Event = tuple[str, int, dict[str, int]]
 ADDERS = {"allocation": "add_allocations", "process_event": "add_process_events", "tag_event": "add_tag_events"}

@@ -12,7 +12,7 @@ import pytest
 from conftest import MEMLENS, run_memlens
 
 import memlens
-from memlens.capture import calibration
+from memlens.capture.store import calibration
 
 
 @pytest.mark.parametrize("command", ["record", "import"])

@@ -12,8 +12,8 @@ from conftest import ROOT, marked_line, needs_faults
 from count_tools import compile_counted
 
 import memlens
-from memlens.capture.counted_modules import ElfHeaders
-from memlens.capture.symbols import OWN_SECTION
+from memlens.capture.model.symbols import OWN_SECTION
+from memlens.capture.store.counted_modules import ElfHeaders
 from memlens.collect.preload import runtime_directory
 
 pytestmark = needs_faults

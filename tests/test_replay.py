@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from builders import PAGE, CaptureBuilder
 
-from memlens.capture.layouts import enum_value
+from memlens.capture.store.layouts import enum_value
 
 MAJOR = enum_value("fault_flags", "major")
 KERNEL = enum_value("fault_flags", "kernel_mode")

@@ -14,8 +14,8 @@ from builders import CaptureBuilder
 from conftest import MEMLENS, run_memlens
 
 from memlens import _core
-from memlens.capture.layouts import Packer, layouts
-from memlens.capture.writer import CaptureWriter
+from memlens.capture.store.layouts import Packer, layouts
+from memlens.capture.store.writer import CaptureWriter
 from memlens.cli.progress import Progress, left_text
 from memlens.cli.report import memory_bytes, write_whole
 from memlens.errors import OutputError, UsageError

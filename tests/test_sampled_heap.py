@@ -15,7 +15,7 @@ import pytest
 
 import memlens
 from memlens import _core, analyses
-from memlens.capture.layouts import Packer, enum_value
+from memlens.capture.store.layouts import Packer, enum_value
 
 Record = Callable[..., memlens.Capture]
 ALLOCATION = Packer("allocation")

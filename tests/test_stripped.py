@@ -12,8 +12,8 @@ from conftest import needs_faults
 
 import memlens
 from memlens import _core
-from memlens.capture import debug_servers
-from memlens.capture.debug_servers import DebugServers
+from memlens.capture.model import debug_servers
+from memlens.capture.model.debug_servers import DebugServers
 
 Record = Callable[..., memlens.Capture]
 needs_client = pytest.mark.skipif(

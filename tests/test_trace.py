@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memlens import _core
-from memlens.capture.layouts import Packer
+from memlens.capture.store.layouts import Packer
 
 Access = tuple[int, int, int, int]
 

@@ -17,8 +17,8 @@ from memlens.analyses._observable import chance_of
 from memlens.analyses._window_sizes import WindowSizes, footprint_across, footprint_of_spans, groups_across
 from memlens.analyses.data_locality import locality
 from memlens.analyses.validation import fitting, validate
-from memlens.capture.drawing import DrawnAccesses, ThinnedAccesses, drawn_windows, every_window
-from memlens.capture.locality import AccessBatch, ThreadAccesses
+from memlens.capture.model.drawing import DrawnAccesses, ThinnedAccesses, drawn_windows, every_window
+from memlens.capture.model.locality import AccessBatch, ThreadAccesses
 from memlens.errors import NoDataError, UsageError
 
 LOAD = 1

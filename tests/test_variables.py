@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from memlens import _core
-from memlens.capture.variables import load_addresses, static_objects
+from memlens.capture.model.variables import load_addresses, static_objects
 
 # Every line of output is `what name number number`; what is a vaddr or an offset in the thread-local block.
 ORACLE = r"""

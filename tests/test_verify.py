@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from test_emulate_exact import need_emulation
 
 import memlens
-from memlens.capture.sections import read_elf
-from memlens.capture.streams import decode_pc_stream
+from memlens.capture.model.sections import read_elf
+from memlens.capture.store.streams import decode_pc_stream
 
 N_ITEMS, N_ITERATIONS = 3000, 3
 STACK_KNOWN, ATOMIC = 1, 8

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from memlens.capture.layouts import layouts
+from memlens.capture.store.layouts import layouts
 
 STRING, WINDOW = 1, 49
 FIRST_SITE = 1 << 16

@@ -582,7 +582,7 @@ TAILS = {
 def empty_tables() -> dict[str, Any]:
     """The schema of every table, in the order of `memlens query --tables`."""
     import memlens
-    from memlens.capture.writer import CaptureWriter
+    from memlens.capture.store.writer import CaptureWriter
 
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "empty.memlens"
@@ -599,11 +599,11 @@ def type_name(kind: Any) -> str:
 def column_text(field: Any) -> str:
     """A record field's meaning as its column has it: ids are replaced by their text."""
     if field.enumeration:
-        from memlens.capture.layouts import enum_names
+        from memlens.capture.store.layouts import enum_names
 
         return "one of: " + ", ".join(enum_names(field.enumeration).values())
     if field.text.startswith("enum ml_"):
-        from memlens.capture.layouts import enum_names
+        from memlens.capture.store.layouts import enum_names
 
         family = field.text.split()[1].removeprefix("ml_").rstrip(",")
         return "sum of flags: " + ", ".join(f"{value} {name}" for value, name in enum_names(family).items())
@@ -613,8 +613,8 @@ def column_text(field: Any) -> str:
 
 
 def tables_page() -> str:
-    from memlens.capture.layouts import layouts
     from memlens.capture.reader import PLURALS
+    from memlens.capture.store.layouts import layouts
 
     parts = [
         HEADER,

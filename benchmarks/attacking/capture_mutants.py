@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from memlens.capture.layouts import Field, Layout, layout_of_kind, records_with_tails
+from memlens.capture.store.layouts import Field, Layout, layout_of_kind, records_with_tails
 
 from .chunk_files import CHUNK_FIELDS, CHUNK_HEADER, FILE_FIELDS, read_chunk_file, write_chunk_file
 from .values import HOSTILE, wrong_number, wrong_value

@@ -50,7 +50,7 @@ def warm() -> None:
         os.environ.setdefault(name, "1")
     for name in ("numpy", "pyarrow.compute", "pyarrow.parquet", "pyarrow.csv", "duckdb", "rich.console", "rich.table",
                  "memlens.analyses", "memlens.present.html", "memlens.present.terminal", "memlens.importing.formats",
-                 "memlens.capture.objects", "memlens.capture.replay", "memlens.capture.accesses", "memlens.cli.main"):  # fmt: skip
+                 "memlens.capture.model.objects", "memlens.capture.model.replay", "memlens.capture.model.accesses", "memlens.cli.main"):  # fmt: skip
         importlib.import_module(name)
 
 

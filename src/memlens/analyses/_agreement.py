@@ -40,7 +40,7 @@ def class_agreement(capture: Capture) -> Agreement:
     """
     import numpy as np
 
-    from ..capture.locality import CLASSES, Classifier, ThreadAccesses
+    from ..capture.model.locality import CLASSES, Classifier, ThreadAccesses
 
     accesses = ThreadAccesses(capture)
     static, inferred = Classifier(accesses), Classifier(accesses, ignore_static=True)

@@ -12,11 +12,11 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ..capture.files import open_regular
+from ..capture.store.files import open_regular
 from ..errors import CaptureError
 
 if TYPE_CHECKING:
-    from ..capture.locality import ThreadAccesses
+    from ..capture.model.locality import ThreadAccesses
 
 NODE_BYTES = 256
 """Loads this near to the chased address belong to the same node."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from ..capture.count_tables import MIX
+from ..capture.model.count_tables import MIX
 from ._region_rows import intensity, shares
 from ._region_sums import QUANTITIES, Regions, scaled_sums, sums_of
 
 if TYPE_CHECKING:
-    from ..capture.counting import Counts
+    from ..capture.model.counting import Counts
     from ..capture.reader import Capture
 
 MOST_BLOCKS = 1000
@@ -22,8 +22,8 @@ def rows_by_code(capture: Capture, regions: Regions) -> dict[str, list[dict[str,
     """Sums over threads and regions by where the code is; counted executions stand for all, as in the regions."""
     import numpy as np
 
-    from ..capture.counting import FLOAT, VECTOR, Executed
-    from ..capture.joins import factorized
+    from ..capture.model.counting import FLOAT, VECTOR, Executed
+    from ..capture.model.joins import factorized
 
     counts = capture.counts
     static = capture.table("count_sites")
@@ -164,7 +164,7 @@ def _block_sums(capture: Capture, factors: Any) -> dict[str, Any]:
     """Executions of blocks and functions, and their operations."""
     import numpy as np
 
-    from ..capture.counting import TABLE_ENTRY
+    from ..capture.model.counting import TABLE_ENTRY
 
     counts = capture.counts
     groups = counts.by_group()
@@ -206,8 +206,8 @@ def _block_sums(capture: Capture, factors: Any) -> dict[str, Any]:
 
 def rows_unseen(capture: Capture, regions: Regions) -> list[dict[str, Any]]:
     """Calls of functions that no counted module defines, or that it has without counters."""
-    from ..capture.counting import CALL
-    from ..capture.symbols import readable
+    from ..capture.model.counting import CALL
+    from ..capture.model.symbols import readable
 
     counts = capture.counts
     runs = _site_runs(counts, regions.place_factors())
@@ -244,7 +244,7 @@ def rows_unseen(capture: Capture, regions: Regions) -> list[dict[str, Any]]:
 
 def why_refused(flags: int) -> str | None:
     """Why a function has no counters, from the flags of its table; None: it is counted."""
-    from ..capture.counting import REFUSED
+    from ..capture.model.counting import REFUSED
 
     return next((why for flag, why in REFUSED.items() if flags & flag), None)
 

@@ -35,7 +35,7 @@ class FieldsOfVariables:
         self._known: dict[str, tuple[dict[str, Any], dict[str, Any]] | None] = {}
 
     def _of(self, name: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        from ..capture.element_types import element_type
+        from ..capture.model.element_types import element_type
 
         if name not in self._known:
             variable = variable_named(self._capture, name)

@@ -11,8 +11,8 @@ from ..units import human_rate
 from ._samples import TOO_FEW
 
 if TYPE_CHECKING:
-    from ..capture.calibration import Peaks
     from ..capture.reader import Capture
+    from ..capture.store.calibration import Peaks
     from ._region_sums import Regions
 
 LEAST_CLOCK_READS = 10

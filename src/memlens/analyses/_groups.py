@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import NoDataError, UsageError
 
 if TYPE_CHECKING:
-    from ..capture.locality import AccessBatch, ThreadAccesses
+    from ..capture.model.locality import AccessBatch, ThreadAccesses
 
 DIMENSIONS = ("program", "function", "line", "loop", "object", "thread", "region", "node", "range")
 RANGE_BYTES = 2 << 20

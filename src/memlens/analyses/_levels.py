@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from ..units import human_bytes
 
 if TYPE_CHECKING:
-    from ..capture.calibration import Peaks
     from ..capture.reader import Capture
+    from ..capture.store.calibration import Peaks
     from ._region_sums import Time
 
 FROM_MEMORY = 0.5
@@ -108,7 +108,7 @@ class Levels:
             return
         if self.peaks is None or row["exclusive"] or not rate or not row["thread_ns"]:
             return
-        from ..capture.calibration import kind_of
+        from ..capture.store.calibration import kind_of
 
         kind = kind_of(row["read_bytes"], row["written_bytes"])
         row["peak_kind"] = kind

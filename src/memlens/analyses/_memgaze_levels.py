@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..capture.locality import ThreadAccesses
+    from ..capture.model.locality import ThreadAccesses
     from ..results import Result
 
 
@@ -17,8 +17,8 @@ def _memgaze_columns(
     order of the trace."""
     import numpy as np
 
-    from ..capture.constants import ImpliedConstants
-    from ..capture.locality import CLASSES, Classifier
+    from ..capture.model.constants import ImpliedConstants
+    from ..capture.model.locality import CLASSES, Classifier
 
     capture = accesses.capture
     constants = ImpliedConstants(capture)
@@ -68,7 +68,7 @@ def memgaze_levels(accesses: ThreadAccesses, site_classes: Mapping[str, Any] | N
     import numpy as np
     import pyarrow as pa
 
-    from ..capture.locality import memgaze_table
+    from ..capture.model.locality import memgaze_table
     from ..results import Quality, Result
     from .intervals import ratio
 

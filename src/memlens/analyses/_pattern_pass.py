@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..capture.locality import (
+from ..capture.model.locality import (
     BATCH_ACCESSES,
     REUSE_EARLIER,
     AccessBatch,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..capture.count_tables import MIX
+from ..capture.model.count_tables import MIX
 from ._region_sums import QUANTITIES, Path, Regions, Thread, Time
 
 if TYPE_CHECKING:

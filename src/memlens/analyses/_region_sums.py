@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..capture.count_tables import MIX
+from ..capture.model.count_tables import MIX
 from ._samples import EXACT, Error, Samples
 
 if TYPE_CHECKING:
-    from ..capture.counting import Counts
+    from ..capture.model.counting import Counts
     from ..capture.reader import Capture
 
 QUANTITIES = (
@@ -121,7 +121,9 @@ class Regions:
         for path in list(self.paths):  # a region that only holds others
             self.paths |= {path[:depth] for depth in range(1, len(path))}
         self._below: dict[Path, list[Path]] = defaultdict(list)
-        for path in sorted(self.paths):  # sums of floats, and which reason comes first, must not depend on the order of a set
+        for path in sorted(
+            self.paths
+        ):  # sums of floats, and which reason comes first, must not depend on the order of a set
             for depth in range(len(path) + 1):
                 if path:
                     self._below[path[:depth]].append(path)

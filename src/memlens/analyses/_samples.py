@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from ._confidence import student_quantile
 
 if TYPE_CHECKING:
-    from ..capture.counting import Counts
+    from ..capture.model.counting import Counts
     from ..capture.reader import Capture
 
 Path = tuple[str, ...]
@@ -101,7 +101,7 @@ class Samples:
             group = self._group(counts, row["image"], row["node"], row["group"])
             group.counted += row["counted"]
             group.counted_ns += row["counted_ns"]
-        from ..capture.counting import Counts as GroupCounts
+        from ..capture.model.counting import Counts as GroupCounts
 
         by_group = GroupCounts(capture, kind="sample_count")
         places, sums = by_group.places(epochs=True), by_group.place_sums(epochs=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..capture.locality import AccessBatch
+    from ..capture.model.locality import AccessBatch
 
 CONSTANT, STRIDED = 1, 2
 LEAST_SIZE = 16
@@ -152,7 +152,7 @@ def footprint_of_spans(
     """The true mean of the same, of a trace that is whole: pieces of so many accesses of a thread, constants included. Batches have numbers."""
     import numpy as np
 
-    from ..capture.locality import REUSE_FIRST, ReuseDistances
+    from ..capture.model.locality import REUSE_FIRST, ReuseDistances
 
     engines = {stream: ReuseDistances(block_bytes=1) for stream in range(len(lengths))}
     # Intervals count accesses that are not constant: their positions are kept to go back by.

@@ -15,8 +15,8 @@ from ..registry import AnalysisDescriptor, Option
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..capture.model.sections import Modules
     from ..capture.reader import Capture
-    from ..capture.sections import Modules
     from ..results import Result
 
 QUANTITIES = {"loads": "loads", "stores": "stores", "read_bytes": "load_bytes", "written_bytes": "store_bytes"}
@@ -196,7 +196,7 @@ def accuracy(exact: Capture, *, claim: Capture) -> Result:
     """
     import pyarrow as pa
 
-    from ..capture.sections import Modules
+    from ..capture.model.sections import Modules
     from ..results import Quality, Result
 
     if not exact.kinds().get("code_count"):
@@ -388,7 +388,7 @@ class _AddressShares:
     def __init__(self, capture: Capture, counts: _Counts, modules: Modules) -> None:
         import numpy as np
 
-        from ..capture.streams import sampled_loads
+        from ..capture.store.streams import sampled_loads
 
         self.counts = counts
         self.notes: list[str] = []

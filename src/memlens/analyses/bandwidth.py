@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..capture.count_tables import MIX
+from ..capture.model.count_tables import MIX
 from ..registry import AnalysisDescriptor
 from ._code_rows import rows_by_code, rows_refused, rows_unseen
 from ._gate import Gate

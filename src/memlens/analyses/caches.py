@@ -23,7 +23,7 @@ from ._machines import named_machine
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..capture.locality import ThreadAccesses
+    from ..capture.model.locality import ThreadAccesses
     from ..capture.reader import Capture
     from ..results import Result
 
@@ -92,9 +92,9 @@ def cache_model(
     most_accesses
         Accesses after these are left out, and the result says so.
     accesses
-        Others than all of the capture: `memlens.capture.drawing`.
+        Others than all of the capture: `memlens.capture.model.drawing`.
     """
-    from ..capture.locality import CacheModel, ThreadAccesses, by_time, interleaved
+    from ..capture.model.locality import CacheModel, ThreadAccesses, by_time, interleaved
     from ..results import Quality, Result
     from ._groups import _Pair, named_dimension
 

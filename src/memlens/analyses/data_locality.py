@@ -32,7 +32,7 @@ from ._observable import reuse_intervals
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..capture.locality import ThreadAccesses
+    from ..capture.model.locality import ThreadAccesses
     from ..capture.reader import Capture
     from ..results import Result
     from ._groups import Dimension
@@ -84,7 +84,7 @@ def locality(
     progress
         Called with (accesses done, accesses in all).
     accesses
-        Others than all of the capture: `memlens.capture.drawing`.
+        Others than all of the capture: `memlens.capture.model.drawing`.
 
     Returns
     -------
@@ -93,7 +93,7 @@ def locality(
         itself, among all its accesses. In windows, ``unobservable`` accesses are their window's first to a block: when the block
         was used before is not known, and they are in no distance.
     """
-    from ..capture.locality import Classifier, LocalityStream, ThreadAccesses, Workers
+    from ..capture.model.locality import Classifier, LocalityStream, ThreadAccesses, Workers
     from ._groups import named_dimension
 
     if line_bytes < 1 or line_bytes & (line_bytes - 1):
@@ -515,7 +515,7 @@ def _heat(merged: Any, capture: Capture) -> pa.Table:
     import numpy as np
     import pyarrow as pa
 
-    from ..capture.locality import PROCESS_SHIFT
+    from ..capture.model.locality import PROCESS_SHIFT
 
     schema = pa.schema([("process", pa.uint32()), ("address", pa.uint64()), ("bytes", pa.uint64()), ("begin_ns", pa.uint64()),
                         ("end_ns", pa.uint64()), ("accesses", pa.uint64()), ("reuse_distance_mean", pa.float64())])  # fmt: skip

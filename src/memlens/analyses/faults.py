@@ -29,7 +29,7 @@ def faults(capture: Capture) -> Result:
     import numpy as np
     import pyarrow as pa
 
-    from ..capture.replay import FAULT_CLASSES
+    from ..capture.model.replay import FAULT_CLASSES
     from ..results import Quality, Result
     from ._fault_sampling import notes as sampling_notes
     from ._fault_sampling import weighted

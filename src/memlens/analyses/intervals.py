@@ -32,7 +32,7 @@ from ..registry import AnalysisDescriptor, Option
 from .data_locality import MEMORY_LIMIT_BYTES
 
 if TYPE_CHECKING:
-    from ..capture.locality import ThreadAccesses
+    from ..capture.model.locality import ThreadAccesses
     from ..capture.reader import Capture
     from ..results import Result
 
@@ -87,7 +87,7 @@ def intervals(
     Result
         Tables ``levels`` and, for the paper's tree, ``nodes`` and ``by_window_size``.
     """
-    from ..capture.locality import ThreadAccesses
+    from ..capture.model.locality import ThreadAccesses
 
     if tree not in TREES:
         raise UsageError(f"there is no tree {tree!r}", hint=f"one of {', '.join(TREES)}")
@@ -123,9 +123,9 @@ def _paper(
 ) -> Result:
     import numpy as np
 
-    from ..capture.constants import ImpliedConstants
-    from ..capture.locality import Classifier, IntervalTree
-    from ..capture.samples import Samples
+    from ..capture.model.constants import ImpliedConstants
+    from ..capture.model.locality import Classifier, IntervalTree
+    from ..capture.model.samples import Samples
     from ..results import Quality, Result
     from ._groups import named_dimension
 
@@ -196,7 +196,7 @@ class _Curves:
     ) -> None:
         import numpy as np
 
-        from ..capture.locality import IntervalTree
+        from ..capture.model.locality import IntervalTree
 
         counts = np.zeros(len(functions.keys), dtype=np.int64)
         for batch in accesses if most > 0 else ():

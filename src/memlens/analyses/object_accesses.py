@@ -27,7 +27,7 @@ class ObjectGroups:
     def __init__(self, capture: Capture) -> None:
         import numpy as np
 
-        from ..capture.objects import KINDS
+        from ..capture.model.objects import KINDS
         from ._call_stacks import NO_FRAME, call_stacks
 
         engine = capture.objects

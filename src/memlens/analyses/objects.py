@@ -256,7 +256,7 @@ def _cleared_bytes(capture: Capture) -> Any:
     """Bytes that each object stands for, 0 where it does not come from calloc."""
     import numpy as np
 
-    from ..capture.layouts import enum_value
+    from ..capture.store.layouts import enum_value
 
     columns = capture.objects.columns
     weight = np.where(columns["weight_bytes"] != 0, columns["weight_bytes"], columns["bytes"]).astype(float)

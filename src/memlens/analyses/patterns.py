@@ -60,7 +60,7 @@ def access_patterns(
         the second, so that more would not come to light.
         ``levels``: misses of fully associative caches around the size of each, each thread with one of its own.
     """
-    from ..capture.locality import ThreadAccesses
+    from ..capture.model.locality import ThreadAccesses
     from ..results import Quality, Result
     from ._pattern_pass import PatternPass
     from ._pattern_rows import function_rows, instruction_rows, level_rows

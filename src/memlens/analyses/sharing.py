@@ -36,7 +36,7 @@ def line_sharing(capture: Capture, *, line_bytes: int = 64) -> Result:
     """
     import numpy as np
 
-    from ..capture.locality import LineSharing, ThreadAccesses, by_time, interleaved
+    from ..capture.model.locality import LineSharing, ThreadAccesses, by_time, interleaved
     from ..results import Quality, Result
 
     accesses = ThreadAccesses(capture)
@@ -112,7 +112,7 @@ def _offsets(mask: int, unit: int) -> str:
 
 
 def _rows(capture: Capture, accesses: Any, pairs: dict[str, Any], line_bytes: int) -> list[dict[str, Any]]:
-    from ..capture.locality import PROCESS_SHIFT
+    from ..capture.model.locality import PROCESS_SHIFT
 
     count = min(MOST_LINES, len(pairs["line"]))
     columns = {name: values[:count].tolist() for name, values in pairs.items()}

@@ -22,7 +22,7 @@ from ._judge import LEAST_SHARE, Judge, percent_error
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..capture.locality import AccessBatch, ThreadAccesses
+    from ..capture.model.locality import AccessBatch, ThreadAccesses
     from ..capture.reader import Capture
     from ..results import Result
 
@@ -123,7 +123,7 @@ class _Source:
         self._held: list[AccessBatch] | None = None
 
     def everything(self) -> ThreadAccesses:
-        from ..capture.locality import ThreadAccesses
+        from ..capture.model.locality import ThreadAccesses
 
         accesses = ThreadAccesses(self.capture)
         if self._held is None and accesses.recorded <= HELD_ACCESSES:
@@ -131,19 +131,19 @@ class _Source:
         return accesses
 
     def all_windows(self) -> ThreadAccesses:
-        from ..capture.drawing import DrawnAccesses
+        from ..capture.model.drawing import DrawnAccesses
 
         return DrawnAccesses.tiled(self.capture, self.window, source=self._held) if self.is_whole else self.everything()
 
     def sample(self, seed: int) -> ThreadAccesses:
-        from ..capture.drawing import DrawnAccesses, ThinnedAccesses
+        from ..capture.model.drawing import DrawnAccesses, ThinnedAccesses
 
         if self.is_whole:
             return DrawnAccesses.drawn(self.capture, self.window, self.period, seed=seed, source=self._held)
         return ThinnedAccesses(self.capture, self.keep, seed=seed, source=self._held)
 
     def _classed(self, accesses: ThreadAccesses) -> Iterator[tuple[AccessBatch, Any]]:
-        from ..capture.locality import Classifier
+        from ..capture.model.locality import Classifier
 
         classes = Classifier(accesses, by_window=not accesses.is_whole)
         return ((batch, classes(batch)) for batch in accesses)
@@ -159,8 +159,8 @@ class _Source:
         return footprint_across(self._classed(accesses), self.period, self.window)
 
     def true_spans(self, found: list[dict[int, float]]) -> dict[int, float]:
-        from ..capture.drawing import stream_lengths
-        from ..capture.locality import Classifier
+        from ..capture.model.drawing import stream_lengths
+        from ..capture.model.locality import Classifier
         from ._window_sizes import footprint_of_spans
 
         wanted = sorted({size for one in found for size in one})
@@ -174,7 +174,7 @@ class _Source:
 
 def _source(capture: Capture, window: int | None, period: int | None) -> _Source:
     """Whether a capture can serve, and how; says why not."""
-    from ..capture.locality import ThreadAccesses
+    from ..capture.model.locality import ThreadAccesses
 
     again = "record one with every access: memlens record --trace=full,on-full=wait -- PROGRAM (built with memlens cc --memlens=trace)"
     if "window" not in capture.kinds():

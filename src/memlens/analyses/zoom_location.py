@@ -29,7 +29,7 @@ from .intervals import power_of_two
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..capture.locality import AccessBatch, ThreadAccesses
+    from ..capture.model.locality import AccessBatch, ThreadAccesses
     from ..capture.reader import Capture
     from ..results import Result
 
@@ -188,7 +188,7 @@ class _Regions:
         """Distances of consecutive accesses of a stream, each window for itself."""
         import numpy as np
 
-        from ..capture.locality import ReuseDistances
+        from ..capture.model.locality import ReuseDistances
 
         engine = self._engines.setdefault(key, ReuseDistances(block_bytes=self._block_bytes))
         cuts = np.concatenate(([0], np.flatnonzero(np.diff(units)) + 1, [len(units)])).tolist()
@@ -203,7 +203,7 @@ class _Regions:
     def add(self, batch: AccessBatch, classes: Any) -> None:
         import numpy as np
 
-        from ..capture.locality import CLASSES, REUSE_EARLIER
+        from ..capture.model.locality import CLASSES, REUSE_EARLIER
 
         keys = batch.key_address
         region = np.where(classes == CLASSES.index("constant"), NO_REGION, self.find(keys))
@@ -286,7 +286,7 @@ def zoom_location(
         Tables ``regions`` (final ones, hottest first), ``tree`` (all), ``code`` and ``objects`` (what touches a region, and what lies there),
         ``left_out`` (accesses in no region, by object).
     """
-    from ..capture.locality import CLASSES, Classifier, ThreadAccesses
+    from ..capture.model.locality import CLASSES, Classifier, ThreadAccesses
 
     check_share(threshold)
     block_shift = power_of_two(block_bytes, "block_bytes")
@@ -317,7 +317,7 @@ def zoom_location(
 
 def _place(accesses: ThreadAccesses, key: int) -> tuple[int, int]:
     """(process, address) of a key address."""
-    from ..capture.locality import PROCESS_SHIFT
+    from ..capture.model.locality import PROCESS_SHIFT
 
     processes = list(accesses.process_numbers)
     number = key >> PROCESS_SHIFT

@@ -114,9 +114,9 @@ class _Look:
     def __init__(
         self, capture: Capture, path: list[dict[str, Any]], *, block_bytes: int, site_classes: Mapping[str, Any] | None
     ) -> None:
-        from ..capture.constants import ImpliedConstants
-        from ..capture.locality import Classifier, ThreadAccesses
-        from ..capture.samples import Samples
+        from ..capture.model.constants import ImpliedConstants
+        from ..capture.model.locality import Classifier, ThreadAccesses
+        from ..capture.model.samples import Samples
         from ._groups import named_dimension
 
         self._accesses = ThreadAccesses(capture)
@@ -156,7 +156,7 @@ class _Look:
         """The path below a node whose windows the tree did not list."""
         import numpy as np
 
-        from ..capture.locality import IntervalTree
+        from ..capture.model.locality import IntervalTree
         from .intervals import KINDS, _nodes
 
         tree = IntervalTree(block_bytes=self._block_bytes, leaf_shift=3, keep_shift=3)

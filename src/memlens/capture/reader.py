@@ -18,24 +18,24 @@ from typing import TYPE_CHECKING, Any
 from .. import _core
 from ..errors import CaptureError, CaptureVersionError, NoDataError, os_reason
 from ..results import Quality
-from . import manifest
-from .directory import META_FILE
-from .files import refuse_special
-from .layouts import Layout, enum_names, layout_of_kind, layouts, records_with_tails
-from .meta import check_meta, read_meta
-from .os_names import text_of
-from .standalone import RUNTIME_WRITER, LeftCounts, LeftRings, OwnIds
+from .store import manifest
+from .store.directory import META_FILE
+from .store.files import refuse_special
+from .store.layouts import Layout, enum_names, layout_of_kind, layouts, records_with_tails
+from .store.meta import check_meta, read_meta
+from .store.os_names import text_of
+from .store.standalone import RUNTIME_WRITER, LeftCounts, LeftRings, OwnIds
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .accesses import Windows
-    from .calibration import Peaks
-    from .clocks import ClockMap
-    from .counting import Counts
-    from .objects import Objects
-    from .replay import Replay
-    from .tracing import TraceSites
+    from .model.accesses import Windows
+    from .model.clocks import ClockMap
+    from .model.counting import Counts
+    from .model.objects import Objects
+    from .model.replay import Replay
+    from .model.tracing import TraceSites
+    from .store.calibration import Peaks
 
 BATCH_BYTES = 4 << 20
 """Small chunks are joined up to this: a tree of thousands of processes has thousands of them."""
@@ -413,7 +413,7 @@ class Capture:
 
     def clock(self, name: str) -> ClockMap:
         """Converts readings of another clock (``tsc``, ``perf``, ``realtime``, …) to this capture's times."""
-        from .clocks import clock_map
+        from .model.clocks import clock_map
 
         return clock_map(self, name)
 
@@ -528,7 +528,7 @@ class Capture:
     def replay(self) -> Replay:
         """Faults classed by replaying the capture (cached)."""
         if self._replay is None:
-            from .replay import Replay
+            from .model.replay import Replay
 
             self._replay = Replay(self)
         return self._replay
@@ -537,7 +537,7 @@ class Capture:
     def objects(self) -> Objects:
         """Objects and what lies where, by replaying allocations, tags and mappings (cached)."""
         if self._objects is None:
-            from .objects import Objects
+            from .model.objects import Objects
 
             self._objects = Objects(self)
         return self._objects
@@ -546,7 +546,7 @@ class Capture:
     def windows(self) -> Windows:
         """Windows of accesses (cached): table, units, decoded accesses, join with objects."""
         if self._windows is None:
-            from .accesses import Windows
+            from .model.accesses import Windows
 
             self._windows = Windows(self)
         return self._windows
@@ -555,7 +555,7 @@ class Capture:
     def counts(self) -> Counts:
         """What compiled-in counters say (cached): executions and bytes of sites and blocks, by thread and region."""
         if self._counts is None:
-            from .counting import Counts
+            from .model.counting import Counts
 
             self._counts = Counts(self)
         return self._counts
@@ -564,7 +564,7 @@ class Capture:
     def peaks(self) -> Peaks | None:
         """The machine's peaks: those known when it was recorded, else those that `memlens calibrate` has measured since
         on the same machine."""
-        from . import calibration
+        from .store import calibration
 
         content = self.meta.get("calibration")
         if content is None:
@@ -583,7 +583,7 @@ class Capture:
     def trace_sites(self) -> TraceSites:
         """Sites of traced code (cached): what the numbers in streams of sites mean."""
         if self._trace_sites is None:
-            from .tracing import TraceSites
+            from .model.tracing import TraceSites
 
             self._trace_sites = TraceSites(self)
         return self._trace_sites
@@ -620,7 +620,7 @@ class Capture:
         import pyarrow as pa
 
         if name == "accesses":
-            from .accesses import access_schema
+            from .model.accesses import access_schema
 
             return pa.RecordBatchReader.from_batches(access_schema(code=True), self.accesses(code=True))
         return self.table(name).to_reader()
@@ -650,7 +650,7 @@ class Capture:
         if name == "windows":
             return self.windows.table()
         if name in ("block_counts", "site_counts", "region_times"):
-            from . import count_views
+            from .tables import count_views
 
             views = {
                 "block_counts": count_views.block_counts,
@@ -681,7 +681,7 @@ class Capture:
                 [pa.Table.from_batches([b]) for b in batches], promote_options="permissive"
             ).unify_dictionaries()
         if kind == "region_time":
-            from .count_views import with_known_events
+            from .tables.count_views import with_known_events
 
             return with_known_events(table, self)
         return self.windows.with_code(table) if name in WITH_CODE else table
@@ -693,12 +693,12 @@ class Capture:
         return pa.Table.from_batches([empty])
 
     def _side_table(self, name: str) -> pa.Table:
-        from .tables import derive_table, table_schema
+        from .tables.derived import derive_table, table_schema
 
         if self.complete:
             file = self.path / f"{name}.parquet"
             if file.exists() and self.is_as_written(file.name):
-                from .side_tables import read_side_table
+                from .store.side_tables import read_side_table
 
                 table = read_side_table(file, table_schema(name))
                 if table is not None:

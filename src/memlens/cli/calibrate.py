@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--show", action="store_true", help="show what was measured, measure nothing")
     parser.add_argument("--json", action="store_true", help="machine-readable")
     options = parser.parse_intermixed_args(arguments)
-    from ..capture import calibration
+    from ..capture.store import calibration
 
     if options.show:
         if options.seconds is not None:

@@ -57,7 +57,7 @@ def calibration_state() -> dict[str, Any]:
     """Whether this machine's peaks are known, and how old they are."""
     from datetime import UTC, datetime
 
-    from ..capture import calibration
+    from ..capture.store import calibration
 
     found = calibration.load(calibration.fingerprint(calibration.identity()))
     state: dict[str, Any] = {"path": str(found.path), "exists": found.content is not None, "problem": found.problem}
@@ -91,7 +91,7 @@ def main(arguments: list[str]) -> int:
 def _show(state: dict[str, Any]) -> None:
     from rich.markup import escape
 
-    from ..capture import machine
+    from ..capture.store import machine
     from ..plain_text import plain_console, trusted
 
     stream = trusted(sys.stdout) if sys.stdout.isatty() else sys.stdout

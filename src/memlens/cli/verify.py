@@ -189,7 +189,7 @@ def above(result: Result, *, scope: str, limit_percent: float) -> list[dict[str,
 def main(arguments: list[str]) -> int:
     options, words = parse(arguments)
     from .. import analyses
-    from ..capture.swept import SweptDirectory
+    from ..capture.store.swept import SweptDirectory
     from .progress import spinning
 
     with ExitStack() as until_shown:

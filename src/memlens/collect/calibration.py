@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from .. import _sampling
-from ..capture import calibration, machine
-from ..capture.calibration import DRAM, KINDS
+from ..capture.store import calibration, machine
+from ..capture.store.calibration import DRAM, KINDS
 from ..errors import CollectorError, OutputError, os_reason
 from ..version import __version__
 

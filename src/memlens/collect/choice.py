@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..capture import counted_modules
+from ..capture.store import counted_modules
 from ..errors import CollectorError
 from . import counting, tracing
 from .record_options import RecordOptions

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import _sampling
-from ..capture import count_arena, counted_modules
-from ..capture.count_arena import CountArena, Image, ImageEntries
-from ..capture.count_records import CountRecords, Writer
-from ..capture.layouts import Packer
+from ..capture.store import count_arena, counted_modules
+from ..capture.store.count_arena import CountArena, Image, ImageEntries
+from ..capture.store.count_records import CountRecords, Writer
+from ..capture.store.layouts import Packer
 from ..errors import UsageError
 
 HARDWARE, SOFTWARE, CACHE, RAW = 0, 1, 3, 4

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..capture.counted_modules import first_counted
+from ..capture.store.counted_modules import first_counted
 from .counting import CountOptions
 from .emulator import EmulateOptions
 from .program import find_program

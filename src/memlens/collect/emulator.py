@@ -24,7 +24,7 @@ from . import preload
 from .links import plain_path
 
 if TYPE_CHECKING:
-    from ..capture.writer import CaptureWriter
+    from ..capture.store.writer import CaptureWriter
 
 SEPARATOR = "\x1f"
 EMULATOR_VARIABLE = "MEMLENS_EMULATOR"

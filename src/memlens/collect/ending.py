@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..capture import count_arena, count_records
-from ..capture.layouts import Packer, enum_value
+from ..capture.store import count_arena, count_records
+from ..capture.store.layouts import Packer, enum_value
 from ..errors import os_reason
 from . import counting, emulator, tracing
 from .finishing import Finished, Work, finish_apart

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from .. import _core
-from ..capture.layouts import Packer, enum_value, layouts, records_with_tails
-from ..capture.objects import MOST_STORED
-from ..capture.os_names import file_of
+from ..capture.model.objects import MOST_STORED
+from ..capture.model.symbols import jit_names, name_codes, site_table, unnamed_modules
 from ..capture.reader import Capture
-from ..capture.symbols import jit_names, name_codes, site_table, unnamed_modules
-from ..capture.tables import derive_table
-from ..capture.writer import CaptureWriter, redacted, redacted_text
+from ..capture.store.layouts import Packer, enum_value, layouts, records_with_tails
+from ..capture.store.os_names import file_of
+from ..capture.store.writer import CaptureWriter, redacted, redacted_text
+from ..capture.tables.derived import derive_table
 
 MOST_ALLOCATIONS = 2 * MOST_STORED
 """Records: an object has two, one of its birth and one of its end."""
@@ -116,7 +116,7 @@ def _write_count_tables(
     capture: Capture, writer: CaptureWriter, sections: dict[str, tuple[bytes, int, bytes, int]]
 ) -> None:
     """What the counters of each counted module mean; what is wrong with a module's tables becomes a note."""
-    from ..capture.count_tables import decode_modules, problems, static_tables
+    from ..capture.model.count_tables import decode_modules, problems, static_tables
 
     decoded = decode_modules(sections)
     tables = static_tables(decoded, redact=writer.redact)
@@ -132,8 +132,8 @@ def _callees(capture: Capture, writer: CaptureWriter, tables: dict[str, Any]) ->
     """The library that defines each function which counted code calls and no counted module has, where one is found."""
     import pyarrow as pa
 
-    from ..capture.count_tables import static_schema
-    from ..capture.counted_modules import ElfHeaders, libraries
+    from ..capture.model.count_tables import static_schema
+    from ..capture.store.counted_modules import ElfHeaders, libraries
 
     called = set(tables["count_sites"].column("callee").to_pylist()) - {None, ""}
     wanted = called - set(tables["count_functions"].column("linkage_name").to_pylist())

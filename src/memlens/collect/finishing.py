@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..capture.writer import CaptureWriter
+from ..capture.store.writer import CaptureWriter
 from ..errors import MemlensError, os_reason
 from .memory import available_bytes
 from .signal_queue import SignalQueue

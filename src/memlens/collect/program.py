@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from ..capture.os_names import shown
+from ..capture.store.os_names import shown
 from ..errors import ProgramNotExecutable, ProgramNotFound
 
 

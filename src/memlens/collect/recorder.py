@@ -19,10 +19,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from .. import _sampling
-from ..capture import calibration, machine
-from ..capture.layouts import Packer, enum_value, layouts
-from ..capture.os_names import shown, working_directory
-from ..capture.writer import CaptureWriter, redacted_text
+from ..capture.store import calibration, machine
+from ..capture.store.layouts import Packer, enum_value, layouts
+from ..capture.store.os_names import shown, working_directory
+from ..capture.store.writer import CaptureWriter, redacted_text
 from ..errors import CollectorError, OutputError, ProgramNotExecutable, ProgramNotFound, os_reason
 from . import counting, emulator, ending, preload, tracing
 from . import facts as machine_facts

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 from .. import _sampling
-from ..capture.layouts import Packer, enum_value
-from ..capture.writer import CaptureWriter
+from ..capture.store.layouts import Packer, enum_value
+from ..capture.store.writer import CaptureWriter
 
 MIN_INTERVAL_NS = 100_000_000
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import _core
-from ..capture import counted_modules
+from ..capture.store import counted_modules
 from ..errors import UsageError
 
 VARIABLE = "MEMLENS_TRACE"
@@ -145,7 +145,7 @@ def _names(tables: Mapping[str, Any]) -> Iterator[tuple[int, str, list[str]]]:
 
 def select(program: str, pattern: str) -> Selection:
     """Finds the functions in the program and in the libraries that it needs. Raises UsageError where there is none."""
-    from ..capture.count_tables import decode_modules, static_tables
+    from ..capture.model.count_tables import decode_modules, static_tables
 
     try:
         matches = re.compile(pattern).search

@@ -17,8 +17,8 @@ from .memory import available_bytes
 
 MODULES = (
     "numpy", "pyarrow", "pyarrow.compute", "pyarrow.parquet", "numpy.ma", "pyarrow.dataset", "pyarrow.acero", "memlens.collect.finish",
-    "memlens.capture.replay", "memlens.capture.objects", "memlens.capture.symbols", "memlens.capture.variables",
-    "memlens.capture.side_tables",
+    "memlens.capture.model.replay", "memlens.capture.model.objects", "memlens.capture.model.symbols", "memlens.capture.model.variables",
+    "memlens.capture.store.side_tables",
 )  # fmt: skip
 LEAST_FREE_BYTES = 2 << 30
 BEGIN_S, LOOK_S = 0.05, 0.02

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from .. import _core
-from ..capture.layouts import layouts
+from ..capture.store.layouts import layouts
 from .slow_sampler import Budget
 
 if TYPE_CHECKING:

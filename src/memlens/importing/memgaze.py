@@ -225,8 +225,8 @@ def _describe(target: ImportTarget, source: Source, reader: Any, number: int) ->
 
 def _add_sites(target: ImportTarget, known: dict[int, tuple[list[dict[str, Any]], Structure | None]]) -> None:
     """What is known of each instruction: of those with a class, and of others that the trace has."""
+    from ..capture.model.symbols import known_place
     from ..capture.reader import Capture
-    from ..capture.symbols import known_place
 
     codes = Capture(target.writer.path).replay.codes
     for number, (rows, structure) in known.items():

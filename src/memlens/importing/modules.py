@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ..capture.sections import read_elf
+from ..capture.model.sections import read_elf
 from ..errors import TraceError
 
 if TYPE_CHECKING:

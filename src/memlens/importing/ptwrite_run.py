@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..capture.swept import SweptDirectory
+from ..capture.store.swept import SweptDirectory
 from ..errors import CollectorError, OutputError
 from .survey import survey
 

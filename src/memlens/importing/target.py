@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..capture.directory import Replaced
-from ..capture.layouts import Packer, enum_value, layouts
-from ..capture.os_names import working_directory
-from ..capture.writer import CaptureWriter
+from ..capture.store.directory import Replaced
+from ..capture.store.layouts import Packer, enum_value, layouts
+from ..capture.store.os_names import working_directory
+from ..capture.store.writer import CaptureWriter
 from ..errors import OutputError, os_reason
 
 if TYPE_CHECKING:
@@ -219,9 +219,9 @@ class ImportTarget:
         return outcome
 
     def _write_tables(self) -> None:
+        from ..capture.model.symbols import name_codes, site_table
         from ..capture.reader import COUNT_TABLES, SIDE_TABLES, Capture
-        from ..capture.symbols import name_codes, site_table
-        from ..capture.tables import derive_table
+        from ..capture.tables.derived import derive_table
 
         capture = Capture(self.writer.path)
         modules = derive_table(capture, "modules")
@@ -261,7 +261,7 @@ class ImportTarget:
     def _import_sites_table(self) -> pa.Table | None:
         import pyarrow as pa
 
-        from ..capture.tables import table_schema
+        from ..capture.tables.derived import table_schema
 
         if not self.import_sites:
             return None

@@ -103,7 +103,7 @@ def _sweep_lines(result: Result, row: dict[str, Any]) -> float:
 
 def _described(capture: Capture, row: dict[str, Any], offsets: list[int]) -> tuple[list[str], str | None, str | None]:
     """(fields, name and layout of the type) of what is used of each element, where debug information tells them."""
-    from ...capture.element_types import element_type
+    from ...capture.model.element_types import element_type
     from .._fields import fields_at, layout, variable_named
 
     variable = variable_named(capture, row["object"]) if row["kind"] == "static" else None

@@ -1,0 +1,573 @@
+"""Accesses as plain columns, thread by thread, for the engines of native/core/locality; and these engines for Python.
+
+An engine takes columns from anywhere: a capture's windows, an imported trace, arrays made by hand.
+
+>>> import numpy as np
+>>> sweep = np.arange(1000, dtype=np.uint64) % 10 * 64
+>>> distances, _ = ReuseDistances(block_bytes=64).add(sweep)
+>>> set(distances[10:].tolist())
+{9}
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ... import _core
+from ..store.layouts import enum_value
+from .accesses import NO_CODE, NO_UNIT
+
+if TYPE_CHECKING:
+    from ..reader import Capture
+    from .constants import Told
+
+AccessClasses = _core.AccessClasses
+CacheModel = _core.CacheModel
+Footprint = _core.Footprint
+IntervalTree = _core.IntervalTree
+LineSharing = _core.LineSharing
+LocalityStream = _core.LocalityStream
+MissCurve = _core.MissCurve
+ReuseDistances = _core.ReuseDistances
+SampledCurve = _core.SampledCurve
+memgaze_table = _core.memgaze_table
+REUSE_FIRST: int = _core.REUSE_FIRST
+REUSE_EARLIER: int = _core.REUSE_EARLIER
+
+CLASSES = ("unknown", "constant", "strided", "irregular")
+BATCH_ACCESSES = 1 << 17
+PROCESS_SHIFT = 48
+"""Processes have address spaces of their own: the number of a process goes above its addresses."""
+STORE, ATOMIC = 2, 3
+QUEUED_BATCHES = 4
+
+
+@dataclass(frozen=True)
+class AccessBatch:
+    """Consecutive accesses of one thread."""
+
+    stream: int
+    """Row of `ThreadAccesses.streams`."""
+    process: int
+    thread: int
+    window: Any
+    """Record of each access (row of table ``windows``)."""
+    unit: Any
+    """Number of the window as it was sampled: one that was written as several records is one unit."""
+    time_ns: Any
+    pc: Any
+    """Instruction, or number of the site for windows with sites."""
+    address: Any
+    bytes: Any
+    is_store: Any
+    weight: Any
+    process_number: int = 0
+    """Processes in the order of their first window."""
+    site_code: Any = None
+    """Code of each access whose window has sites; None = the window has instructions."""
+    number: Any = None
+    """Place of each access among all of its thread, constants included, where constants were asked for."""
+    constants: AccessBatch | None = None
+    """Constants that belong to these accesses: address and width are not known."""
+    count: Any = None
+    """Of constants: how many a row stands for."""
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+    @property
+    def key_address(self) -> Any:
+        """Addresses that differ between processes."""
+        import numpy as np
+
+        number = self.process_number
+        return self.address if number == 0 else self.address ^ np.uint64(number << PROCESS_SHIFT)
+
+
+class ThreadAccesses:
+    """All accesses of a capture, in the order of each thread."""
+
+    def __init__(self, capture: Capture) -> None:
+        import numpy as np
+
+        self.capture = capture
+        columns = capture.windows.columns
+        keys = columns["process"].astype(np.uint64) << np.uint64(32) | columns["thread"]
+        unique, first, of_window = np.unique(keys, return_index=True, return_inverse=True)
+        order = np.argsort(first, kind="stable")
+        number = np.empty(len(unique), dtype=np.uint32)
+        number[order] = np.arange(len(unique), dtype=np.uint32)
+        self._stream_of_window = number[of_window.reshape(-1)]
+        self.streams: list[tuple[int, int]] = [(int(k) >> 32, int(k) & 0xFFFFFFFF) for k in unique[order]]
+        """(process, thread), in the order of their first window."""
+        processes = list(dict.fromkeys(process for process, _ in self.streams))
+        self.process_numbers = {process: number for number, process in enumerate(processes)}
+        self.damaged = 0
+
+    def __iter__(self) -> Iterator[AccessBatch]:
+        return self.batches()
+
+    def batches(self, *, constants: bool = False, scalars: bool = False) -> Iterator[AccessBatch]:
+        """All accesses.
+
+        Parameters
+        ----------
+        constants
+            Batches say which constants belong to them. A batch may then have constants only.
+        scalars
+            Constants that are recorded (global variables, and what stands for others) are accesses like others.
+        """
+        import numpy as np
+
+        windows = self.capture.windows
+        raw = windows.raw
+        pc_delta = enum_value("stream_encoding", "pc_delta")
+        maker = _ConstantMaker(self) if constants else None
+        first = 0
+        self.damaged = 0
+        for header, payload in self.capture.payloads("window"):
+            process = header["process"]
+            count = len(_core.window_headers(payload)[1])
+            reader = _core.AccessReader(payload, batch_accesses=BATCH_ACCESSES)
+            while (found := reader.next()) is not None:
+                window = found["row"] + np.uint32(first)
+                by_site = raw["encoding"][window] != pc_delta
+                has_sites = bool(by_site.any())
+                if maker is not None:
+                    maker.take(process, found, window, by_site)
+                keep = None if scalars or not has_sites else ~windows.is_scalar(found, window, by_site)
+                site_codes = windows.take_sites(found, window, by_site) if has_sites else None
+                stream = self._stream_of_window[window]
+                # Sites of different modules have the same numbers: they do not meet in one batch.
+                changes = (np.diff(stream) != 0) | (np.diff(raw["module"][window]) != 0)
+                cuts = np.concatenate(([0], np.flatnonzero(changes) + 1, [len(stream)])).tolist()
+                for begin, end in itertools.pairwise(cuts):
+                    part: Any = slice(begin, end)
+                    if keep is not None and not keep[part].all():
+                        part = begin + np.flatnonzero(keep[part])
+                    batch = self._batch(process, int(stream[begin]), window, found, site_codes, part)
+                    if maker is not None:
+                        yield from maker.empty_before(int(window[begin]))
+                        batch = maker.with_constants(batch, begin, end, part)
+                    if len(batch) or batch.constants is not None:
+                        yield batch
+            if maker is not None:
+                yield from maker.empty_before(first + count)
+            self.damaged += reader.damaged
+            first += count
+
+    def _batch(
+        self, process: int, stream: int, window: Any, found: dict[str, Any], site_codes: Any, part: Any
+    ) -> AccessBatch:
+        import numpy as np
+
+        windows = self.capture.windows
+        rows = window[part]
+        return AccessBatch(
+            stream, process, self.streams[stream][1], rows, windows.units.of_window[rows], found["time_ns"][part], found["code"][part],
+            found["address"][part], found["bytes"][part], (found["operation"][part] >= STORE).astype(np.uint8), windows.weights[rows],
+            self.process_numbers[process], None if site_codes is None else site_codes[part],
+        )  # fmt: skip
+
+    @cached_property
+    def _positions(self) -> Any:
+        """Number of the first access of each record among the accesses of its thread, constants included."""
+        import numpy as np
+
+        covered = self.capture.windows.covered
+        order = np.argsort(self._stream_of_window, kind="stable")
+        before = np.cumsum(covered[order]) - covered[order]
+        begins = np.searchsorted(self._stream_of_window[order], np.arange(len(self.streams)))
+        place = np.empty(len(covered), dtype=np.int64)
+        place[order] = before - (before[begins] if len(begins) else before)[self._stream_of_window[order]]
+        return place
+
+    @property
+    def lengths(self) -> list[int]:
+        """Accesses that the records of each thread cover."""
+        import numpy as np
+
+        covered = self.capture.windows.covered
+        sums = np.bincount(self._stream_of_window, weights=covered, minlength=len(self.streams))
+        return [int(value) for value in sums]
+
+    @property
+    def knows_constants_by_code(self) -> bool:
+        return bool(self.capture.windows.constants.known_by_code)
+
+    def codes(self, batch: AccessBatch) -> Any:
+        """The code (row of ``sites``) of each access, `NO_CODE` where it is not known."""
+        import numpy as np
+
+        columns = self.capture.windows.columns
+        codes = self.capture.windows.codes(
+            np.full(len(batch), batch.process, dtype=np.uint32), batch.pc, columns["begin_ns"][batch.window]
+        )
+        if batch.site_code is None:
+            return codes
+        by_site = columns["encoding"][batch.window] != enum_value("stream_encoding", "pc_delta")
+        return np.where(by_site, batch.site_code, codes)
+
+    @property
+    def implied_constants(self) -> Any:
+        """Constant accesses that each window (unit) leaves out."""
+        import numpy as np
+
+        windows = self.capture.windows
+        implied = np.zeros(len(windows.units.executed), dtype=np.uint64)
+        whose = windows.units.of_window
+        drawn = whose != NO_UNIT
+        np.add.at(implied, whose[drawn], windows.columns["implied_constant"][drawn].astype(np.uint64))
+        return implied
+
+    @cached_property
+    def unit_executed(self) -> Any:
+        """Accesses that each window (unit) stands for."""
+        return self.capture.windows.units.executed
+
+    @cached_property
+    def unit_recorded(self) -> Any:
+        """Accesses that each window (unit) has, without constants that are left out."""
+        import numpy as np
+
+        units, columns = self.capture.windows.units, self.capture.windows.columns
+        drawn = units.of_window != NO_UNIT
+        recorded = np.zeros(len(units.executed), dtype=np.int64)
+        np.add.at(recorded, units.of_window[drawn], columns["recorded"][drawn].astype(np.int64))
+        return recorded
+
+    @property
+    def recorded(self) -> int:
+        return int(self.capture.windows.columns["recorded"].sum())
+
+    @property
+    def window_accesses(self) -> int:
+        """The median length of windows, constants included."""
+        import numpy as np
+
+        lengths = np.asarray(self.unit_recorded) + self.implied_constants.astype(np.int64)
+        return int(np.median(lengths)) if len(lengths) else 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing was left out but constants."""
+        units = self.capture.windows.units
+        return int(units.covered.sum()) >= int(units.executed.sum())
+
+
+class _ConstantMaker:
+    """Constants of batches, from what `capture/model/constants.py` knows of the accesses."""
+
+    def __init__(self, accesses: ThreadAccesses) -> None:
+        import numpy as np
+
+        self._accesses = accesses
+        self._windows = accesses.capture.windows
+        self._known = self._windows.constants
+        self._unattributed = self._known.unattributed
+        # Records that have nothing but constants: no access leads to them.
+        self._empty = np.flatnonzero((self._windows.raw["recorded"] == 0) & (self._windows.covered > 0)).tolist()
+        self._next_empty = 0
+        self._told: Told | None = None
+
+    def take(self, process: int, found: dict[str, Any], window: Any, by_site: Any) -> None:
+        """A decoded part, before its sites are looked up."""
+        import numpy as np
+
+        self._window, self._found, self._by_site = window, found, by_site
+        last_row = self._told.last_row if self._told is not None else -1
+        self._told = self._known.tell(process, found, window, by_site, self._told)
+        access, code, number = self._known.expanded(self._told, by_site)
+        # Where constants of no known code lie is not known either: they are spread over their record.
+        self._place = self._spread(window, self._told.number)
+        number = self._spread(window[access], number)
+        count = np.ones(len(access), dtype=np.uint64)
+        begins = np.flatnonzero(np.diff(window.astype(np.int64), prepend=last_row))
+        left = self._unattributed[window[begins]]
+        begins, left = begins[left > 0], left[left > 0]
+        unknown = np.zeros(len(access), dtype=bool)
+        if len(begins):
+            access = np.concatenate((access, begins))
+            code = np.concatenate((code, np.full(len(begins), NO_CODE, dtype=np.uint32)))
+            number = np.concatenate((number, np.zeros(len(begins), dtype=np.int64)))
+            count = np.concatenate((count, left.astype(np.uint64)))
+            unknown = np.concatenate((unknown, np.ones(len(begins), dtype=bool)))
+            order = np.argsort(access, kind="stable")
+            access, code, number, count, unknown = (column[order] for column in (access, code, number, count, unknown))
+        self._unknown = unknown
+        self._access, self._code, self._number, self._count = access, code, number, count
+
+    def _spread(self, window: Any, number: Any) -> Any:
+        import numpy as np
+
+        covered, left = self._windows.covered[window], self._unattributed[window]
+        return number + number * left // np.maximum(covered - left, 1)
+
+    def with_constants(self, batch: AccessBatch, begin: int, end: int, part: Any) -> AccessBatch:
+        """The batch of accesses `begin` to `end` of the decoded part, of which `part` are no constants."""
+        import numpy as np
+
+        base = self._accesses._positions
+        number = self._place[part] + base[batch.window]
+        low, high = np.searchsorted(self._access, (begin, end))
+        if low == high:
+            return replace(batch, number=number)
+        access, code = self._access[low:high], self._code[low:high]
+        rows = self._window[access]
+        # Of an imported trace the constants of an access are its instruction's; what belongs to no code has none.
+        pc = np.where(self._unknown[low:high], np.uint64(0), self._found["code"][access])
+        return replace(
+            batch,
+            number=number,
+            constants=self._constants(
+                batch, rows, pc, code if self._by_site[begin] else None, self._number[low:high], self._count[low:high]
+            ),
+        )
+
+    def empty_before(self, row: int) -> Iterator[AccessBatch]:
+        """Batches without accesses for the records before `row` that have constants only."""
+        import numpy as np
+
+        accesses, raw = self._accesses, self._windows.raw
+        while self._next_empty < len(self._empty) and self._empty[self._next_empty] < row:
+            at = self._empty[self._next_empty]
+            self._next_empty += 1
+            process, stream = int(raw["process"][at]), int(accesses._stream_of_window[at])
+            left = int(self._unattributed[at])
+            if not left or self._windows.units.of_window[at] == NO_UNIT:
+                continue
+            none = {name: np.zeros(0, dtype=kind) for name, kind in _DECODED}
+            batch = accesses._batch(process, stream, np.zeros(0, dtype=np.uint32), none, None, slice(None))
+            rows, zero = np.array([at], dtype=np.uint32), np.zeros(1, dtype=np.int64)
+            code = (
+                None
+                if raw["encoding"][at] == enum_value("stream_encoding", "pc_delta")
+                else np.array([NO_CODE], dtype=np.uint32)
+            )
+            constants = self._constants(
+                batch, rows, np.zeros(1, dtype=np.uint64), code, zero, np.array([left], dtype=np.uint64)
+            )
+            yield replace(batch, number=np.zeros(0, dtype=np.int64), constants=constants)
+
+    def _constants(self, batch: AccessBatch, rows: Any, pc: Any, code: Any, number: Any, count: Any) -> AccessBatch:
+        import numpy as np
+
+        windows, size = self._windows, len(rows)
+        return AccessBatch(
+            batch.stream, batch.process, batch.thread, rows, windows.units.of_window[rows], windows.raw["begin_ns"][rows], pc,
+            np.zeros(size, dtype=np.uint64), np.zeros(size, dtype=np.uint32), np.zeros(size, dtype=np.uint8), windows.weights[rows],
+            batch.process_number, code, number + self._accesses._positions[rows], None, count,
+        )  # fmt: skip
+
+
+_DECODED = (("time_ns", "u8"), ("code", "u8"), ("address", "u8"), ("bytes", "u4"), ("operation", "u1"))
+
+
+class Classifier:
+    """The class of each access: what is known of its code beforehand (table ``sites``, or `site_classes` by module), else from the addresses
+    of its instruction. With `ignore_static` always from the addresses.
+
+    With `by_window` an instruction has a class in each window, from its addresses there: what a sample of windows can estimate. Whether
+    one that stays at an address in every window stays there for the whole run, windows do not show. Seen once in a window it has none.
+    """
+
+    def __init__(
+        self,
+        accesses: ThreadAccesses,
+        site_classes: Mapping[str, Any] | None = None,
+        *,
+        ignore_static: bool = False,
+        by_window: bool = False,
+    ) -> None:
+        import numpy as np
+
+        self._accesses = accesses
+        self._by_window = by_window
+        self._site_classes = dict(site_classes or {})
+        self._inferred = AccessClasses(least_accesses=2 if by_window else 1)
+        self.static_accesses = 0
+        self.inferred_accesses = 0
+        strings = accesses.capture.strings()
+        self._modules = {key: strings.get(key, "") for key in set(accesses.capture.windows.columns["module"].tolist())}
+        # Numbers of strings may be large: modules get small ones, 0 for windows without.
+        self._module_numbers = {key: at + 1 if key else 0 for at, key in enumerate(sorted(self._modules))}
+        names = accesses.capture.table("sites").column("class").to_pylist()
+        self._of_code = np.array(
+            [CLASSES.index(name) if name in CLASSES else 0 for name in names] + [0], dtype=np.uint8
+        )
+        self._has_static = bool(self._of_code.any()) and not ignore_static
+        for batch in accesses:
+            if not len(batch) or self._module(batch) in self._site_classes:
+                continue
+            unknown = self.static_of(batch) == 0
+            if unknown.all():
+                self._inferred.add(batch.stream, self._keys(batch), batch.address, batch.is_store, batch.unit)
+            elif unknown.any():
+                self._inferred.add(
+                    batch.stream,
+                    self._keys(batch)[unknown],
+                    batch.address[unknown],
+                    batch.is_store[unknown],
+                    batch.unit[unknown],
+                )
+
+    def static_of(self, batch: AccessBatch) -> Any:
+        """Class of each access as its code has it, 0 = not classed."""
+        import numpy as np
+
+        if not self._has_static:
+            return np.zeros(len(batch), dtype=np.uint8)
+        return self._of_code[np.minimum(self._accesses.codes(batch), np.uint32(len(self._of_code) - 1))]
+
+    def _module_id(self, batch: AccessBatch) -> int:
+        return int(self._accesses.capture.windows.columns["module"][batch.window[0]])
+
+    def _module(self, batch: AccessBatch) -> str:
+        return self._modules[self._module_id(batch)]
+
+    def _keys(self, batch: AccessBatch) -> Any:
+        """Instructions, or sites with their module above: a site's number is small."""
+        import numpy as np
+
+        module = self._module_numbers[self._module_id(batch)]
+        keys = batch.pc if module == 0 else batch.pc | np.uint64(module << 40)
+        if not self._by_window:
+            return keys
+        # Instruction and window as one number of 64 bits (the mixing of SplitMix64): two that meet are not to be expected.
+        mixed = keys + (batch.unit.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return mixed ^ (mixed >> np.uint64(31))
+
+    def __call__(self, batch: AccessBatch) -> Any:
+        import numpy as np
+
+        if self._module(batch) in self._site_classes:
+            table = np.asarray(self._site_classes[self._module(batch)], dtype=np.uint8)
+            known = batch.pc < len(table)
+            self.static_accesses += int(known.sum())
+            return np.where(known, table[np.where(known, batch.pc, np.uint64(0))], np.uint8(0))
+        classes = self.static_of(batch)
+        unknown = classes == 0
+        n_unknown = int(unknown.sum())
+        self.inferred_accesses += n_unknown
+        self.static_accesses += len(batch) - n_unknown
+        if n_unknown:
+            inferred: Any = self._inferred.classify(batch.stream, self._keys(batch), batch.is_store)
+            classes = np.where(unknown, inferred, classes)
+        return classes
+
+    @property
+    def origin(self) -> str:
+        """``static``, ``inferred`` or ``mixed``."""
+        if not self.static_accesses:
+            return "inferred"
+        return "mixed" if self.inferred_accesses else "static"
+
+    def instructions(self) -> dict[str, Any]:
+        """Class, most frequent step and its share of every instruction whose class was inferred."""
+        return dict(self._inferred.verdicts())
+
+
+class Workers:
+    """Engines of several threads at the same time: each engine's work stays in order, on one worker."""
+
+    def __init__(self, workers: int | None = None) -> None:
+        count = max(1, workers or os.cpu_count() or 1)
+        self._pools = [ThreadPoolExecutor(max_workers=1) for _ in range(count)]
+        self._waiting: list[list[Future[Any]]] = [[] for _ in range(count)]
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def submit(self, stream: int, work: Callable[[], Any]) -> None:
+        at = stream % len(self._pools)
+        waiting = self._waiting[at]
+        while len(waiting) >= QUEUED_BATCHES:  # memory stays bounded: the reader waits
+            waiting.pop(0).result()
+        waiting.append(self._pools[at].submit(work))
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+        for pool in self._pools:
+            pool.shutdown(wait=True, cancel_futures=kind is not None)
+        if kind is None:
+            for waiting in self._waiting:
+                for future in waiting:
+                    future.result()
+
+
+def by_time(accesses: ThreadAccesses, *, scalars: bool = False) -> Iterator[list[AccessBatch]]:
+    """Batches of all threads, in groups: everything in a group is earlier than everything in the next. `scalars` as `ThreadAccesses.batches`."""
+    import numpy as np
+
+    waiting: dict[int, list[AccessBatch]] = {}
+    begins = accesses.capture.windows.columns["begin_ns"]
+    # The earliest moment that a later window record may still begin at.
+    last_begin = np.minimum.accumulate(begins[::-1])[::-1] if len(begins) else begins
+    held = 0
+    for batch in accesses.batches(scalars=scalars):
+        waiting.setdefault(batch.stream, []).append(batch)
+        held += len(batch)
+        if held < 4 * BATCH_ACCESSES:
+            continue
+        at = int(batch.window[-1])
+        limit = min(int(batch.time_ns[-1]), int(last_begin[at + 1]) if at + 1 < len(last_begin) else 2**64 - 1)
+        ready, waiting = _split(waiting, limit)
+        held = sum(len(b) for batches in waiting.values() for b in batches)
+        if ready:
+            yield ready
+    rest = [batch for batches in waiting.values() for batch in batches]
+    if rest:
+        yield rest
+
+
+def _split(
+    waiting: dict[int, list[AccessBatch]], limit_ns: int
+) -> tuple[list[AccessBatch], dict[int, list[AccessBatch]]]:
+    import numpy as np
+
+    ready: list[AccessBatch] = []
+    later: dict[int, list[AccessBatch]] = {}
+    for stream, batches in waiting.items():
+        for batch in batches:
+            cut = int(np.searchsorted(batch.time_ns, np.uint64(limit_ns), side="left"))
+            if stream in later:
+                cut = 0
+            if cut:
+                ready.append(_part(batch, slice(0, cut)))
+            if cut < len(batch):
+                later.setdefault(stream, []).append(_part(batch, slice(cut, None)))
+    return ready, later
+
+
+def _part(batch: AccessBatch, part: slice) -> AccessBatch:
+    return AccessBatch(
+        batch.stream, batch.process, batch.thread, batch.window[part], batch.unit[part], batch.time_ns[part], batch.pc[part],
+        batch.address[part], batch.bytes[part], batch.is_store[part], batch.weight[part], batch.process_number,
+        None if batch.site_code is None else batch.site_code[part],
+    )  # fmt: skip
+
+
+def interleaved(batches: list[AccessBatch]) -> tuple[Any, dict[str, Any]]:
+    """(order, columns) of batches that belong together: accesses of all threads in the order of time."""
+    import numpy as np
+
+    columns = {
+        "address": np.concatenate([b.key_address for b in batches]),
+        "bytes": np.concatenate([b.bytes for b in batches]),
+        "is_store": np.concatenate([b.is_store for b in batches]),
+        "stream": np.concatenate([np.full(len(b), b.stream, dtype=np.uint32) for b in batches]),
+        "pc": np.concatenate([b.pc for b in batches]),
+        "time_ns": np.concatenate([b.time_ns for b in batches]),
+        "unit": np.concatenate([b.unit for b in batches]),
+    }
+    if len({b.stream for b in batches}) == 1:
+        return slice(None), columns
+    order = np.argsort(columns["time_ns"], kind="stable")
+    return order, {name: values[order] for name, values in columns.items()}

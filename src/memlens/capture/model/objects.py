@@ -1,0 +1,278 @@
+"""Objects as conclusions: which heap block, mapping, stack, tag or file lies at an address at a time.
+
+The native engine (native/core/objects) replays allocations, tags, forks and mappings in time
+order; this module feeds it, joins it with the faults of the replay and makes tables.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ... import _core
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..reader import Capture
+
+KINDS: tuple[str, ...] = tuple(_core.OBJECT_KINDS)
+MOST_STORED = 2_000_000
+"""A side table of more objects is not written: it is made anew from the records when it is asked for."""
+NOT_COUNTED = 2**64 - 1
+VARIABLE_COLUMNS = ["process", "kind", "name", "base", "bytes", "thread", "born_ns"]
+
+
+class Objects:
+    """All objects of a capture."""
+
+    def __init__(self, capture: Capture) -> None:
+        self.capture = capture
+        self.page_bytes = int(capture.meta.get("machine", {}).get("page_bytes", 4096))
+        engine = _core.ObjectTable(page_bytes=self.page_bytes)
+        for _, payload in capture.payloads("string"):
+            engine.add_strings(payload)
+        for name, add in (
+            ("process_event", engine.add_process_events),
+            ("mapping", engine.add_mappings),
+            ("allocation", engine.add_allocations),
+            ("tag_event", engine.add_tag_events),
+            ("thread_memory", engine.add_thread_memory),
+        ):
+            for header, payload in capture.payloads(name):
+                add(header["process"], payload)
+        self._variables = capture.table("variables").select(VARIABLE_COLUMNS).to_pylist()
+        for row, variable in enumerate(self._variables):
+            engine.add_variable(
+                process=variable["process"],
+                time_ns=variable["born_ns"],
+                base=variable["base"],
+                bytes=variable["bytes"],
+                name=row + 1,
+                thread=variable["thread"],
+                is_thread_local=variable["kind"] == "tls",
+            )
+        engine.run()
+        self.engine = engine
+
+    @property
+    def count(self) -> int:
+        return int(self.engine.count)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What the records could not tell: failed_calls, unknown_releases, lost_releases, unknown_unmaps."""
+        return dict(self.engine.counts)
+
+    @cached_property
+    def columns(self) -> dict[str, Any]:
+        """NumPy columns, one row for each object in the order of birth; object id is row + 1."""
+        return self.engine.columns()
+
+    def find(self, addresses: Any, times_ns: Any, *, process: Any, layer: str = "any") -> Any:
+        """The object at each address and time, 0 = none; `process` is one number, or one for each.
+
+        ``layer`` any: the first of heap, memlens, variable, stack, mmap, brk and file that has one.
+        ``layer`` tag: the innermost tag.
+        """
+        import numpy as np
+
+        processes = np.atleast_1d(np.ascontiguousarray(process, dtype=np.uint32))
+        addresses = np.ascontiguousarray(addresses, dtype=np.uint64)
+        times = np.ascontiguousarray(times_ns, dtype=np.uint64)
+        if layer == "tag":
+            return self.engine.find_tags(processes, addresses, times)
+        return self.engine.find(processes, addresses, times, layer=layer)
+
+    @cached_property
+    def touches(self) -> dict[str, Any] | None:
+        """What faults say about each object; None when the capture has no faults and no page-table looks."""
+        import numpy as np
+
+        kinds = self.capture.kinds()
+        if not kinds.get("fault") and not kinds.get("residency"):
+            return None
+        from .replay import FAULT_CLASSES
+
+        replay = self.capture.replay
+        faults, placed = replay.fault_columns, replay.engine.placed()
+        page_bytes = np.uint64(replay.page_bytes)
+        return self.engine.touch(
+            process=faults["process"],
+            time_ns=faults["time_ns"],
+            address=faults["address"],
+            span_bytes=np.left_shift(np.uint64(1), faults["span_shift"].astype(np.uint64)),
+            new_bytes=faults["new_pages"].astype(np.uint64) * page_bytes,
+            thread=faults["thread"],
+            code=faults["code"],
+            mapped_around=np.isin(faults["class"], [FAULT_CLASSES.index(name) for name in ("file", "major")]).astype(
+                np.uint8
+            ),
+            weight=faults["weight"],
+            sampled_from_ns=min((begin for begin, _, _ in replay.sampled_stretches), default=2**64 - 1),
+            placed_process=placed["process"],
+            placed_begin_ns=placed["begin_ns"],
+            placed_end_ns=placed["end_ns"],
+            placed_address=placed["address"],
+            placed_bytes=placed["pages"] * page_bytes,
+        )
+
+    def table(self, rows: Any | None = None) -> pa.Table:
+        """The side table ``objects``; with ``rows`` (row numbers, id - 1) only those, in that order."""
+        import numpy as np
+        import pyarrow as pa
+
+        from ..store.layouts import enum_names
+        from ..tables.derived import table_schema
+
+        everything = rows is None
+        columns = self.columns if everything else {name: values[rows] for name, values in self.columns.items()}
+        count = len(columns["process"])
+        died = columns["died_ns"]
+        ended = died != 0
+        operations = enum_names("allocation_operation")
+        made: dict[str, Any] = {
+            "id": (np.arange(count, dtype=np.uint64) if rows is None else np.asarray(rows).astype(np.uint64))
+            + np.uint64(1),
+            "process": columns["process"],
+            "kind": _named(columns["kind"], dict(enumerate(KINDS))),
+            "name": self._names(columns),
+            "base": columns["base"],
+            "bytes": columns["bytes"],
+            "weight_bytes": np.where(columns["weight_bytes"] != 0, columns["weight_bytes"], columns["bytes"]),
+            "count": columns["count_weight"],
+            "born_ns": columns["born_ns"],
+            "died_ns": pa.array(died, mask=~ended),
+            "thread": columns["thread"],
+            "death_thread": pa.array(columns["death_thread"], mask=~ended | (columns["death_thread"] == 0)),
+            "stack": columns["stack"],
+            "operation": _named(columns["operation"], operations),
+            "previous": pa.array(columns["previous"].astype(np.uint64), mask=columns["previous"] == 0),
+            "alignment_bytes": pa.array(
+                np.left_shift(np.uint64(1), np.minimum(columns["alignment_shift"], 63).astype(np.uint64)),
+                mask=columns["alignment_shift"] == 0,
+            ),
+        }
+        made.update(self._touch_columns(rows, count))
+        schema = table_schema("objects")
+        arrays = [
+            (made[field.name] if isinstance(made[field.name], pa.Array) else pa.array(made[field.name])).cast(
+                field.type
+            )
+            for field in schema
+        ]
+        return pa.Table.from_arrays(arrays, schema=schema)
+
+    def _touch_columns(self, rows: Any | None, count: int) -> dict[str, Any]:
+        import numpy as np
+        import pyarrow as pa
+
+        touches = self.touches
+        names = ("touched_bytes", "recycled_bytes", "never_touched_bytes", "faults", "first_touch_ns",
+                 "first_touch_thread", "first_touch_code", "touching_threads", "top_thread_bytes")  # fmt: skip
+        if touches is None:
+            return {name: pa.nulls(count, pa.uint64()) for name in names}
+        if rows is not None:
+            touches = {name: values[rows] for name, values in touches.items()}
+        page_bytes = np.uint64(self.page_bytes)
+        made: dict[str, Any] = {}
+        for name, which in (("touched_bytes", "touched"), ("recycled_bytes", "recycled"),
+                            ("never_touched_bytes", "never")):  # fmt: skip
+            unknown = ~_pages_known(touches, which)
+            made[name] = pa.array(np.where(unknown, np.uint64(0), touches[f"{which}_pages"]) * page_bytes, mask=unknown)
+        untouched = touches["has_touch"] == 0
+        nobody = untouched | (touches["first_touch_thread"] == 0)  # placed by the kernel: no thread, no code
+        made["faults"] = touches["faults"]
+        made["first_touch_ns"] = pa.array(touches["first_touch_ns"], mask=untouched)
+        made["first_touch_thread"] = pa.array(touches["first_touch_thread"], mask=nobody)
+        made["first_touch_code"] = pa.array(touches["first_touch_code"], mask=nobody)
+        made["touching_threads"] = touches["touching_threads"]
+        made["top_thread_bytes"] = touches["top_thread_bytes"]
+        return made
+
+    def pages(self, which: str) -> Any:
+        """Bytes of touched, recycled or never touched pages of each object, 0 where they are not known (`pages_known`)."""
+        import numpy as np
+
+        touches = self.touches
+        if touches is None:
+            return np.zeros(self.count, dtype=np.uint64)
+        counts = touches[f"{which}_pages"]
+        return np.where(_pages_known(touches, which), counts, np.uint64(0)) * np.uint64(self.page_bytes)
+
+    def pages_known(self, which: str) -> Any:
+        """For which objects `pages` has evidence, as a mask: an object holds a whole page, and for ``never`` it is private
+        anonymous memory (of files and shared memory one fault maps up to 16 pages, and other processes fill them)."""
+        import numpy as np
+
+        touches = self.touches
+        return np.zeros(self.count, dtype=bool) if touches is None else _pages_known(touches, which)
+
+    def is_kind(self, *names: str) -> Any:
+        """Which objects are of these kinds, as a mask."""
+        import numpy as np
+
+        wanted = np.zeros(256, dtype=bool)
+        wanted[[KINDS.index(name) for name in names]] = True
+        return wanted[self.columns["kind"]]
+
+    def _names(self, columns: dict[str, Any]) -> pa.Array:
+        """Tags and files by their strings, stacks by their thread, variables, the brk area as the kernel calls it."""
+        import numpy as np
+        import pyarrow as pa
+
+        names, kinds = columns["name"], columns["kind"]
+        texts: list[str | None] = [None]
+        index: dict[tuple[str, int], int] = {}
+        codes = np.zeros(len(names), dtype=np.int32)
+        strings = self.capture.strings()
+
+        def text_of(what: str, number: int) -> str | None:
+            if what == "stack":
+                return f"stack of thread {number}"
+            if what == "brk":
+                return "[heap]"
+            return self._variables[number - 1]["name"] if what in ("static", "tls") else strings.get(number)
+
+        for row in np.flatnonzero((names != 0) | np.isin(kinds, [KINDS.index(name) for name in ("stack", "brk")])):
+            kind = KINDS[kinds[row]]
+            key = (kind, int(columns["thread"][row]) if kind == "stack" else int(names[row]))
+            if key not in index:
+                index[key] = len(texts)
+                texts.append(text_of(*key))
+            codes[row] = index[key]
+        return pa.array(texts, type=pa.string()).take(pa.array(codes))
+
+    def sites(self) -> pa.Table:
+        """Totals of each (process, allocation stack, kind): what was allocated, what is left, peaks, lifetimes."""
+        import pyarrow as pa
+
+        columns = dict(self.engine.by_stack())
+        columns["kind"] = _named(columns["kind"], dict(enumerate(KINDS)))
+        columns["sampled"] = columns["sampled"].astype(bool)
+        return pa.table({name: v if isinstance(v, pa.Array) else pa.array(v) for name, v in columns.items()})
+
+    def peaks(self) -> pa.Table:
+        """Totals of each process: peak of live heap and mmap bytes and when, allocations, what is left."""
+        import pyarrow as pa
+
+        return pa.table({name: pa.array(values) for name, values in self.engine.peaks().items()})
+
+    def curve(self, process: int, kind: str = "heap") -> tuple[Any, Any]:
+        """Live bytes over time, (times_ns, bytes): at most 2000 points, the highest among them."""
+        times, levels = self.engine.curve(process, kind)
+        return times, levels
+
+
+def _pages_known(touches: dict[str, Any], which: str) -> Any:
+    import numpy as np
+
+    known = touches["never_pages"] != np.uint64(NOT_COUNTED)
+    return known & (touches["never_known" if which == "never" else "touched_known"] != 0)
+
+
+def _named(values: Any, names: dict[int, str]) -> pa.Array:
+    import pyarrow as pa
+
+    texts = [names.get(value) for value in range(256)]
+    return pa.array(texts, type=pa.string()).take(pa.array(values))

@@ -1,0 +1,143 @@
+"""Record layouts as NumPy types, packers and Arrow columns; all derived from format/records.def."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from ... import _core
+
+_STRUCT_CODES = {"<u1": "B", "<u2": "H", "<u4": "I", "<u8": "Q", "<i2": "h", "<i4": "i", "<i8": "q"}
+
+
+@dataclass(frozen=True)
+class Field:
+    name: str
+    code: str
+    """NumPy type code."""
+    offset: int
+    text: str
+
+    @property
+    def enumeration(self) -> str | None:
+        """The value names of this field, if it holds one value of a family (flags do not)."""
+        if self.text.startswith("enum ml_") and not self.text.split()[1].rstrip(",").endswith("flags"):
+            return self.text.split()[1].removeprefix("ml_").rstrip(",")
+        return None
+
+    @property
+    def is_string_id(self) -> bool:
+        return self.text == "string" or self.text.startswith("string:")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One record kind."""
+
+    name: str
+    kind: int
+    version: int
+    record_bytes: int
+    text: str
+    fields: tuple[Field, ...]
+
+    @property
+    def has_tail(self) -> bool:
+        return any(field.name == "tail_bytes" for field in self.fields)
+
+    def dtype(self) -> Any:
+        import numpy as np
+
+        return np.dtype(
+            {
+                "names": [field.name for field in self.fields],
+                "formats": [field.code for field in self.fields],
+                "offsets": [field.offset for field in self.fields],
+                "itemsize": self.record_bytes,
+            }
+        )
+
+    @property
+    def time_field(self) -> str | None:
+        names = [field.name for field in self.fields]
+        return next((name for name in ("time_ns", "begin_ns", "monotonic_ns") if name in names), None)
+
+
+@cache
+def layouts() -> dict[str, Layout]:
+    """All record kinds by name.
+
+    >>> layouts()["fault"].record_bytes
+    40
+    """
+    return {
+        name: Layout(
+            name,
+            raw["kind"],
+            raw["version"],
+            raw["bytes"],
+            raw["text"],
+            tuple(Field(*field) for field in raw["fields"]),
+        )
+        for name, raw in _core.record_layouts().items()
+    }
+
+
+@cache
+def layout_of_kind(kind: int) -> Layout | None:
+    """The layout of a chunk kind; None for a kind this build does not know."""
+    return next((layout for layout in layouts().values() if layout.kind == kind), None)
+
+
+@cache
+def enum_names(family: str) -> dict[int, str]:
+    """Value → name of an enumerated field's family."""
+    return dict(_core.enum_values()[family])
+
+
+@cache
+def enum_value(family: str, name: str) -> int:
+    """Name → value.
+
+    >>> enum_value("metric", "rss_bytes")
+    1
+    """
+    return next(value for value, text in enum_names(family).items() if text == name)
+
+
+class Packer:
+    """Makes records of one kind from keyword arguments, for what Python itself records."""
+
+    def __init__(self, name: str) -> None:
+        self.layout = layouts()[name]
+        self._names = [field.name for field in self.layout.fields]
+        self._struct = struct.Struct("<" + "".join(_STRUCT_CODES[field.code] for field in self.layout.fields))
+        assert self._struct.size == self.layout.record_bytes
+
+    def pack(self, tail: bytes | None = None, **values: int) -> bytes:
+        if tail is not None:
+            values["tail_bytes"] = len(tail)
+        unknown = set(values) - set(self._names)
+        if unknown:
+            raise TypeError(f"{self.layout.name} has no field {', '.join(sorted(unknown))}")
+        fixed = self._struct.pack(*(values.get(name, 0) for name in self._names))
+        return fixed if tail is None else fixed + tail + b"\0" * (-len(tail) % 8)
+
+
+def records_with_tails(layout: Layout, payload: bytes) -> list[tuple[dict[str, int], bytes]]:
+    """Records of a kind with variable tails; stops at one whose length does not fit."""
+    codes = struct.Struct("<" + "".join(_STRUCT_CODES[field.code] for field in layout.fields))
+    names = [field.name for field in layout.fields]
+    found = []
+    at = 0
+    while at + codes.size <= len(payload):
+        values = dict(zip(names, codes.unpack_from(payload, at), strict=True))
+        at += codes.size
+        tail_bytes = values["tail_bytes"]
+        if at + tail_bytes > len(payload):
+            break
+        found.append((values, payload[at : at + tail_bytes]))
+        at += tail_bytes + (-tail_bytes % 8)
+    return found
