@@ -11,7 +11,7 @@ import pytest
 from conftest import needs_faults, run_memlens
 
 import memlens
-from memlens.analyses._call_stacks import LIBRARY_NAMES, call_stacks, plain_name
+from memlens.capture.model.call_stacks import LIBRARY_NAMES, call_stacks, plain_name
 
 Record = Callable[..., memlens.Capture]
 

@@ -64,13 +64,21 @@ def _numbers(accesses: ThreadAccesses, *, numbered: bool) -> Any:
     return (columns["first_executed"] // np.maximum(columns["period"], 1)).astype(np.uint64)
 
 
+def ratio(top: Any, bottom: Any) -> Any:
+    """Column of quotients, null where there is nothing to divide by."""
+    import numpy as np
+    import pyarrow as pa
+
+    bottom = np.asarray(bottom, dtype=np.float64)
+    return pa.array(np.divide(top, bottom, out=np.zeros(len(bottom)), where=bottom > 0), mask=bottom <= 0)
+
+
 def memgaze_levels(accesses: ThreadAccesses, site_classes: Mapping[str, Any] | None) -> Result:
     import numpy as np
     import pyarrow as pa
 
     from ..capture.model.locality import memgaze_table
     from ..results import Quality, Result
-    from .intervals import ratio
 
     capture = accesses.capture
     periods = capture.windows.columns["period"]

@@ -17,33 +17,6 @@ SAME = 1.05
 """Bounds of the wall-clock time that are closer than this are one figure."""
 
 
-def wall_range(processes: list[tuple[int, int, int, int]]) -> tuple[int, int]:
-    """Wall-clock time of a region (at least, at most) from (at least, at most, first begin, last end) of each process.
-
-    Processes whose spans overlap may run at the same time or in turns; groups of them follow each other.
-
-    >>> wall_range([(10, 10, 0, 12), (8, 8, 2, 12)]), wall_range([(10, 10, 0, 10), (8, 8, 20, 28)])
-    ((10, 12), (18, 18))
-    """
-    least = most = 0
-    group: list[tuple[int, int, int, int]] = []
-
-    def close() -> tuple[int, int]:
-        low, high = max(entry[0] for entry in group), sum(entry[1] for entry in group)
-        elapsed = max(entry[3] for entry in group) - min(entry[2] for entry in group)
-        return low, max(low, min(high, elapsed) if len(group) > 1 else high)
-
-    for entry in sorted(processes, key=lambda entry: entry[2]):
-        if group and entry[2] > max(other[3] for other in group):
-            low, high = close()
-            least, most, group = least + low, most + high, []
-        group.append(entry)
-    if group:
-        low, high = close()
-        least, most = least + low, most + high
-    return least, most
-
-
 def imbalance(values: list[float]) -> float | None:
     """max / mean − 1 over threads.
 

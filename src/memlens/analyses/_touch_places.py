@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from ..capture.model.call_stacks import CallStacks
     from ..capture.reader import Capture
-    from ._call_stacks import CallStacks
 
 Place = tuple[Any, ...]
 """(function, module, file, line) and what was behind it."""
@@ -48,7 +48,7 @@ def touch_places(capture: Capture, placing: pa.Table) -> dict[Place, Touches]:
     """Placing faults by place; `placing` is from `placing_faults`."""
     import numpy as np
 
-    from ._call_stacks import call_stacks
+    from ..capture.model.call_stacks import call_stacks
     from ._fault_sampling import variances
 
     stacks = call_stacks(capture)
@@ -151,7 +151,7 @@ def _groups(keys: list[Any]) -> tuple[Any, Any]:
 
 
 def _place(frames: list[dict[str, Any]], found: dict[str, Any]) -> Place:
-    from ._call_stacks import STANDARD_NAMES, plain_name
+    from ..capture.model.call_stacks import STANDARD_NAMES, plain_name
 
     behind = found["via"]
     leaf = frames[0]["function"] or ""

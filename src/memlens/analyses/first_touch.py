@@ -70,8 +70,8 @@ def first_touch(capture: Capture) -> Result:
     """
     import pyarrow.compute as pc
 
+    from ..capture.model.call_stacks import UNNAMED
     from ..results import Quality, Result
-    from ._call_stacks import UNNAMED
     from ._fault_sampling import notes as sampling_notes
     from ._fault_sampling import variances
     from ._touch_places import rows_by, touch_places

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import MemoryLimitError, UsageError
 from ..registry import AnalysisDescriptor, Option
+from ._memgaze_levels import memgaze_levels, ratio
 from .data_locality import MEMORY_LIMIT_BYTES
 
 if TYPE_CHECKING:
@@ -97,8 +98,6 @@ def intervals(
         raise UsageError(f"leaf_accesses={leaf_accesses} is too much", hint=f"at most {MOST_LEAF_ACCESSES}")
     accesses = ThreadAccesses(capture)
     if tree == "memgaze":
-        from ._memgaze_levels import memgaze_levels
-
         return memgaze_levels(accesses, site_classes)
     # Each access is in about two nodes a leaf, and in one of a function.
     keep_shift = leaf_shift
@@ -277,15 +276,6 @@ def _notes(figures: Mapping[str, Any], *, per_access: bool, has_implied: bool) -
     if figures["smallest_listed_accesses"] > figures["leaf_accesses"]:
         notes.append(f"Nodes below {figures['smallest_listed_accesses']} accesses are only in the table of levels.")
     return notes
-
-
-def ratio(top: Any, bottom: Any) -> Any:
-    """Column of quotients, null where there is nothing to divide by."""
-    import numpy as np
-    import pyarrow as pa
-
-    bottom = np.asarray(bottom, dtype=np.float64)
-    return pa.array(np.divide(top, bottom, out=np.zeros(len(bottom)), where=bottom > 0), mask=bottom <= 0)
 
 
 def _shared(found: Mapping[str, Any], nodes: Any, *, whole: bool) -> dict[str, Any]:

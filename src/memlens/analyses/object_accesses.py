@@ -13,6 +13,7 @@ from ..registry import AnalysisDescriptor
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..capture.model.call_stacks import StackSource
     from ..capture.reader import Capture
     from ..results import Result
 
@@ -24,11 +25,11 @@ ESTIMATES = ("accesses", "loads", "stores", "bytes", "load_bytes", "store_bytes"
 class ObjectGroups:
     """Objects by what a person calls them: allocation site, variable, tag, stack of a thread, file."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: StackSource) -> None:
         import numpy as np
 
+        from ..capture.model.call_stacks import NO_FRAME, call_stacks
         from ..capture.model.objects import KINDS
-        from ._call_stacks import NO_FRAME, call_stacks
 
         engine = capture.objects
         stacks = call_stacks(capture)

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from ..capture.model.call_stacks import CallStacks
     from ..capture.reader import Capture
     from ..results import Result
-    from ._call_stacks import CallStacks
 
 LARGEST = 200
 """Objects listed one by one."""
@@ -40,8 +40,8 @@ def objects(capture: Capture) -> Result:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from ..capture.model.call_stacks import call_stacks
     from ..results import Quality, Result
-    from ._call_stacks import call_stacks
     from ._fault_sampling import is_sampled
     from ._fault_sampling import notes as sampling_notes
 

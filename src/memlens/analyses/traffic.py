@@ -9,6 +9,7 @@ from ..registry import AnalysisDescriptor
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..capture.model.accesses import WindowSource
     from ..capture.reader import Capture
     from ..results import Result
 
@@ -27,7 +28,7 @@ UNSEEN_CAUSES = {
 class CodeNames:
     """Function, module, file and line of codes as lists; the entry after the last is for code that is not known."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: WindowSource) -> None:
         sites = capture.trace_sites.behind(capture.replay.code_sites)
         self.count = sites.num_rows
         modules = sites.column("module").to_pylist()

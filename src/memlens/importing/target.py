@@ -220,7 +220,8 @@ class ImportTarget:
 
     def _write_tables(self) -> None:
         from ..capture.model.symbols import name_codes, site_table
-        from ..capture.reader import COUNT_TABLES, SIDE_TABLES, Capture
+        from ..capture.reader import Capture
+        from ..capture.store.side_tables import COUNT_TABLES, SIDE_TABLES
         from ..capture.tables.derived import derive_table
 
         capture = Capture(self.writer.path)

@@ -75,7 +75,7 @@ def _kind(sums: dict[str, float]) -> str | None:
 
 def callers(capture: Capture, copying: dict[int, str]) -> list[tuple[dict[str, Any], float]]:
     """Who calls copies, from the call stacks at windows' starts: (frame, executed accesses that they stand for)."""
-    from .._call_stacks import call_stacks
+    from ...capture.model.call_stacks import call_stacks
 
     stacks = call_stacks(capture)
     weights: dict[tuple[Any, ...], float] = {}

@@ -39,7 +39,7 @@ FROM objects WHERE kind = 'heap' AND died_ns IS NULL GROUP BY ALL ORDER BY bytes
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     import numpy as np
 
-    from .._call_stacks import call_stacks
+    from ...capture.model.call_stacks import call_stacks
     from ._where import place
 
     engine = capture.objects

@@ -28,9 +28,9 @@ ORDER BY touched_bytes DESC LIMIT 10
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     import numpy as np
 
+    from ...capture.model.call_stacks import call_stacks
     from ...results import Finding
     from ...units import human_bytes
-    from .._call_stacks import call_stacks
     from ._activity import busy_threads
     from ._program import OWN_HEAP, runtime_of
     from ._where import place

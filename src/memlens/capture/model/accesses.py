@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ... import _core
+from ..store.columns import named
 from ..store.layouts import enum_names, enum_value, layouts
+from .constants import ConstantsOfWindows, ConstantSource
+from .objects import Objects, ObjectSource
 from .tracing import FIRST_SITE
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from ..reader import Capture
-    from .constants import ConstantsOfWindows
 
 BATCH_ACCESSES = 1 << 15
 """Accesses in a batch: about 1 MiB, which stays in caches and is not given back to the kernel in between."""
@@ -64,16 +64,21 @@ class Units:
         return np.where(self.covered > 0, self.executed / np.maximum(self.covered, 1), 0.0)
 
 
+class WindowSource(ObjectSource, ConstantSource, Protocol):
+    """What windows are joined with."""
+
+    @property
+    def objects(self) -> Objects: ...
+
+
 class Windows:
     """All window records of a capture, in the order of the record files."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: WindowSource) -> None:
         self.capture = capture
 
     @cached_property
     def constants(self) -> ConstantsOfWindows:
-        from .constants import ConstantsOfWindows
-
         return ConstantsOfWindows(self)
 
     @cached_property
@@ -231,8 +236,6 @@ class Windows:
         """The table ``windows``."""
         import numpy as np
         import pyarrow as pa
-
-        from ..reader import named
 
         columns = self.columns
         strings = self.capture.strings()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import NoDataError
 
 if TYPE_CHECKING:
-    from ..reader import Capture
+    from ..store.source import RecordSource
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ClockMap:
         return self.ticks + round((monotonic_ns - self.monotonic_ns) / self.ns_per_tick)
 
 
-def clock_map(capture: Capture, clock: str) -> ClockMap:
+def clock_map(capture: RecordSource, clock: str) -> ClockMap:
     """The conversion for ``realtime``, ``boottime``, ``monotonic_raw``, ``tsc``, ``perf`` or ``guest``."""
     pairs: list[dict[str, Any]] = []
     for batch in capture.batches("clock_pair"):

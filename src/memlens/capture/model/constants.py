@@ -16,24 +16,49 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ... import _core
 from ..store.layouts import enum_value
-
-if TYPE_CHECKING:
-    from ..reader import Capture
-    from .accesses import Windows
-    from .locality import AccessBatch
+from ..store.source import TableSource
+from .tracing import TraceSites
 
 UNKNOWN_SHARE = 0.02
 """Of the constants: where more belong to no known code, constants by code are not known."""
 
 
+class Instructions(Protocol):
+    """Accesses of one process by their instructions."""
+
+    @property
+    def process(self) -> int: ...
+    @property
+    def pc(self) -> Any: ...
+
+
+class ConstantSource(TableSource, Protocol):
+    """What tells of constants."""
+
+    @property
+    def trace_sites(self) -> TraceSites: ...
+
+
+class WindowRecords(Protocol):
+    """The records of windows (`accesses.Windows`)."""
+
+    @property
+    def capture(self) -> ConstantSource: ...
+    @property
+    def raw(self) -> dict[str, Any]: ...
+    @property
+    def covered(self) -> Any: ...
+    def entries(self, found: dict[str, Any], window: Any, by_site: Any) -> tuple[Any, Any]: ...
+
+
 class ImpliedConstants:
     """Constants that go with single accesses: imported traces know them by instruction (table ``import_sites``)."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: TableSource) -> None:
         import numpy as np
 
         table = capture.table("import_sites")
@@ -59,7 +84,7 @@ class ImpliedConstants:
         at = np.minimum(np.searchsorted(known, pcs), len(known) - 1)
         return np.where(known[at] == pcs, counts[at], np.uint32(0)).astype(np.uint32)
 
-    def __call__(self, batch: AccessBatch) -> Any:
+    def __call__(self, batch: Instructions) -> Any:
         return self.of(batch.process, batch.pc)
 
 
@@ -83,7 +108,7 @@ class Told:
 class ConstantsOfWindows:
     """Which constants the records of a capture have. Use `Windows.constants`."""
 
-    def __init__(self, windows: Windows) -> None:
+    def __init__(self, windows: WindowRecords) -> None:
         self.windows = windows
         self.imports = ImpliedConstants(windows.capture)
         self._sites = windows.capture.trace_sites.constants

@@ -15,7 +15,7 @@ from ..store.layouts import layouts, records_with_tails
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..reader import Capture
+    from ..store.source import RecordSource
 
 NONE = 2**32 - 1
 KINDS = ("load", "store", "atomic", "copy", "fill", "read", "call", "prefetch")
@@ -72,7 +72,7 @@ def static_schema(name: str) -> pa.Schema:
     return pa.schema(columns[name])
 
 
-def kept_sections(capture: Capture) -> dict[str, tuple[bytes, int, bytes, int]]:
+def kept_sections(capture: RecordSource) -> dict[str, tuple[bytes, int, bytes, int]]:
     """The sections that the recorder copied: module → (functions, their address, tables, their address)."""
     layout = layouts()["count_tables"]
     parts: dict[int, list[tuple[dict[str, int], bytes]]] = {}

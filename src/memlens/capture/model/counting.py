@@ -20,7 +20,7 @@ from .joins import csr, expand, factorized, summed
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..reader import Capture
+    from ..store.source import TableSource
 
 LOAD, STORE, ATOMIC, COPY, FILL, READ, CALL, PREFETCH = range(8)
 STACK_READ, STACK_WRITTEN, VECTOR, MASKED, VOLATILE, NONTEMPORAL, ATOMIC_ORDER, FLOAT, GATHER = (
@@ -65,7 +65,7 @@ class Counts:
     With `kind` sample_count they are those of groups of sampled executions: groups stand where epochs are.
     """
 
-    def __init__(self, capture: Capture, *, kind: str = "block_count") -> None:
+    def __init__(self, capture: TableSource, *, kind: str = "block_count") -> None:
         self.capture = capture
         self._kind = kind
         self._by_epoch: dict[bool, tuple[Places, Executed, dict[str, Any], Any]] = {}

@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .locality import AccessBatch, ThreadAccesses
-
-if TYPE_CHECKING:
-    from ..reader import Capture
+from .locality import AccessBatch, AccessSource, ThreadAccesses
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ class DrawnAccesses(ThreadAccesses):
     """
 
     def __init__(
-        self, capture: Capture, windows: list[Windows], *, source: Sequence[AccessBatch] | None = None
+        self, capture: AccessSource, windows: list[Windows], *, source: Sequence[AccessBatch] | None = None
     ) -> None:
         super().__init__(capture)
         self._windows = windows
@@ -88,13 +85,13 @@ class DrawnAccesses(ThreadAccesses):
         self._first_unit = [sum(counts[:at]) for at in range(len(counts))]
 
     @classmethod
-    def tiled(cls, capture: Capture, window: int, *, source: Sequence[AccessBatch] | None = None) -> DrawnAccesses:
+    def tiled(cls, capture: AccessSource, window: int, *, source: Sequence[AccessBatch] | None = None) -> DrawnAccesses:
         """Every window there is."""
         return cls(capture, [every_window(length, window) for length in stream_lengths(capture)], source=source)
 
     @classmethod
     def drawn(
-        cls, capture: Capture, window: int, period: int, *, seed: int, source: Sequence[AccessBatch] | None = None
+        cls, capture: AccessSource, window: int, period: int, *, seed: int, source: Sequence[AccessBatch] | None = None
     ) -> DrawnAccesses:
         """One window in each period."""
         import numpy as np
@@ -209,7 +206,9 @@ def _chosen(batch: AccessBatch, chosen: Any, unit: Any, weight: Any) -> AccessBa
 class ThinnedAccesses(ThreadAccesses):
     """One window of every `keep` of a sampled capture, which stands for all of them."""
 
-    def __init__(self, capture: Capture, keep: int, *, seed: int, source: Sequence[AccessBatch] | None = None) -> None:
+    def __init__(
+        self, capture: AccessSource, keep: int, *, seed: int, source: Sequence[AccessBatch] | None = None
+    ) -> None:
         import numpy as np
 
         super().__init__(capture)
@@ -268,6 +267,6 @@ class ThinnedAccesses(ThreadAccesses):
         return _chosen(batch, chosen, unit, self._weights[unit])
 
 
-def stream_lengths(capture: Capture) -> list[int]:
+def stream_lengths(capture: AccessSource) -> list[int]:
     """Accesses of each thread, constants included, as `ThreadAccesses.streams` has them."""
     return ThreadAccesses(capture).lengths

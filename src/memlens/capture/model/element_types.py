@@ -8,12 +8,12 @@ from ... import _core
 from ..store.os_names import file_of
 
 if TYPE_CHECKING:
-    from ..reader import Capture
+    from ..store.source import TableSource
 
 MOST_DEPTH = 32
 
 
-def element_type(capture: Capture, variable: dict[str, Any]) -> dict[str, Any] | None:
+def element_type(capture: TableSource, variable: dict[str, Any]) -> dict[str, Any] | None:
     """The described type of a variable, or of its elements; None where debug information does not tell."""
     build_ids = dict(zip(*capture.table("modules").select(["path", "build_id"]).to_pydict().values(), strict=True))
     module = _core.ModuleVariables(file_of(variable["module"]), build_id=build_ids.get(variable["module"]) or "")

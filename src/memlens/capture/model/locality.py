@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ... import _core
 from ..store.layouts import enum_value
-from .accesses import NO_CODE, NO_UNIT
+from .accesses import NO_CODE, NO_UNIT, Windows, WindowSource
+from .call_stacks import StackSource
 
 if TYPE_CHECKING:
-    from ..reader import Capture
     from .constants import Told
 
 AccessClasses = _core.AccessClasses
@@ -90,10 +90,17 @@ class AccessBatch:
         return self.address if number == 0 else self.address ^ np.uint64(number << PROCESS_SHIFT)
 
 
+class AccessSource(WindowSource, StackSource, Protocol):
+    """A capture with windows of accesses; stacks name the objects that they are grouped by."""
+
+    @property
+    def windows(self) -> Windows: ...
+
+
 class ThreadAccesses:
     """All accesses of a capture, in the order of each thread."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: AccessSource) -> None:
         import numpy as np
 
         self.capture = capture

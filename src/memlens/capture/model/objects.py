@@ -7,14 +7,16 @@ order; this module feeds it, joins it with the faults of the replay and makes ta
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ... import _core
+from ..store.source import TableSource
+from .object_schema import object_schema
+from .replay import FAULT_CLASSES, Replay
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..reader import Capture
 
 KINDS: tuple[str, ...] = tuple(_core.OBJECT_KINDS)
 MOST_STORED = 2_000_000
@@ -23,10 +25,17 @@ NOT_COUNTED = 2**64 - 1
 VARIABLE_COLUMNS = ["process", "kind", "name", "base", "bytes", "thread", "born_ns"]
 
 
+class ObjectSource(TableSource, Protocol):
+    """What objects are joined with."""
+
+    @property
+    def replay(self) -> Replay: ...
+
+
 class Objects:
     """All objects of a capture."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: ObjectSource) -> None:
         self.capture = capture
         self.page_bytes = int(capture.meta.get("machine", {}).get("page_bytes", 4096))
         engine = _core.ObjectTable(page_bytes=self.page_bytes)
@@ -92,8 +101,6 @@ class Objects:
         kinds = self.capture.kinds()
         if not kinds.get("fault") and not kinds.get("residency"):
             return None
-        from .replay import FAULT_CLASSES
-
         replay = self.capture.replay
         faults, placed = replay.fault_columns, replay.engine.placed()
         page_bytes = np.uint64(replay.page_bytes)
@@ -123,7 +130,6 @@ class Objects:
         import pyarrow as pa
 
         from ..store.layouts import enum_names
-        from ..tables.derived import table_schema
 
         everything = rows is None
         columns = self.columns if everything else {name: values[rows] for name, values in self.columns.items()}
@@ -154,7 +160,7 @@ class Objects:
             ),
         }
         made.update(self._touch_columns(rows, count))
-        schema = table_schema("objects")
+        schema = object_schema()
         arrays = [
             (made[field.name] if isinstance(made[field.name], pa.Array) else pa.array(made[field.name])).cast(
                 field.type

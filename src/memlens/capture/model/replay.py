@@ -15,7 +15,7 @@ from .symbols import OWN_CODE, sites_of_codes
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..reader import Capture
+    from ..store.source import TableSource
 
 FAULT_CLASSES: tuple[str, ...] = tuple(_core.FAULT_CLASSES)
 
@@ -23,7 +23,7 @@ FAULT_CLASSES: tuple[str, ...] = tuple(_core.FAULT_CLASSES)
 class Replay:
     """One pass over a capture's faults, mappings, processes and page-table looks."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: TableSource) -> None:
         machine = capture.meta.get("machine", {})
         page_bytes = int(machine.get("page_bytes", 4096))
         self.capture = capture

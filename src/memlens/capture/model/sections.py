@@ -16,7 +16,7 @@ from ...errors import CaptureError
 from ..store.files import open_regular
 
 if TYPE_CHECKING:
-    from ..reader import Capture
+    from ..store.source import TableSource
 
 PT_LOAD, PT_DYNAMIC = 1, 2
 SHF_ALLOC, SHF_TLS = 2, 0x400
@@ -97,7 +97,7 @@ def _parse(content: mmap.mmap) -> ElfFile | None:
 class Modules:
     """Files that the processes of a capture had mapped: by code address, and their sections by data address."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: TableSource) -> None:
         self._parents = {row["process"]: row["parent"] for row in capture.table("processes").to_pylist()}
         replaced = {row["path"] for row in capture.table("modules").to_pylist() if row["status"]}
         rows: list[dict[str, Any]] = []

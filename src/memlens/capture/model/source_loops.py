@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..reader import Capture
+    from ..store.source import TableSource
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class NamedLoop:
     """Name of the loop around it in its function."""
 
 
-def loops_of_sites(capture: Capture) -> dict[tuple[str, int], NamedLoop]:
+def loops_of_sites(capture: TableSource) -> dict[tuple[str, int], NamedLoop]:
     """(module, site of ``count_sites``) → the innermost loop around it."""
     table = capture.table("count_loops")
     columns = {name: table.column(name).to_pylist() for name in table.column_names}

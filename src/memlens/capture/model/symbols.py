@@ -22,7 +22,7 @@ from .debug_servers import DebugServers, packages_of, symbols_remedy
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..reader import Capture
+    from ..store.source import TableSource
 
 Progress = Callable[[int, int, str], None]
 
@@ -85,7 +85,7 @@ class JitNames:
         return best
 
 
-def jit_names(capture: Capture) -> dict[int, JitNames]:
+def jit_names(capture: TableSource) -> dict[int, JitNames]:
     """From the capture's own jit_code records, by process."""
     entries: dict[int, list[tuple[int, int, int, str, str, int]]] = defaultdict(list)
     for batch in capture.batches("jit_code"):
@@ -280,7 +280,7 @@ def site_table(rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=site_schema())
 
 
-def _stored_sites(capture: Capture) -> pa.Table | None:
+def _stored_sites(capture: TableSource) -> pa.Table | None:
     """The side table, unless it is not there or another version's."""
     import pyarrow as pa
 
@@ -297,7 +297,7 @@ def _stored_sites(capture: Capture) -> pa.Table | None:
     return table
 
 
-def sites_of_codes(capture: Capture, codes: dict[str, Any]) -> pa.Table:
+def sites_of_codes(capture: TableSource, codes: dict[str, Any]) -> pa.Table:
     """Sites in the order of the replay's codes: from the side table, or named now."""
     table = _stored_sites(capture)
     strings = capture.strings()

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import CaptureError
+from ..store.source import TableSource
 from .count_tables import KINDS, NONE
 from .counting import ATOMIC, COPY, FILL, STORE, refuse_beyond
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..reader import Capture
+    from .replay import Replay
+
 
 MOST_SITES = 1 << 24
 """Of all program images together, as far as tables do not tell more: 17 bytes of memory each."""
@@ -64,10 +66,17 @@ class SiteConstants:
         return np.isin(codes, self.store_codes)
 
 
+class TraceSource(TableSource, Protocol):
+    """What sites of traced code are joined with."""
+
+    @property
+    def replay(self) -> Replay: ...
+
+
 class TraceSites:
     """All sites of traced code in a capture. Use `Capture.trace_sites`."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: TraceSource) -> None:
         self.capture = capture
 
     @cached_property

@@ -21,7 +21,7 @@ from ..store.os_names import file_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..reader import Capture
+    from ..store.source import TableSource
 
 LARGE_VARIABLE_BYTES = 1024
 MOST_VARIABLES = 200_000
@@ -57,7 +57,7 @@ def static_object_schema() -> pa.Schema:
     )
 
 
-def static_objects(capture: Capture, *, min_bytes: int | None = None, all_modules: bool = False) -> pa.Table:
+def static_objects(capture: TableSource, *, min_bytes: int | None = None, all_modules: bool = False) -> pa.Table:
     """Variables of the mapped modules, with absolute addresses.
 
     Parameters
@@ -128,12 +128,12 @@ class _ProgramRun:
     threads: list[dict[str, Any]] = field(default_factory=list)
 
 
-def _rows(capture: Capture, kind: str, columns: list[str]) -> Iterator[dict[str, Any]]:
+def _rows(capture: TableSource, kind: str, columns: list[str]) -> Iterator[dict[str, Any]]:
     for batch in capture.batches(kind, columns=columns):
         yield from batch.to_pylist()
 
 
-def _file_mappings(capture: Capture) -> Iterator[dict[str, Any]]:
+def _file_mappings(capture: TableSource) -> Iterator[dict[str, Any]]:
     import pyarrow.compute as pc
 
     columns = ["time_ns", "address", "bytes", "file_offset", "path", "inode", "protection", "operation"]
@@ -144,7 +144,7 @@ def _file_mappings(capture: Capture) -> Iterator[dict[str, Any]]:
                 yield row
 
 
-def _program_runs(capture: Capture) -> list[_ProgramRun]:
+def _program_runs(capture: TableSource) -> list[_ProgramRun]:
     execs: dict[int, list[int]] = defaultdict(list)
     forks: dict[int, tuple[int, int]] = {}
     exits: dict[int, int] = {}
@@ -230,7 +230,7 @@ class _Module:
 
 
 class _LoadedModules:
-    def __init__(self, capture: Capture, *, min_bytes: int, all_modules: bool, notes: list[str]) -> None:
+    def __init__(self, capture: TableSource, *, min_bytes: int, all_modules: bool, notes: list[str]) -> None:
         self._min_bytes = min_bytes
         self._all_modules = all_modules
         self._notes = notes

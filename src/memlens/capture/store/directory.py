@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ...errors import OutputError, os_reason
+from .side_tables import SIDE_TABLES
 
 META_FILE = "meta.json"
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
@@ -36,8 +37,6 @@ def is_capture_file(name: str) -> bool:
     >>> [is_capture_file(name) for name in ("meta.json", "records-recorder.mlc", "sites.parquet", "notes.txt")]
     [True, True, True, False]
     """
-    from ..reader import SIDE_TABLES
-
     tables = "|".join(SIDE_TABLES)
     pattern = rf"meta\.(json|partial)|records-.+\.mlc|rings-.+\.mlr|counts-.+\.mla|({tables})\.(parquet|partial)"
     return re.fullmatch(pattern, name) is not None

@@ -12,6 +12,24 @@ from .files import open_regular, refuse_special
 if TYPE_CHECKING:
     import pyarrow as pa
 
+COUNT_TABLES = (
+    "count_functions",
+    "count_sites",
+    "count_terms",
+    "count_blocks",
+    "count_counters",
+    "count_callees",
+    "count_traced",
+    "count_loops",
+)
+"""What counted modules say about their counters; written only when there are any."""
+IMPORT_TABLES = ("import_sites",)
+"""What the files of an imported trace say about its instructions; written only when they do."""
+SIDE_TABLES = (
+    *("processes", "threads", "modules", "sites", "variables", "objects", "regions", "pinning"),
+    *COUNT_TABLES,
+    *IMPORT_TABLES,
+)
 REMEDY = "remove it: it is made anew from the records"
 MOST_EXPANSION = 4096
 """Bytes of a table for each byte of its file: what dictionaries and runs of one value explain. More is a bomb."""

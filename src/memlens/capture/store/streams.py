@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from .layouts import enum_value, layouts, records_with_tails
 
 if TYPE_CHECKING:
-    from ..reader import Capture
+    from .source import RecordSource
 
 ENTRIES = 1024
 MAX_VARINT_BYTES = 10
@@ -56,7 +56,7 @@ def _unzigzag(values: Any) -> Any:
     return (values >> np.uint64(1)) ^ (np.uint64(0) - (values & np.uint64(1)))
 
 
-def sampled_loads(capture: Capture, *, max_windows: int) -> tuple[dict[str, Any], int]:
+def sampled_loads(capture: RecordSource, *, max_windows: int) -> tuple[dict[str, Any], int]:
     """Loads of at most so many windows, evenly chosen: columns window, process, pc, address, bytes; and damaged windows."""
     import numpy as np
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..model.counting import Counts, Places
-    from ..reader import Capture
+    from ..store.source import TableSource
 
 
 def site_counts(counts: Counts) -> pa.Table:
@@ -99,7 +99,7 @@ def _place_columns(counts: Counts, places: Places, rows: Any) -> dict[str, Any]:
     }
 
 
-def with_known_events(table: pa.Table, capture: Capture) -> pa.Table:
+def with_known_events(table: pa.Table, capture: TableSource) -> pa.Table:
     """Records of region times; events that could not be opened, read or scheduled are null, and their share of the time too."""
     import numpy as np
     import pyarrow as pa

@@ -4,19 +4,29 @@ reader makes itself from a capture that was cut short."""
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ... import _core
 from ..store.os_names import file_of
+from ..store.source import RecordSource, TableSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..reader import Capture
-
+    from ..model.objects import Objects
+    from ..model.replay import Replay
 
 MASK_BYTES = 4096
 """Of a mask of CPUs or nodes: four times what a kernel can have."""
+
+
+class ModelSource(TableSource, Protocol):
+    """What side tables are made of."""
+
+    @property
+    def replay(self) -> Replay: ...
+    @property
+    def objects(self) -> Objects: ...
 
 
 def _schemas() -> dict[str, pa.Schema]:
@@ -55,35 +65,6 @@ def _schemas() -> dict[str, pa.Schema]:
                 ("build_id", pa.string()),
                 ("processes", pa.uint32()),
                 ("status", pa.string()),
-            ]
-        ),
-        "objects": pa.schema(
-            [
-                ("id", pa.uint64()),
-                ("process", pa.uint32()),
-                ("kind", pa.string()),
-                ("name", pa.string()),
-                ("base", pa.uint64()),
-                ("bytes", pa.uint64()),
-                ("weight_bytes", pa.uint64()),
-                ("count", pa.float64()),
-                ("born_ns", pa.uint64()),
-                ("died_ns", pa.uint64()),
-                ("thread", pa.uint32()),
-                ("death_thread", pa.uint32()),
-                ("stack", pa.uint32()),
-                ("operation", pa.string()),
-                ("previous", pa.uint64()),
-                ("alignment_bytes", pa.uint64()),
-                ("touched_bytes", pa.uint64()),
-                ("recycled_bytes", pa.uint64()),
-                ("never_touched_bytes", pa.uint64()),
-                ("faults", pa.uint32()),
-                ("first_touch_ns", pa.uint64()),
-                ("first_touch_thread", pa.uint32()),
-                ("first_touch_code", pa.uint32()),
-                ("touching_threads", pa.uint32()),
-                ("top_thread_bytes", pa.uint64()),
             ]
         ),
         "regions": pa.schema(
@@ -130,6 +111,7 @@ def _schemas() -> dict[str, pa.Schema]:
 
 def table_schema(name: str) -> pa.Schema:
     """The columns of a side table."""
+    from ..model.object_schema import object_schema
     from ..model.symbols import site_schema
     from ..model.variables import static_object_schema
 
@@ -139,10 +121,12 @@ def table_schema(name: str) -> pa.Schema:
         return static_schema(name)
     if name == "sites":
         return site_schema()
+    if name == "objects":
+        return object_schema()
     return static_object_schema() if name == "variables" else _schemas()[name]
 
 
-def process_rows(capture: Capture) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def process_rows(capture: RecordSource) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Processes and threads from process events."""
     events: list[dict[str, Any]] = []
     for batch in capture.batches("process_event"):
@@ -194,7 +178,7 @@ def process_rows(capture: Capture) -> tuple[list[dict[str, Any]], list[dict[str,
     return list(processes.values()), list(threads.values())
 
 
-def executable_mappings(capture: Capture) -> list[dict[str, Any]]:
+def executable_mappings(capture: RecordSource) -> list[dict[str, Any]]:
     """Mappings of code from files, in the order of recording."""
     import pyarrow.compute as pc
 
@@ -208,7 +192,7 @@ def executable_mappings(capture: Capture) -> list[dict[str, Any]]:
     return rows
 
 
-def _programs(capture: Capture) -> dict[int, str]:
+def _programs(capture: RecordSource) -> dict[int, str]:
     """The executable of each process: the file of its first executable mapping."""
     found: dict[int, str] = {}
     for row in executable_mappings(capture):
@@ -216,7 +200,7 @@ def _programs(capture: Capture) -> dict[int, str]:
     return found
 
 
-def module_rows(capture: Capture, *, paths: dict[str, str] | None = None) -> list[dict[str, Any]]:
+def module_rows(capture: RecordSource, *, paths: dict[str, str] | None = None) -> list[dict[str, Any]]:
     """Executable files that were mapped, with the build-id of the file as it is now.
 
     `paths` maps a recorded path to the real one when the capture is redacted.
@@ -246,7 +230,7 @@ def module_rows(capture: Capture, *, paths: dict[str, str] | None = None) -> lis
     return list(modules.values())
 
 
-def pinning_rows(capture: Capture) -> list[dict[str, Any]]:
+def pinning_rows(capture: RecordSource) -> list[dict[str, Any]]:
     rows = []
     for batch in capture.batches("pinning"):
         for row in batch.to_pylist():
@@ -258,7 +242,7 @@ def pinning_rows(capture: Capture) -> list[dict[str, Any]]:
     return rows
 
 
-def region_rows(capture: Capture) -> list[dict[str, Any]]:
+def region_rows(capture: RecordSource) -> list[dict[str, Any]]:
     """Regions from their begin and end events, and phases, each until the process's next one.
 
     A begin without an end lasts until its thread's end, or the capture's, and is `open`. An end
@@ -313,7 +297,7 @@ def region_rows(capture: Capture) -> list[dict[str, Any]]:
     return rows
 
 
-def derive_table(capture: Capture, name: str, *, paths: dict[str, str] | None = None) -> pa.Table:
+def derive_table(capture: ModelSource, name: str, *, paths: dict[str, str] | None = None) -> pa.Table:
     """One side table from the capture's records."""
     import pyarrow as pa
 
@@ -329,6 +313,8 @@ def derive_table(capture: Capture, name: str, *, paths: dict[str, str] | None = 
         from ..model.variables import static_objects
 
         return static_objects(capture)
+    if name == "objects":
+        return capture.objects.table()
     schema = _schemas()[name]
     if name == "import_sites":  # the files that came with the trace say it, not its records
         return schema.empty_table()
@@ -340,8 +326,6 @@ def derive_table(capture: Capture, name: str, *, paths: dict[str, str] | None = 
         rows = module_rows(capture, paths=paths)
     elif name == "pinning":
         rows = pinning_rows(capture)
-    elif name == "regions":
-        rows = region_rows(capture)
     else:
-        return capture.objects.table()
+        rows = region_rows(capture)
     return pa.Table.from_pylist(rows, schema=schema)

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from ..capture.reader import Capture
+from .objects import Objects, ObjectSource
 
 LIBRARY_MODULES = (
     "libstdc++", "libc++", "libc.so", "libc-2.", "libc.musl", "libpthread", "libm.so", "libmemlens", "ld-linux", "ld-musl", "ld64",
@@ -73,10 +72,21 @@ def is_constructor(plain: str) -> bool:
     return bool(scope) and scope.rpartition("::")[2] == last
 
 
+class StackSource(ObjectSource, Protocol):
+    """A capture whose stacks are named."""
+
+    @property
+    def objects(self) -> Objects: ...
+    @property
+    def skip_frames(self) -> re.Pattern[str] | None: ...
+    @property
+    def derived(self) -> dict[str, Any]: ...
+
+
 class CallStacks:
     """Call stacks of allocations and faults by name, inlined functions too, and their places."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: StackSource) -> None:
         self._capture = capture
         self.codes = capture.replay.stacks
         sites = capture.replay.code_sites
@@ -265,7 +275,7 @@ class _Users:
         return hidden and not self.recursive and len(self.sizes) == 1
 
 
-def call_stacks(capture: Capture) -> CallStacks:
+def call_stacks(capture: StackSource) -> CallStacks:
     """The capture's call stacks, made once."""
     made = capture.derived.get("call_stacks")
     if made is None or made._skip is not capture.skip_frames or made.codes is not capture.replay.stacks:

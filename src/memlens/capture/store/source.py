@@ -1,0 +1,44 @@
+"""What models ask of a capture: a small typed interface, so that they need not know the class that composes them.
+
+`records.RecordStore` gives `RecordSource`; `capture.reader.Capture` gives `TableSource` and the wider ones that models declare for
+themselves (a model names the models it builds on).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ...results import Quality
+
+
+class RecordSource(Protocol):
+    """Records and facts of a capture."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def meta(self) -> dict[str, Any]: ...
+    @property
+    def complete(self) -> bool: ...
+    @property
+    def quality(self) -> Quality: ...
+    @property
+    def begin_ns(self) -> int: ...
+    @property
+    def end_ns(self) -> int: ...
+    def payloads(self, name: str) -> Iterator[tuple[dict[str, int], bytes]]: ...
+    def batches(self, name: str, *, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]: ...
+    def strings(self) -> dict[int, str]: ...
+    def kinds(self) -> dict[str, int]: ...
+    def is_as_written(self, name: str) -> bool: ...
+
+
+class TableSource(RecordSource, Protocol):
+    """Tables too, by name: those beside the records, and those that are made of them."""
+
+    def table(self, name: str) -> pa.Table: ...
