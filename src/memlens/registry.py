@@ -55,6 +55,10 @@ class AnalysisDescriptor(Descriptor):
     """False: runs only when it is asked for by name."""
     run: Callable[..., Any] = field(kw_only=True)
     """Capture → Result."""
+    view: Callable[[Any], Any] | None = None
+    """Result → View: what a renderer shows of it."""
+    provide: str = ""
+    """The command that records what it needs, for reports of captures that lack it."""
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,110 @@ Plain data. No analysis prints, no presenter computes.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from .view import SCHEMA_VERSION, Absence, View, to_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Severity = Literal["high", "medium", "low"]
+ReferenceKind = Literal["code", "object", "line", "region", "thread", "process", "node"]
+
+
+# ---- as JSON: `memlens report --json`; JSON Schema and TypeScript types are generated from these (`view_types.py`)
+class NoteJson(TypedDict):
+    code: str
+    text: str
+    values: dict[str, Any]
+
+
+class QualityJson(TypedDict):
+    exact: bool
+    exact_for: str | None
+    dropped_records: int
+    truncated: bool
+    notes: list[NoteJson]
+
+
+class ReferenceJson(TypedDict):
+    kind: ReferenceKind
+    name: str
+    module: str | None
+    file: str | None
+    line: int | None
+
+
+class FindingJson(TypedDict):
+    name: str
+    severity: Severity
+    claim: str
+    evidence: dict[str, Any]
+    remedy: str
+    quality: QualityJson
+    references: list[ReferenceJson]
+    time_s: list[float] | None
+    view: str | None
+    affected_share: float | None
+    affected_of: str | None
+    group: str | None
+
+
+class ResultJson(TypedDict):
+    name: str
+    figures: dict[str, Any]
+    tables: dict[str, list[dict[str, Any]]]
+    table_rows: dict[str, int]
+    quality: QualityJson
+
+
+class PageJson(TypedDict):
+    offset: int
+    rows: int | None
+
+
+class ReportJson(TypedDict):
+    schema: Literal["memlens-report"]
+    schema_version: int
+    title: str
+    meta: dict[str, Any]
+    findings: list[FindingJson]
+    results: dict[str, ResultJson]
+    page: PageJson
+    views: dict[str, View]
+    absences: list[Absence]
+    quality: QualityJson
+
+
+class Note(str):
+    """A sentence about the quality of a result, with a code that programs recognise it by and the numbers in it.
+
+    >>> note = Note("rows.under_sampled", "9 rows are under-sampled.", rows=9)
+    >>> note, note.code, note.values["rows"]
+    ('9 rows are under-sampled.', 'rows.under_sampled', 9)
+    """
+
+    __slots__ = ("code", "values")
+    code: str
+    values: Mapping[str, Any]
+
+    def __new__(cls, code: str, text: str, /, **values: Any) -> Note:
+        note = super().__new__(cls, text)
+        note.code = code
+        note.values = values
+        return note
+
+    def __getnewargs_ex__(self) -> tuple[tuple[str, str], dict[str, Any]]:
+        return (self.code, str(self)), dict(self.values)
+
+    @staticmethod
+    def json_of(note: str) -> NoteJson:
+        """Any note as JSON; one that another program wrote into the capture has the code ``recorded``."""
+        if isinstance(note, Note):
+            return {"code": note.code, "text": str(note), "values": dict(note.values)}
+        return {"code": "recorded", "text": note, "values": {}}
 
 
 @dataclass(frozen=True)
@@ -39,14 +136,26 @@ class Quality:
             exact_for=self.exact_for or other.exact_for,
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> QualityJson:
         return {
             "exact": self.exact,
             "exact_for": self.exact_for or None,
             "dropped_records": self.dropped_records,
             "truncated": self.truncated,
-            "notes": list(self.notes),
+            "notes": [Note.json_of(note) for note in self.notes],
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """A thing that a finding is about; tables and pages select by it."""
+
+    kind: ReferenceKind
+    name: str
+    """As tables name it: a function, an object, `0x` and the address of a cache line, a thread's number."""
+    module: str | None = None
+    file: str | None = None
+    line: int | None = None
 
 
 @dataclass(frozen=True)
@@ -59,8 +168,19 @@ class Finding:
     evidence: dict[str, Any]
     remedy: str
     quality: Quality = field(default_factory=Quality)
+    references: tuple[Reference, ...] = ()
+    time_s: tuple[float, float] | None = None
+    """When it happened, where that is less than the whole run."""
+    view: str = ""
+    """ANALYSIS.TABLE: the rows that prove it."""
+    affected_share: float | None = None
+    """The part of the run that it affects, of `affected_of`."""
+    affected_of: str = ""
+    """The base of `affected_share`: CPU time, accesses, bytes, faults or peak memory."""
+    group: str = ""
+    """Findings of one group about one thing state one fact; the first of them is kept."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> FindingJson:
         return {
             "name": self.name,
             "severity": self.severity,
@@ -68,6 +188,15 @@ class Finding:
             "evidence": self.evidence,
             "remedy": self.remedy,
             "quality": self.quality.to_json(),
+            "references": [
+                {"kind": one.kind, "name": one.name, "module": one.module, "file": one.file, "line": one.line}
+                for one in self.references
+            ],
+            "time_s": None if self.time_s is None else list(self.time_s),
+            "view": self.view or None,
+            "affected_share": self.affected_share,
+            "affected_of": self.affected_of or None,
+            "group": self.group or None,
         }
 
 
@@ -80,11 +209,13 @@ class Result:
     tables: dict[str, pa.Table]
     quality: Quality
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, *, rows: int | None = None, offset: int = 0) -> ResultJson:
+        """Plain data; of each table `rows` rows from `offset` on, and how many it has."""
         return {
             "name": self.name,
             "figures": self.figures,
-            "tables": {name: table.to_pylist() for name, table in self.tables.items()},
+            "tables": {name: table.slice(offset, rows).to_pylist() for name, table in self.tables.items()},
+            "table_rows": {name: table.num_rows for name, table in self.tables.items()},
             "quality": self.quality.to_json(),
         }
 
@@ -99,12 +230,38 @@ class Report:
     results: dict[str, Result]
     findings: list[Finding]
     quality: Quality
+    views: Mapping[str, View] = field(default_factory=dict)
+    """What each result shows, by the name of the result."""
+    absences: tuple[Absence, ...] = ()
+    """What is missing from the report, why, and the command that would provide it."""
 
-    def to_json(self) -> dict[str, Any]:
+    @property
+    def duration_s(self) -> float:
+        """Wall-clock time of the run."""
+        capacity = self.results.get("capacity")
+        return float(self.meta.get("wall_s") or (capacity.figures["duration_s"] if capacity else 0.0))
+
+    def to_json(self, *, rows: int | None = None, offset: int = 0, only: Collection[str] = ()) -> ReportJson:
+        """Plain data, described by the JSON Schema that comes with memlens (`memlens.view_types`).
+
+        Parameters
+        ----------
+        rows, offset
+            A page of each table; `table_rows` has the numbers of rows.
+        only
+            Names of results; empty: all.
+        """
+        results = {name: result for name, result in self.results.items() if not only or name in only}
+
         return {
+            "schema": "memlens-report",
+            "schema_version": SCHEMA_VERSION,
             "title": self.title,
             "meta": self.meta,
             "findings": [finding.to_json() for finding in self.findings],
-            "results": {name: result.to_json() for name, result in self.results.items()},
+            "results": {name: result.to_json(rows=rows, offset=offset) for name, result in results.items()},
+            "page": {"offset": offset, "rows": rows},
+            "views": {name: to_json(view) for name, view in self.views.items() if name in results},
+            "absences": [to_json(absence) for absence in self.absences],
             "quality": self.quality.to_json(),
         }

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .. import registry
+from ..view import Absence, View, guessed
 
 if TYPE_CHECKING:
     from ..capture.reader import Capture
@@ -54,6 +55,30 @@ def check_findings(capture: Capture, results: dict[str, Result]) -> list[Finding
         if all(name in results for name in descriptor.analyses):
             found.extend(descriptor.check(capture, results))
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def views_of(results: Mapping[str, Result]) -> dict[str, View]:
+    """What each result shows: the view that its analysis gives."""
+    known = registry.all_of("analysis")
+    return {
+        name: known[name].view(result) if name in known and known[name].view is not None else guessed(result)
+        for name, result in results.items()
+    }
+
+
+def absences_of(capture: Capture, results: Mapping[str, Result]) -> tuple[Absence, ...]:
+    """Analyses of a report that the capture has no data for, and the command that would record it."""
+    kinds = capture.kinds()
+    return tuple(
+        Absence(
+            analysis=name,
+            question=descriptor.question,
+            reason=f"the capture has no {' and no '.join(need for need in descriptor.needs if need not in kinds)}",
+            provide=descriptor.provide,
+        )
+        for name, descriptor in registry.all_of("analysis").items()
+        if descriptor.captures == 1 and descriptor.in_report and name not in results and descriptor.provide
+    )
 
 
 def _named(progress: Callable[[int, int, str], None] | None, name: str) -> Callable[[int, int], None] | None:
@@ -117,4 +142,7 @@ def report(
     else:  # the program wrote the capture itself
         names = dict.fromkeys(name for name in capture.table("processes").column("name").to_pylist() if name)
         title = ", ".join(list(names)[:3]) or capture.path.name
-    return Report(title, capture.meta, results, check_findings(capture, results), capture.quality)
+    return Report(
+        title, capture.meta, results, check_findings(capture, results), capture.quality, views_of(results),
+        absences_of(capture, results),
+    )  # fmt: skip

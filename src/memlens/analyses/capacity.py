@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..registry import AnalysisDescriptor
 from ..units import human_bytes
+from ..view import Chart, Figure, Series, Table, View, detail, key, measure
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 
     from ..capture.reader import Capture
     from ..results import Result
+
+
+LIMIT_ON_CHART_RATIO = 4
+"""A limit further above the peak would only flatten the curve."""
 
 
 def step_total(
@@ -220,9 +225,62 @@ def capacity(capture: Capture) -> Result:
     )
 
 
+def view(result: Result) -> View:
+    figures = result.figures
+    several = (figures["peak_rss_sum_bytes"] or 0) > 1.05 * (figures["peak_rss_bytes"] or 0)
+    near = figures["limit_bytes"] and figures["limit_bytes"] <= LIMIT_ON_CHART_RATIO * (figures["peak_rss_bytes"] or 0)
+    counted_twice = " (shared pages once[; {peak_rss_sum_bytes} if counted in each process])"
+    return View(
+        title="Memory",
+        order=100,
+        silent=figures["peak_rss_bytes"] is None,  # a program that writes for itself reads no RSS; for others the quality gives the reason
+        headline="peak {peak_rss_bytes}" + (counted_twice if several else "") + ", median {median_rss_bytes}[, PSS at least {peak_pss_bytes}]"
+        "[, hugetlb {peak_hugetlb_bytes} (not in RSS)][, huge pages {peak_anon_huge_bytes}]"
+        + (", cgroup limit {limit_bytes}" if figures["limit_kind"] == "cgroup" else ""),
+        figures=(
+            Figure(name="peak_rss_bytes", label="peak RSS", kind="bytes", better="lower", help="Of all processes, shared pages once: the larger of readings and the kernel's high-water mark."),
+            Figure(name="peak_reading_bytes", label="peak RSS of readings", kind="bytes", better="lower", help="Largest reading of the tree, shared pages once."),
+            Figure(name="kernel_peak_rss_bytes", label="peak RSS, kernel", kind="bytes", better="lower", help="The kernel's high-water mark of the largest single process."),
+            Figure(name="peak_rss_sum_bytes", label="peak RSS, summed", kind="bytes", better="lower", help="Shared pages count in each process: an upper bound."),
+            Figure(name="median_rss_bytes", label="median RSS", kind="bytes", better="lower", help="Half of the time at or below it."),
+            Figure(name="peak_pss_bytes", label="peak PSS", kind="bytes", better="lower", help="Shared pages divided among their users; readings are rare, so a lower bound."),
+            Figure(name="peak_anon_huge_bytes", label="huge pages, peak", kind="bytes", show="nonzero", help="Anonymous memory in transparent huge pages."),
+            Figure(name="peak_hugetlb_bytes", label="hugetlb, peak", kind="bytes", show="nonzero", help="Not part of RSS."),
+            Figure(name="peak_swap_bytes", label="swap, peak", kind="bytes", better="lower", show="nonzero", help="Of one process."),
+            Figure(name="peak_cgroup_bytes", label="cgroup, peak", kind="bytes", show="nonzero", help="What the kernel charged to the control group."),
+            Figure(name="peak_at_s", label="time of the peak", kind="time_s"),
+            Figure(name="limit_bytes", label="limit", kind="bytes", help="Of the control group, else the machine's memory."),
+            Figure(name="limit_kind", label="kind of the limit", kind="text"),
+            Figure(name="duration_s", label="duration", kind="s", better="lower", help="Of the recording."),
+            Figure(name="processes", label="processes", kind="count"),
+            Figure(name="readings", label="readings", kind="count"),
+            Figure(name="mean_interval_s", label="interval of readings", kind="s"),
+        ),
+        charts=(
+            Chart(name="over_time", title="Memory over time", kind="timeline", role="key", x_kind="time_s", y_kind="bytes", end="duration_s",
+                  limit="limit_bytes" if near else "",
+                  series=(Series(label="RSS", table="over_time", x="time_s", y="rss_bytes"),)),
+            Chart(name="pss_over_time", title="Proportional share over time", kind="timeline", role="detail", x_kind="time_s", y_kind="bytes", end="duration_s",
+                  series=(Series(label="PSS", table="pss_over_time", x="time_s", y="pss_bytes"),)),
+        ),
+        tables=(
+            Table(name="by_process", title="Processes", sort="-peak_rss_bytes", least_rows=2, columns=(
+                key("pid", "process", "process", beside=("name",)),
+                measure("peak_rss_bytes", "peak RSS", "bytes", better="lower"), measure("threads", "threads", "count"),
+                detail("begin_s", "begin", "time_s"), detail("end_s", "end", "time_s"),
+            ), leads_to="processes"),
+            Table(name="by_node", title="By NUMA node", least_rows=2, columns=(
+                key("node", "node", "node"), measure("peak_bytes", "peak", "bytes"),
+            ), leads_to="timeline"),
+        ),
+    )  # fmt: skip
+
+
 DESCRIPTOR = AnalysisDescriptor(
     name="capacity",
     question="How much memory does the program hold over time, and which process holds it?",
     needs=("process_event",),
     run=capacity,
+    view=view,
+    provide="memlens record (collector timeline)",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..registry import AnalysisDescriptor
+from ..view import Chart, Figure, Series, Table, View, key, measure
 
 if TYPE_CHECKING:
     from ..capture.reader import Capture
@@ -125,9 +126,54 @@ def _cpu_times(capture: Capture) -> dict[str, float | None]:
     }
 
 
+def view(result: Result) -> View:
+    classes = [name for name in result.tables["over_time"].column_names if name != "time_s"]
+    return View(
+        title="Faults",
+        order=700,
+        headline="{faults} page faults[, {major_faults} of them major][ ({own_faults} of memlens's own library left out)]",
+        figures=(
+            Figure(name="faults", label="page faults", kind="count", better="lower",
+                   help="Faults of the program, without those on memory of memlens's own library."),
+            Figure(name="faults_recorded", label="recorded faults", kind="count", help="Rows of the table `faults`; each stands for `weight` faults."),
+            Figure(name="own_faults", label="faults of memlens's library", kind="count", help="Left out everywhere else."),
+            Figure(name="kernel_faults", label="faults, kernel's count", kind="count",
+                   help="rusage of the program and its waited-for children: the oracle of faults and own faults together."),
+            Figure(name="faults_per_s", label="faults a second", kind="per_s", better="lower", help="Mean over the recording."),
+            Figure(name="peak_faults_per_s", label="fault rate, peak", kind="per_s", better="lower",
+                   help=f"In the busiest of {TIME_BINS} equal parts of the recording."),
+            Figure(name="major_faults", label="major faults", kind="count", better="lower", help="Waited for the disk."),
+            Figure(name="placements", label="placing faults", kind="count", better="lower", help="Faults that gave the process a page."),
+            Figure(name="user_s", label="CPU time, user", kind="s", better="lower", help="Of the waited-for tree; memlens's library in the program included."),
+            Figure(name="system_s", label="CPU time, system", kind="s", better="lower", help="Without the estimated cost of recording faults."),
+            Figure(name="recording_s", label="cost of recording faults", kind="s", help="Estimated, taken off the system time."),
+        ),
+        charts=(
+            Chart(name="over_time", title="Page faults by class over time", kind="timeline", stacked=True, x_kind="time_s", y_kind="per_s",
+                  y_label="/s", drawing="fault_classes",
+                  series=tuple(Series(label=name, table="over_time", x="time_s", y=name) for name in classes)),
+        ),
+        tables=(
+            Table(name="by_class", title="By class", sort="-faults", columns=(
+                key("class", "class"),
+                measure("faults", "faults", "count", error="faults_error", better="lower"),
+                measure("new_bytes", "new memory", "bytes", error="new_bytes_error"),
+            ), leads_to="faults"),
+            Table(name="by_function", title="By function and class", sort="-faults", role="detail", columns=(
+                key("function", "function", "code"), key("class", "class"),
+                measure("faults", "faults", "count", error="faults_error", better="lower"),
+            ), leads_to="faults"),
+        ),
+        remarks=("first: a page that was not there before; again: given back and touched anew; upgrade: a readable page becomes writable; copy: copy on "
+                 "write; file: content of a file or of shared memory; placed: by the kernel inside a system call.",),
+    )  # fmt: skip
+
+
 DESCRIPTOR = AnalysisDescriptor(
     name="faults",
     question="How many page faults of which kind does the program take, where and when?",
     needs=("fault",),
     run=faults,
+    view=view,
+    provide="memlens record (collector faults; memlens doctor says whether it works here)",
 )

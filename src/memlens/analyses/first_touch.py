@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..registry import AnalysisDescriptor
+from ..view import Chart, Column, Figure, Table, View, detail, key, measure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,9 +41,9 @@ def grouped(faults: pa.Table, keys: list[str]) -> pa.Table:
         faults, keys, {"bytes": faults.column("one_bytes").to_numpy().astype(float), "faults": np_ones(faults)}
     )
     plain = faults.select([*keys, "thread"] if "thread" not in keys else keys)
-    for key in keys:
-        if pa.types.is_dictionary(plain.schema.field(key).type):
-            plain = plain.set_column(plain.column_names.index(key), key, plain.column(key).cast("string"))
+    for name in keys:
+        if pa.types.is_dictionary(plain.schema.field(name).type):
+            plain = plain.set_column(plain.column_names.index(name), name, plain.column(name).cast("string"))
     if "thread" in keys:
         return result.append_column("threads", pa.array([1] * result.num_rows, pa.int64()))
     counted = plain.group_by(keys).aggregate([("thread", "count_distinct")])
@@ -214,9 +216,64 @@ def _stacks(capture: Capture, placing: pa.Table) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=schema)
 
 
+def view(result: Result) -> View:
+    total = "figures.first_touched_bytes"
+    measures = (measure("bytes", "bytes", "bytes", error="bytes_error", better="lower"),)
+    share = Column(name="bytes", label="share", kind="bytes", of=total, bar=True)
+    faults = measure("faults", "faults", "count", error="faults_error")
+
+    def by(name: str, title: str, *keys: Column, threads: bool = True, **more: Any) -> Table:
+        several = (measure("threads", "threads", "count", show="nonzero"),) if threads else ()
+        return Table(
+            name=name, title=title, columns=(*keys, *measures, share, faults, *several), leads_to="faults", **more
+        )
+
+    estimated = detail(
+        "estimated", "estimated", "flag", help="A part of the row comes from sampled call stacks.", show="nonzero"
+    )
+    place = by("by_line", "By place", key("function", "first touched by", "code"), role="key", fold="bytes")
+    return View(
+        title="First touch",
+        order=600,
+        headline="{first_touched_bytes} placed by {placing_faults} faults[, {huge_bytes} in huge pages]"
+        "[, {placed_in_system_calls_bytes} inside system calls][; {placed_without_event_bytes} more placed by the kernel without an event]"
+        "[; {placed_before_attach_bytes} were resident before memlens attached]",
+        figures=(
+            Figure(name="first_touched_bytes", label="first-touched", kind="bytes", better="lower", error="first_touched_bytes_error",
+                   help="Memory that faults of the program placed: bytes of the pages."),
+            Figure(name="placing_faults", label="placing faults", kind="count", better="lower", error="placing_faults_error"),
+            Figure(name="huge_bytes", label="in huge pages", kind="bytes", better="higher", show="nonzero"),
+            Figure(name="placed_in_system_calls_bytes", label="inside system calls", kind="bytes", show="nonzero", help="Of the first-touched bytes."),
+            Figure(name="placed_without_event_bytes", label="placed without an event", kind="bytes", show="nonzero", help="By the kernel: MAP_POPULATE, mlock and the like."),
+            Figure(name="placed_before_attach_bytes", label="resident before memlens attached", kind="bytes", show="nonzero"),
+            Figure(name="moved_bytes", label="moved", kind="bytes", show="nonzero", help="By mremap, as far as no collector reported the call."),
+            Figure(name="named_share", label="share with a function", kind="share"),
+            Figure(name="threads", label="touching threads", kind="count"),
+        ),
+        charts=(
+            Chart(name="stacks", title="First touch by call stack", kind="tree", role="detail", table="stacks", y_kind="bytes",
+                  columns=(("frames", "frames"), ("weight", "estimated_bytes"), ("count", "samples")),
+                  help="Callers above callees; widths are bytes, estimated from sampled call stacks."),
+        ),
+        tables=(
+            replace(place, columns=(*place.columns, estimated)),
+            by("by_thread", "By thread", key("thread", "thread", "thread", beside=("name",)), threads=False, least_rows=2, fold="bytes"),
+            by("by_node", "By NUMA node", key("node", "NUMA node", "node", null="unknown"), least_rows=2),
+            by("by_function", "By function", key("function", "function", "code"), role="detail", fold="bytes"),
+            by("by_area", "By data area", key("area", "area"), role="detail"),
+            Table(name="placed_by_kernel", title="Placed by the kernel without an event", role="detail", columns=(
+                key("address", "address", "address"), measure("bytes", "bytes", "bytes"), measure("area", "area", "text"),
+                measure("moved", "moved", "flag", show="nonzero"), measure("before", "before attaching", "flag", show="nonzero"),
+            ), leads_to="placed"),
+        ),
+    )  # fmt: skip
+
+
 DESCRIPTOR = AnalysisDescriptor(
     name="first_touch",
     question="Which function, line and thread touched the memory first, and so placed it?",
     needs=("fault",),
     run=first_touch,
+    view=view,
+    provide="memlens record (collector faults; memlens doctor says whether it works here)",
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..registry import AnalysisDescriptor
 from ..units import human_bytes
+from ..view import Chart, Figure, Series, Table, View, detail, key, measure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -444,9 +445,85 @@ def _over_time(capture: Capture, peaks: pa.Table) -> pa.Table:
     return pa.concat_tables([part.cast(schema) for part in parts]) if parts else schema.empty_table()
 
 
+def view(result: Result) -> View:
+    figures = result.figures
+    of = " of the largest process" if figures["processes"] > 1 else ""
+    heap = (
+        f"peak heap{of} {{peak_heap_bytes}}[ at {{peak_heap_s}}]; {{allocations}} allocations of {{allocated_bytes}}"
+        if figures["allocations"]
+        else f"no heap object was recorded{' (small ones are sampled)' if figures['sample_bytes'] else ''}"
+    )
+    processes = list(dict.fromkeys(result.tables["over_time"].column("process").to_pylist()))
+    site, kind = key("function", "allocated by", "code"), key("kind", "kind")
+    touched = (
+        detail("touched_bytes", "touched", "bytes", help="Whole pages that faults placed while the object lived."),
+        detail("recycled_bytes", "recycled", "bytes", help="Pages touched before the object was born."),
+    )
+    never = measure("never_touched_bytes", "never touched", "bytes", show="nonzero", zero="", better="lower", null="")
+    return View(
+        title="Objects",
+        order=500,
+        headline=f"{heap}[; mmap peak {{peak_mmap_bytes}}][; {{never_touched_bytes}} never touched][; {{leaked_bytes}} not freed at exit]",
+        figures=(
+            Figure(name="peak_heap_bytes", label="peak heap", kind="bytes", better="lower", error="peak_heap_bytes_error", help="Requested bytes of live objects, of one process."),
+            Figure(name="peak_heap_process", label="process of the peak heap", kind="process"),
+            Figure(name="peak_heap_s", label="time of the peak heap", kind="time_s"),
+            Figure(name="peak_mmap_bytes", label="peak of mmap", kind="bytes", better="lower", help="Mapped by the program itself."),
+            Figure(name="allocations", label="allocations", kind="count", better="lower", error="allocations_error"),
+            Figure(name="allocated_bytes", label="allocated", kind="bytes", better="lower", error="allocated_bytes_error", help="All allocations of the run, freed or not."),
+            Figure(name="temporary_allocations", label="temporary allocations", kind="count", better="lower", help="Freed before their thread allocated again; not known of a sample."),
+            Figure(name="leaked_bytes", label="not freed at exit", kind="bytes", better="lower", error="leaked_bytes_error", help="Of the heap, when its process ended."),
+            Figure(name="leaked_objects", label="objects not freed at exit", kind="count", better="lower", error="leaked_objects_error"),
+            Figure(name="never_touched_bytes", label="never touched", kind="bytes", better="lower", help="Whole pages of recorded objects in private anonymous memory."),
+            Figure(name="objects_recorded", label="recorded objects", kind="count"),
+            Figure(name="sample_bytes", label="sampling rate", kind="bytes", show="nonzero", help="One small object in about so many bytes; 0: every object."),
+            Figure(name="processes", label="processes with objects", kind="count"),
+        ),
+        charts=(
+            Chart(name="live", title="Live bytes over time", kind="timeline", role="detail", x_kind="time_s", y_kind="bytes", series=tuple(
+                Series(label=what if len(processes) == 1 else f"{what} of process {process}", table="over_time", x="time_s", y="bytes",
+                       where=(("process", process), ("kind", what)))
+                for process in processes for what in ("heap", "mmap"))),
+            Chart(name="held", title="Heap at the peak, by call stack", kind="tree", role="detail", table="stacks", y_kind="bytes",
+                  columns=(("frames", "frames"), ("weight", "bytes_at_process_peak"), ("count", "allocations")),
+                  help="Bytes that each process held at its own peak of the heap; callers above callees."),
+            Chart(name="made", title="Allocations, by call stack", kind="tree", role="detail", table="stacks", y_kind="count",
+                  columns=(("frames", "frames"), ("weight", "allocations"), ("count", "allocated_bytes")),
+                  help="All allocations of the run, freed or not; callers above callees."),
+        ),
+        tables=(
+            Table(name="by_site", title="By allocation site", role="key", columns=(
+                site, kind,
+                measure("peak_bytes", "peak", "bytes", error="peak_bytes_error", better="lower"),
+                measure("allocations", "allocations", "count", error="allocations_error", better="lower"),
+                measure("mean_lifetime_ns", "mean life", "ns", null="to the end"),
+                never,
+                measure("live_bytes", "live at exit", "bytes", error="live_bytes_error", better="lower", zero="", show="nonzero"),
+                detail("allocated_bytes", "allocated", "bytes", error="allocated_bytes_error", better="lower"),
+                detail("bytes_at_process_peak", "at process peak", "bytes"),
+                detail("temporary", "temporary", "count", of="allocations", help="Freed before their thread allocated again."),
+                detail("largest_bytes", "largest", "bytes"), *touched,
+                detail("sampled", "sampled", "flag", show="nonzero"),
+            ), leads_to="objects"),
+            Table(name="largest", title="Largest objects", role="detail", columns=(
+                key("name", "object", "object", null=""), key("function", "allocated by", "code"), kind,
+                measure("bytes", "bytes", "bytes", better="lower"), measure("born_s", "born", "time_s"), measure("lifetime_s", "lifetime", "s"),
+                *touched, never, measure("first_touch_function", "first touched by", "code"),
+                measure("first_touch_thread", "first thread", "thread"), measure("touching_threads", "touching threads", "count"),
+            ), leads_to="objects"),
+            Table(name="leaks", title="Not freed at exit, by call stack", role="detail", sort="-live_bytes", columns=(
+                key("function", "allocated by", "code"), measure("live_bytes", "bytes", "bytes", error="live_bytes_error", better="lower"),
+                measure("live", "objects", "count", error="live_error", better="lower"), measure("frames", "called from", "frames"),
+            ), empty="Every heap object that was seen was freed before its process ended, or no process has ended.", leads_to="objects"),
+        ),
+    )  # fmt: skip
+
+
 DESCRIPTOR = AnalysisDescriptor(
     name="objects",
     question="Which objects does the program allocate, where, how long do they live, and which are never used?",
     needs=("runtime_status",),
     run=objects,
+    view=view,
+    provide="memlens record (collector alloc)",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..registry import AnalysisDescriptor
+from ..view import Figure, Table, View, detail, key, measure
 
 if TYPE_CHECKING:
     from ..capture.reader import Capture
@@ -104,13 +105,19 @@ def regions(capture: Capture) -> Result:
                 }
             )  # fmt: skip
     merged.sort(key=lambda row: -row["seconds"])
+    kinds = capture.kinds()
+    for names, known in (
+        (("faults", "first_touched_bytes"), "fault" in kinds),
+        (("allocations", "allocated_bytes"), "runtime_status" in kinds),
+    ):
+        for row in merged if not known else ():
+            row.update(dict.fromkeys(names))
     notes = list(sampling_notes(capture))
     unfinished = sum(row["unfinished"] for row in merged if row["kind"] == "region")
     if unfinished:
         notes.append(f"{unfinished} regions were begun and never ended; they count until their thread's end.")
-    kinds = capture.kinds()
     if "fault" not in kinds and "code_count" not in kinds:
-        notes.append("No page faults were recorded: faults and first-touched bytes are 0 for lack of data.")
+        notes.append("No page faults were recorded: faults and first-touched bytes of regions are not known.")
     schema = pa.schema(
         [
             ("name", pa.string()), ("kind", pa.string()), ("executions", pa.uint64()), ("threads", pa.uint32()),
@@ -236,9 +243,42 @@ def _rss(capture: Capture, columns: dict[str, Any], mine: Any) -> tuple[int | No
     return peak, growth if peak is not None else None
 
 
+def view(result: Result) -> View:
+    return View(
+        title="Regions",
+        order=800,
+        silent=not result.tables["by_name"].num_rows,
+        headline="{regions} regions[, {phases} phases]",
+        figures=(
+            Figure(name="regions", label="regions", kind="count"),
+            Figure(name="phases", label="phases", kind="count"),
+            Figure(name="executions", label="executions", kind="count"),
+        ),
+        tables=(
+            Table(name="by_name", title="By name", columns=(
+                key("name", "name", "region", null="(no name)"), key("kind", "kind"),
+                measure("executions", "times", "count"),
+                measure("seconds", "time", "s", better="lower", help="Wall time, summed over executions and threads."),
+                measure("self_seconds", "self", "s", better="lower", help="Without the regions inside it."),
+                measure("faults", "faults", "count", better="lower", show="known"),
+                measure("first_touched_bytes", "first touched", "bytes", better="lower", show="known"),
+                measure("allocations", "allocations", "count", better="lower", show="known"),
+                measure("peak_rss_bytes", "peak RSS", "bytes", better="lower", show="known", null=""),
+                measure("rss_growth_bytes", "net growth", "bytes", better="lower", show="known", null=""),
+                detail("longest_s", "longest", "s", better="lower"), detail("threads", "threads", "count"),
+                detail("allocated_bytes", "allocated", "bytes", better="lower"),
+                detail("unfinished", "unfinished", "count", show="nonzero", help="Begun and not ended before the program ended."),
+            ), leads_to="regions"),
+        ),
+        remarks=("A region counts the faults and allocations of its own thread, a phase those of the whole process; RSS is the process's, from readings "
+                 "between begin and end, so a short region may have none.",),
+    )  # fmt: skip
+
+
 DESCRIPTOR = AnalysisDescriptor(
     name="regions",
     question="What do the regions and phases that the program names cost in time, faults and memory?",
     needs=("region_event",),
     run=regions,
+    view=view,
 )

@@ -168,9 +168,9 @@ def main(arguments: list[str]) -> int:
         json.dump(content, sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
-        from ..present import terminal
+        from ..present import _rich
 
-        terminal.show_diff(
+        _rich.show_diff(
             rows, functions[:10], new_findings, gone, broken, before.quality.joined(after.quality), file=sys.stdout
         )
         sys.stdout.write(f"next: memlens report {options.after}\n")

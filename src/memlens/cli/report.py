@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..errors import OutputError, os_reason
+from ..errors import NoDataError, OutputError, UsageError, os_reason
 from ..units import human_bytes
 from .main import new_parser
+
+if TYPE_CHECKING:
+    from ..results import Report
 
 EXAMPLES = """\
   memlens report run.memlens                      summary in the terminal
   memlens report run.memlens --html run.html      one page that opens without a network
   memlens report run.memlens --json | jq .findings
+  memlens report run.memlens --only objects --only findings
   memlens report run.memlens --memory 2GiB        bounds the memory of reuse and footprints
   memlens report run.memlens --machine zen4       misses in the caches of another machine
   memlens report run.memlens --skip-frames '^(pool_get|node_new)$'   blame the callers of these functions
@@ -67,6 +72,37 @@ def frame_pattern(text: str) -> str:
     return text
 
 
+def _row_count(text: str) -> int:
+    """
+    >>> _row_count("20")
+    20
+    """
+    import argparse
+
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"invalid value {text!r}: expected a whole number of rows")
+    return int(text)
+
+
+def _sections(names: list[str], report: Report) -> tuple[str, ...]:
+    """The sections of --only."""
+    import difflib
+
+    known = [*report.results, "findings", "quality"]
+    for name in names:
+        if name in known:
+            continue
+        absent = {absence.analysis: absence for absence in report.absences}
+        if name in absent:
+            raise NoDataError(f"no section {name!r}: {absent[name].reason}", hint=absent[name].provide)
+        close = difflib.get_close_matches(name, known, n=1)
+        raise UsageError(
+            f"invalid value {name!r} for --only",
+            hint=f"did you mean {close[0]}?" if close else f"sections of this capture: {', '.join(known)}",
+        )
+    return tuple(names)
+
+
 def write_whole(path: Path, text: str) -> None:
     """The file is there whole or, after Ctrl-C or an error, as it was before."""
     import contextlib
@@ -97,6 +133,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--html", metavar="FILE", help="write a self-contained page instead")
     parser.add_argument("--json", action="store_true", help="print everything as JSON instead")
     parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="SECTION",
+        help="only this section: an analysis (memlens help analyses), findings or quality; repeatable",
+    )
+    parser.add_argument(
         "--memory", type=memory_bytes, metavar="SIZE", help="memory for reuse and footprints, for example 2GiB (4GiB)"
     )
     parser.add_argument(
@@ -111,7 +154,16 @@ def main(arguments: list[str]) -> int:
         metavar="REGEX",
         help="show allocations and first touches at the first caller whose function and module do not match",
     )
-    parser.add_argument("--rows", type=int, default=10, metavar="N", help="rows a table (10)")
+    parser.add_argument(
+        "--rows", type=_row_count, metavar="N", help="rows a table (10; in JSON all, and --offset begins a page)"
+    )
+    parser.add_argument(
+        "--offset",
+        type=_row_count,
+        default=0,
+        metavar="N",
+        help="leave out the first N rows of each table, with --json",
+    )
     options = parser.parse_intermixed_args(arguments)
     from .. import analyses
     from ..capture.reader import open_capture
@@ -126,8 +178,10 @@ def main(arguments: list[str]) -> int:
             skip_frames=options.skip_frames,
             progress=progress.update,
         )
+    only = _sections(options.only, report)
     if options.json:
-        json.dump(report.to_json(), sys.stdout, indent=1, default=str)
+        content = report.to_json(rows=options.rows, offset=options.offset, only=only)
+        json.dump(content, sys.stdout, indent=1, default=str)
         sys.stdout.write("\n")
         return 0
     if options.html:
@@ -141,7 +195,7 @@ def main(arguments: list[str]) -> int:
         return 0
     from ..present import terminal
 
-    terminal.show(report, file=sys.stdout, rows=max(1, options.rows))
+    terminal.show(report, file=sys.stdout, rows=max(1, options.rows or 10), only=only)
     question = (
         "SELECT class, count(*) FROM faults GROUP BY class"
         if "faults" in report.results or "traffic" not in report.results

@@ -114,6 +114,16 @@ def place_text(row: dict[str, Any], *, extra: str = "", line: bool = True) -> st
     return f"{row.get('function') or '(no name)'}  {end}{extra}"
 
 
+def end_of(text: str) -> str:
+    """The place in a text of `place_text`: file and line, or module.
+
+    >>> end_of("f  g.cpp:14 via memset"), end_of("f")
+    ('g.cpp:14', '')
+    """
+    _, gap, end = text.rpartition("  ")
+    return end.partition(" ")[0] if gap else ""
+
+
 def fit(text: str, width: int) -> str:
     """A place as `place_text` writes it in at most `width` characters.
 
@@ -130,7 +140,7 @@ def fit(text: str, width: int) -> str:
     if not gap:
         return shortened(text, width)
     place = end.partition(" ")[0]
-    for shown, least in ((end, LEAST_FUNCTION if end != place else 8), (place, 8)):
+    for shown, least in ((end, LEAST_FUNCTION if end != place else 8), (place, 4)):
         room = width - len(shown) - 2
         if room >= min(len(function), least):
             return f"{short_function(function, room)}  {shown}"

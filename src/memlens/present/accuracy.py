@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import IO, TYPE_CHECKING, Any
 
+from ._rich import _console
 from ._units import human_bytes
-from .terminal import _console
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,7 +14,7 @@ KINDS = ("read", "write", "copy")
 def show(content: Mapping[str, Any], *, file: IO[str]) -> None:
     from rich.markup import escape
 
-    from .terminal import _console
+    from ._rich import _console
 
     console = _console(file)
     cores = len(content["cores"])

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def show(result: Result, rows: list[dict[str, Any]], *, by: str, file: IO[str]) -> None:
     from rich.markup import escape
 
-    from .terminal import _console
+    from ._rich import _console
 
     console = _console(file)
     timed = any(row["time_s"] is not None for row in rows)

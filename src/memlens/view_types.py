@@ -1,0 +1,152 @@
+"""JSON Schema and TypeScript types of reports, generated from `view.py` and `results.py`.
+
+    python -m memlens.view_types schema          JSON Schema of `memlens report --json`
+    python -m memlens.view_types typescript      the same as TypeScript interfaces
+
+The build writes both beside this module; nothing is edited by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
+from typing import Any, Literal, Union, get_args, get_origin
+
+from . import results, view
+
+ROOTS: tuple[type, ...] = (results.ReportJson,)
+_NAMESPACE = {**vars(results), **vars(view)}
+
+
+def _hints(owner: type) -> dict[str, Any]:
+    return typing.get_type_hints(owner, globalns=_NAMESPACE)
+
+
+def _is_object(kind: Any) -> bool:
+    return isinstance(kind, type) and (is_dataclass(kind) or typing.is_typeddict(kind))
+
+
+def parts() -> list[type]:
+    """Every type of a report, a type before those that use it."""
+    found: dict[type, None] = {}
+
+    def visit(kind: Any) -> None:
+        if _is_object(kind):
+            if kind in found:
+                return
+            for inner in _hints(kind).values():
+                visit(inner)
+            found[kind] = None
+        for inner in get_args(kind) if get_origin(kind) is not Literal else ():
+            visit(inner)
+
+    for root in ROOTS:
+        visit(root)
+    return list(found)
+
+
+# ---- JSON Schema ------------------------------------------------------------
+_PLAIN: dict[Any, dict[str, Any]] = {
+    str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "number"}, bool: {"type": "boolean"},
+    type(None): {"type": "null"}, Any: {},
+}  # fmt: skip
+
+
+def schema_of(kind: Any) -> dict[str, Any]:
+    """
+    >>> schema_of(tuple[str, ...]), schema_of(int | None)
+    ({'type': 'array', 'items': {'type': 'string'}}, {'anyOf': [{'type': 'integer'}, {'type': 'null'}]})
+    """
+    if kind in _PLAIN:
+        return dict(_PLAIN[kind])
+    if _is_object(kind):
+        return {"$ref": f"#/$defs/{kind.__name__}"}
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [schema_of(one) for one in arguments]}
+    if origin is tuple and (len(arguments) != 2 or arguments[1] is not Ellipsis):
+        return {"type": "array", "prefixItems": [schema_of(one) for one in arguments], "items": False}
+    if origin in (tuple, list, Sequence):
+        return {"type": "array", "items": schema_of(arguments[0])}
+    if origin in (dict, Mapping):
+        return {"type": "object", "additionalProperties": schema_of(arguments[1])}
+    raise TypeError(f"no JSON Schema for {kind}")
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a report."""
+    definitions = {}
+    for kind in parts():
+        hints = _hints(kind)
+        definitions[kind.__name__] = {
+            "type": "object",
+            "properties": {name: schema_of(inner) for name, inner in hints.items()},
+            "required": list(hints),
+            "additionalProperties": False,
+        }
+    root = ROOTS[0].__name__
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "memlens report",
+        "description": f"memlens report --json, schema version {view.SCHEMA_VERSION}",
+        "$ref": f"#/$defs/{root}",
+        "$defs": definitions,
+    }
+
+
+# ---- TypeScript ------------------------------------------------------------
+_TYPES = {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null", Any: "unknown"}
+
+
+def type_of(kind: Any) -> str:
+    """
+    >>> type_of(tuple[str, ...]), type_of(int | None), type_of(Literal["a", "b"]), type_of(dict[str, int])
+    ('readonly string[]', 'number | null', '"a" | "b"', 'Readonly<Record<string, number>>')
+    """
+    if kind in _TYPES:
+        return _TYPES[kind]
+    if _is_object(kind):
+        return str(kind.__name__)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return " | ".join(json.dumps(one) for one in arguments)
+    if origin in (Union, types.UnionType):
+        return " | ".join(dict.fromkeys(type_of(one) for one in arguments))
+    if origin is tuple and (len(arguments) != 2 or arguments[1] is not Ellipsis):
+        return f"readonly [{', '.join(type_of(one) for one in arguments)}]"
+    if origin in (tuple, list, Sequence):
+        inner = type_of(arguments[0])
+        return f"readonly ({inner})[]" if " " in inner else f"readonly {inner}[]"
+    if origin in (dict, Mapping):
+        return f"Readonly<Record<string, {type_of(arguments[1])}>>"
+    raise TypeError(f"no TypeScript type for {kind}")
+
+
+def typescript() -> str:
+    """Interfaces of everything in a report."""
+    lines = ["// Generated by memlens.view_types from view.py and results.py; do not edit.", "",
+             f"export const SCHEMA_VERSION = {view.SCHEMA_VERSION};", ""]  # fmt: skip
+    for kind in parts():
+        lines.append(f"export interface {kind.__name__} {{")
+        lines += [f"  readonly {name}: {type_of(inner)};" for name, inner in _hints(kind).items()]
+        lines += ["}", ""]
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> int:
+    made = {"schema": lambda: json.dumps(schema(), indent=1) + "\n", "typescript": lambda: typescript() + "\n"}
+    if len(arguments) != 1 or arguments[0] not in made:
+        sys.stderr.write("usage: python -m memlens.view_types schema|typescript\n")
+        return 2
+    sys.stdout.write(made[arguments[0]]())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
