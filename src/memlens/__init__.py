@@ -27,6 +27,10 @@ __all__ = ["Capture", "__version__", "analyses", "is_recording", "open", "phase"
 globals().pop("annotations", None)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "annotations", "capture", "errors", "results", "view"} - {"TYPE_CHECKING"})
+
+
 def __getattr__(name: str) -> Any:
     import importlib
 
@@ -38,6 +42,6 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(".capture.reader", __name__).open_capture
     if name == "Capture":
         return importlib.import_module(".capture.reader", __name__).Capture
-    if name in ("analyses", "annotations", "capture", "errors", "results"):
+    if name in ("analyses", "annotations", "capture", "errors", "results", "view"):
         return importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module 'memlens' has no attribute {name!r}")
