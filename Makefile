@@ -53,7 +53,11 @@ LIST_LLVMS := $(if $(MEMLENS_CORE_ONLY),echo none yet,ls -d /usr/lib/llvm-*/incl
 $(VENV)/.llvms: always
 	@mkdir -p $(VENV); test "$$($(LIST_LLVMS))" = "$$(cat $@ 2>/dev/null)" && test -e $@ || { $(LIST_LLVMS); true; } > $@
 
-$(VENV)/.stamp-build: $(VENV)/.stamp-venv $(NATIVE_SOURCES) $(VENV)/.llvms
+# Which Python modules there are: the editable install lists them, and is made again when one comes, goes or moves.
+$(VENV)/.modules: always
+	@mkdir -p $(VENV); find src/memlens -name '*.py' | LC_ALL=C sort > $@.new; cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
+$(VENV)/.stamp-build: $(VENV)/.stamp-venv $(NATIVE_SOURCES) $(VENV)/.llvms $(VENV)/.modules
 	@echo "building memlens"
 	@$(BIN)/pip install -q --disable-pip-version-check --no-build-isolation -e .
 	@cp $$(find $(VENV)/lib -name '_core.pyi' -o -name '_sampling.pyi') src/memlens/  # generated, for mypy and editors
