@@ -76,7 +76,9 @@ class FindingDescriptor(Descriptor):
 @dataclass(frozen=True)
 class PresenterDescriptor(Descriptor):
     suffix: str = ""
+    """Of the files that it writes: `memlens report --as NAME`. Without one it is not offered there."""
     render: Callable[..., Any] = field(kw_only=True)
+    """Report → text or bytes."""
 
 
 PACKAGES: dict[str, str] = {

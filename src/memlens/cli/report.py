@@ -103,8 +103,19 @@ def _sections(names: list[str], report: Report) -> tuple[str, ...]:
     return tuple(names)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """The file is there whole or, after Ctrl-C or an error, as it was before."""
+def _rendered(name: str, report: Report) -> str | bytes:
+    """A report by a presenter of this name."""
+    from .. import registry
+
+    known = {n: d for n, d in registry.all_of("presenter").items() if d.suffix}
+    if name not in known:
+        raise UsageError(f"invalid value {name!r} for --as", hint=f"presenters: {', '.join(known)}")
+    content: str | bytes = known[name].render(report)
+    return content
+
+
+def write_whole(path: Path, content: str | bytes) -> int:
+    """Writes a file and returns its size. It is there whole or, after Ctrl-C or an error, as it was before."""
     import contextlib
     import os
 
@@ -113,16 +124,18 @@ def write_whole(path: Path, text: str) -> None:
     target = partial
     try:
         target = partial if not path.exists() or path.is_file() else path
-        target.write_text(text, encoding="utf-8", errors="replace")
+        raw = content if isinstance(content, bytes) else content.encode("utf-8", errors="replace")
+        target.write_bytes(raw)
         if target is partial:
             os.replace(partial, path)
+        return len(raw)
     except BaseException as error:
         if target is partial:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise OutputError(
-                f"cannot write {path}: {os_reason(error)}", hint="give another place to --html"
+                f"cannot write {path}: {os_reason(error)}", hint="give another place to write to"
             ) from error
         raise
 
@@ -132,6 +145,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("capture", help="capture directory")
     parser.add_argument("--html", metavar="FILE", help="write a self-contained page instead")
     parser.add_argument("--json", action="store_true", help="print everything as JSON instead")
+    parser.add_argument(
+        "--as",
+        dest="presenter",
+        metavar="NAME",
+        help="render with this presenter instead, one of memlens or of an installed package (memlens doctor lists them)",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="where --as writes (standard output)")
     parser.add_argument(
         "--only",
         action="append",
@@ -185,13 +205,21 @@ def main(arguments: list[str]) -> int:
         sys.stdout.write("\n")
         return 0
     if options.html:
-        from ..present import html
-
-        page = html.render(report)
-        write_whole(Path(options.html), page)
+        size = write_whole(Path(options.html), _rendered("html", report))
         sys.stdout.write(
-            f"wrote {options.html} ({human_bytes(len(page))})\nnext: open it in a browser: xdg-open {options.html}\n"
+            f"wrote {options.html} ({human_bytes(size)})\nnext: open it in a browser: xdg-open {options.html}\n"
         )
+        return 0
+    if options.presenter:
+        rendered = _rendered(options.presenter, report)
+        if options.output:
+            size = write_whole(Path(options.output), rendered)
+            sys.stdout.write(f"wrote {options.output} ({human_bytes(size)})\n")
+        elif isinstance(rendered, bytes):
+            sys.stdout.flush()
+            sys.stdout.buffer.write(rendered)
+        else:
+            sys.stdout.write(rendered)
         return 0
     from ..present import terminal
 
