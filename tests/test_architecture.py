@@ -37,12 +37,13 @@ ALLOWED: dict[str, set[str]] = {
 NATIVE_ALLOWED: dict[str, set[str]] = {
     "format": set(),
     "include": set(),  # copied into other people's programs
-    "sampling": {"format"},
+    "perf": set(),
+    "sampling": {"format", "perf"},
     "runtime": {"format", "include"},
     "emulator": {"format"},
     "pass": {"format"},
     "core": {"format"},
-    "bindings": {"format", "sampling", "core"},
+    "bindings": {"format", "perf", "sampling", "core"},
 }
 
 

@@ -24,6 +24,7 @@
 #include "locality_bindings.h"
 #include "memlens_checksum.h"
 #include "objects_bindings.h"
+#include "perf_bindings.h"
 #include "os_text.h"
 #include "replay/fault_classifier.h"
 #include "symbols/demangle.h"
@@ -497,6 +498,7 @@ NB_MODULE(_core, module) {
   bind_trace(module);
   bind_counting(module);
   bind_importing(module);
+  bind_perf(module);
   bind_locality(module);
   bind_locality_trees(module);
 

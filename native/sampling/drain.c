@@ -1,5 +1,6 @@
-/* From kernel ring records to memlens records. Runs with the session locked. */
+/* From kernel ring records (decoded by native/perf) to memlens records. Runs with the session locked. */
 #include "internal.h"
+#include "memlens_perf.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -173,170 +174,114 @@ static uint32_t intern_stack(struct ml_session *session, const struct ml_process
   return id;
 }
 
-static uint32_t dump_stack(struct ml_session *session, struct ml_process *process, uint32_t tid, uint64_t time_ns,
-                           const unsigned char *at, const unsigned char *end) {
-  uint64_t abi, stack_bytes, used;
-  if (end - at < 8) return 0;
-  memcpy(&abi, at, 8);
-  at += 8;
-  if (abi == 0) return 0; /* no user registers: a kernel thread or an exiting task */
+static uint32_t dump_stack(struct ml_session *session, struct ml_process *process, const struct mp_sample *sample) {
+  if (sample->user_abi == 0 || sample->user_stack == NULL) return 0; /* a kernel thread or an exiting task */
   const uint64_t mask = ml_unwind_registers();
-  const size_t registers = (size_t)__builtin_popcountll(mask);
-  if ((size_t)(end - at) < 8 * registers + 8) return 0;
-  const unsigned char *values = at;
-  at += 8 * registers;
-  memcpy(&stack_bytes, at, 8);
-  at += 8;
-  if (stack_bytes == 0 || (uint64_t)(end - at) < stack_bytes + 8) return 0;
-  memcpy(&used, at + stack_bytes, 8);
-  if (used > stack_bytes) used = stack_bytes;
-  const size_t tail = 8 * registers + (size_t)used;
+  const size_t registers = sample->user_register_count;
+  const size_t used = (size_t)sample->user_stack_bytes;
+  const size_t tail = 8 * registers + used;
   unsigned char *record_bytes = malloc(sizeof(struct ml_stack_dump) + tail + 8);
   if (record_bytes == NULL) return 0;
   uint64_t stack_pointer = 0;
 #if defined(__x86_64__)
-  memcpy(&stack_pointer, values + 8 * 7, 8);
+  (void)mp_register(mask, sample->user_registers, UINT64_C(1) << 7, &stack_pointer);
   const uint16_t machine = 62;
 #elif defined(__aarch64__)
-  memcpy(&stack_pointer, values + 8 * 31, 8);
+  (void)mp_register(mask, sample->user_registers, UINT64_C(1) << 31, &stack_pointer);
   const uint16_t machine = 183;
 #else
   const uint16_t machine = 0;
 #endif
   /* Dumps share the number space of interned stacks, from the far end. */
   const uint32_t id = UINT32_MAX - session->next_dump_id++;
-  *(struct ml_stack_dump *)(void *)record_bytes = (struct ml_stack_dump){.time_ns = time_ns,
+  *(struct ml_stack_dump *)(void *)record_bytes = (struct ml_stack_dump){.time_ns = sample->time_ns,
                                                                          .register_mask = mask,
                                                                          .stack_pointer = stack_pointer,
                                                                          .id = id,
                                                                          .tail_bytes = (uint32_t)tail,
                                                                          .register_count = (uint32_t)registers,
-                                                                         .thread = tid,
+                                                                         .thread = sample->tid,
                                                                          .machine = machine,
-                                                                         .abi = (uint16_t)abi};
+                                                                         .abi = (uint16_t)sample->user_abi};
   unsigned char *body = record_bytes + sizeof(struct ml_stack_dump);
-  memcpy(body, values, 8 * registers);
-  memcpy(body + 8 * registers, at, (size_t)used);
+  memcpy(body, sample->user_registers, 8 * registers);
+  memcpy(body + 8 * registers, sample->user_stack, used);
   const size_t padding = (8 - tail % 8) % 8;
   memset(body + tail, 0, padding);
   ml_buffer_append(session, process, ML_SLOT_STACK_DUMP, record_bytes, sizeof(struct ml_stack_dump) + tail + padding,
-                   time_ns);
+                   sample->time_ns);
   free(record_bytes);
   return id;
 }
 
-/* Where the copy of a stack ends in a sample; NULL: it is cut. */
-static const unsigned char *after_dump(const unsigned char *at, const unsigned char *end, uint64_t *user_ip) {
-  const uint64_t mask = ml_unwind_registers();
-  const size_t registers = (size_t)__builtin_popcountll(mask);
-  uint64_t abi, stack_bytes;
-  if (end - at < 8) return NULL;
-  memcpy(&abi, at, 8);
-  at += 8;
-  if (abi != 0) {
-    if ((size_t)(end - at) < 8 * registers) return NULL;
-    memcpy(user_ip, at + 8 * __builtin_popcountll(mask & (ml_user_ip_register() - 1)), 8);
-    at += 8 * registers;
-  }
-  if (end - at < 8) return NULL;
-  memcpy(&stack_bytes, at, 8);
-  at += 8;
-  if (stack_bytes == 0) return at;
-  return (uint64_t)(end - at) >= stack_bytes + 8 && stack_bytes < UINT32_MAX ? at + stack_bytes + 8 : NULL;
-}
-
-static void take_sample(struct ml_session *session, struct ml_ring *ring, const struct perf_event_header *header,
-                        const unsigned char *at, const unsigned char *end) {
-  uint64_t id, ip = 0, time_ns, address, page_bytes = 0;
-  uint32_t pid_tid[2];
-  if (end - at < 8) return;
-  memcpy(&id, at, 8);
-  at += 8;
-  int role = ml_role_of(session, id);
+/* The role of the event that a sample is of; -1: no event of ours. */
+static int role_of_sample(struct ml_session *session, const struct ml_ring *ring, const unsigned char *body,
+                          size_t bytes) {
+  if (bytes < 8) return -1;
+  const int role = ml_role_of(session, mp_u64(body, 0)); /* PERF_SAMPLE_IDENTIFIER comes first */
   if (role < 0) {
     session->counts.unknown_records++;
-    return;
+    return -1;
   }
   /* The id may be that of another event of the same fault (see perf_events.c). */
-  if (ring->stacks) role = ML_ROLE_STACK_0 + (int)session->stack_level;
-  else if (role >= ML_ROLE_STACK_0) role = ML_ROLE_MINOR;
-  const bool has_ip = role != ML_ROLE_BEFORE;
-  if (end - at < (has_ip ? 32 : 24)) return;
-  if (has_ip) {
-    memcpy(&ip, at, 8);
-    at += 8;
-  }
-  memcpy(pid_tid, at, 8);
-  memcpy(&time_ns, at + 8, 8);
-  memcpy(&address, at + 16, 8);
-  at += 24;
-  ring->last_ns = time_ns;
-  const uint32_t tid = pid_tid[1];
-  if (pid_tid[0] == 0 || pid_tid[0] == UINT32_MAX) return; /* a task that is already gone */
-  struct ml_pending *pending = pending_of(session, tid);
-  struct ml_process *process = ml_process_of(session, (pid_t)pid_tid[0], time_ns);
+  if (ring->stacks) return ML_ROLE_STACK_0 + (int)session->stack_level;
+  return role >= ML_ROLE_STACK_0 ? ML_ROLE_MINOR : role;
+}
+
+static uint32_t stack_of_sample(struct ml_session *session, struct ml_process *process, const struct mp_sample *sample) {
+  if (session->options.stack_mode == ML_STACKS_DWARF) return dump_stack(session, process, sample);
+  return intern_stack(session, process, (const uint64_t *)(const void *)sample->callchain, sample->callchain_count);
+}
+
+static void take_sample(struct ml_session *session, struct ml_ring *ring, const struct mp_header *header,
+                        const unsigned char *body, size_t bytes) {
+  const int role = role_of_sample(session, ring, body, bytes);
+  struct mp_sample sample;
+  if (role < 0 || !mp_sample_read(&session->decoded[role], body, bytes, &sample)) return;
+  ring->last_ns = sample.time_ns;
+  if (sample.pid == 0 || sample.pid == MP_NOBODY) return; /* a task that is already gone */
+  struct ml_pending *pending = pending_of(session, sample.tid);
+  struct ml_process *process = ml_process_of(session, (pid_t)sample.pid, sample.time_ns);
   if (pending == NULL || process == NULL) return;
 
-  const bool in_kernel = (header->misc & PERF_RECORD_MISC_CPUMODE_MASK) == PERF_RECORD_MISC_KERNEL;
+  const bool has_stack = role >= ML_ROLE_STACK_0;
+  const uint8_t weight_shift = has_stack ? (uint8_t)ml_stack_shift[role - ML_ROLE_STACK_0] : 0;
   uint32_t stack = 0;
-  uint64_t user_ip = 0;
-  if (role >= ML_ROLE_STACK_0) {
-    if (session->options.stack_mode == ML_STACKS_DWARF) {
-      stack = dump_stack(session, process, tid, time_ns, at, end);
-      at = after_dump(at, end, &user_ip);
-      if (at == NULL) return;
-    } else {
-      uint64_t count = 0;
-      if (end - at < 8) return;
-      memcpy(&count, at, 8);
-      at += 8;
-      if (count > (uint64_t)(end - at) / 8) return;
-      stack = intern_stack(session, process, (const uint64_t *)(const void *)at, count);
-      at += 8 * count;
-    }
+  if (has_stack) {
+    stack = stack_of_sample(session, process, &sample);
     if (stack == 0) return;
-    const uint8_t weight_shift = (uint8_t)ml_stack_shift[role - ML_ROLE_STACK_0];
     if (session->budget.level != ML_ENUM_fault_level_kind_SAMPLED) {
-      take_stack(session, pending, address, stack, weight_shift);
+      take_stack(session, pending, sample.address, stack, weight_shift);
       return;
     }
   }
-  uint16_t flags = role == ML_ROLE_MAJOR ? ML_ENUM_fault_flags_MAJOR : 0;
-  const bool has_dump = role >= ML_ROLE_STACK_0 && session->options.stack_mode == ML_STACKS_DWARF;
-  if (has_ip && !has_dump && session->facts.include_kernel) { /* REGS_USER: abi, then the user ip */
-    uint64_t abi = 0;
-    if (end - at < 8) return;
-    memcpy(&abi, at, 8);
-    at += 8;
-    if (abi != 0 && end - at >= 8) {
-      memcpy(&user_ip, at, 8);
-      at += 8;
-    }
-  }
-  if (in_kernel) flags |= ML_ENUM_fault_flags_KERNEL_MODE;
-  if (in_kernel && user_ip != 0) ip = user_ip;
-  if (session->facts.page_size_known && end - at >= 8) memcpy(&page_bytes, at, 8);
-
+  const bool in_kernel = (header->misc & MP_MISC_CPUMODE) == MP_MISC_KERNEL;
+  uint64_t ip = sample.ip, user_ip = 0;
+  if (in_kernel && mp_register(session->decoded[role].sample_regs_user, sample.user_registers, ml_user_ip_register(), &user_ip) &&
+      user_ip != 0)
+    ip = user_ip;
+  const uint8_t page_shift = session->facts.page_size_known ? shift_of(sample.data_page_bytes) : ML_NOT_OBSERVED;
   if (role == ML_ROLE_BEFORE) {
     pending->has_before = true;
-    pending->address = address;
-    pending->before_shift = shift_of(page_bytes);
+    pending->address = sample.address;
+    pending->before_shift = shift_of(sample.data_page_bytes);
     return;
   }
-  if (role < ML_ROLE_STACK_0 && is_second_sample(session, pending, time_ns, address)) return;
+  if (!has_stack && is_second_sample(session, pending, sample.time_ns, sample.address)) return;
   struct ml_fault fault = {
-      .time_ns = time_ns,
-      .address = address,
+      .time_ns = sample.time_ns,
+      .address = sample.address,
       .ip = ip,
-      .thread = tid,
+      .thread = sample.tid,
       .cpu = (uint16_t)ring->cpu,
-      .flags = flags,
-      .after_shift = session->facts.page_size_known ? shift_of(page_bytes) : ML_NOT_OBSERVED,
+      .flags = (uint16_t)((role == ML_ROLE_MAJOR ? ML_ENUM_fault_flags_MAJOR : 0) |
+                          (in_kernel ? ML_ENUM_fault_flags_KERNEL_MODE : 0)),
+      .after_shift = page_shift,
   };
-  if (role >= ML_ROLE_STACK_0) { /* faults are sampled: its own may not be */
-    struct ml_pending nothing = {.tid = tid};
+  if (has_stack) { /* faults are sampled: its own may not be */
+    struct ml_pending nothing = {.tid = sample.tid};
     fault.stack = stack;
-    fault.stack_weight_shift = (uint8_t)ml_stack_shift[role - ML_ROLE_STACK_0];
+    fault.stack_weight_shift = weight_shift;
     session->counts.stacks++;
     take_fault(session, process, &nothing, &fault, 0);
     return;
@@ -344,79 +289,56 @@ static void take_sample(struct ml_session *session, struct ml_ring *ring, const 
   take_fault(session, process, pending, &fault, role == ML_ROLE_SPARSE ? ML_SPARSE_PERIOD : EVERY_FAULT);
 }
 
-/* Every other record ends with {pid, tid} time identifier (sample_id_all). */
-struct trailer {
-  uint32_t pid, tid;
-  uint64_t time_ns, id;
-};
-
-static void take_mmap2(struct ml_session *session, const struct perf_event_header *header, const unsigned char *at,
-                       const unsigned char *end, const struct trailer *trailer) {
-  struct {
-    uint32_t pid, tid;
-    uint64_t address, bytes, file_offset;
-    uint32_t major, minor;
-    uint64_t inode, generation;
-    uint32_t protection, flags;
-  } map;
-  if ((size_t)(end - at) < sizeof map) return;
-  memcpy(&map, at, sizeof map);
-  const char *name = (const char *)at + sizeof map;
-  const size_t name_bytes = strnlen(name, (size_t)((const char *)end - name));
-  if ((int32_t)map.pid <= 0) return;
-  struct ml_process *process = ml_process_of(session, (pid_t)map.pid, trailer->time_ns);
+static void take_mapping(struct ml_session *session, const struct mp_header *header, const struct mp_mapping *map,
+                         uint64_t time_ns) {
+  if ((int32_t)map->pid <= 0) return;
+  struct ml_process *process = ml_process_of(session, (pid_t)map->pid, time_ns);
   if (process == NULL) return;
-  if (header->misc & PERF_RECORD_MISC_MMAP_DATA) process->info.mappings_changed++;
+  if (header->misc & MP_MISC_MMAP_DATA) process->info.mappings_changed++;
   struct ml_mapping record = {
-      .time_ns = trailer->time_ns,
-      .address = map.address,
-      .bytes = map.bytes,
-      .file_offset = map.inode != 0 ? map.file_offset : 0,
-      .inode = map.inode,
-      .device_major = map.major,
-      .device_minor = map.minor,
-      .path = ml_string_locked(session, name, name_bytes),
-      .thread = map.tid,
-      .protection = (uint8_t)(map.protection & 7),
-      .shared = (map.flags & 1) != 0, /* MAP_SHARED */
+      .time_ns = time_ns,
+      .address = map->address,
+      .bytes = map->bytes,
+      .file_offset = map->inode != 0 ? map->file_offset : 0,
+      .inode = map->inode,
+      .device_major = map->device_major,
+      .device_minor = map->device_minor,
+      .path = ml_string_locked(session, map->path, map->path_bytes),
+      .thread = map->tid,
+      .protection = (uint8_t)(map->protection & 7),
+      .shared = (map->flags & 1) != 0, /* MAP_SHARED */
       .operation = ML_ENUM_mapping_operation_MAP,
-      .map_flags = map.flags,
+      .map_flags = map->flags,
   };
   ml_buffer_append(session, process, ML_SLOT_MAPPING, &record, sizeof record, record.time_ns);
 }
 
-static void take_task(struct ml_session *session, bool is_fork, const unsigned char *at, const unsigned char *end) {
-  struct {
-    uint32_t pid, ppid, tid, ptid;
-    uint64_t time_ns;
-  } task;
-  if ((size_t)(end - at) < sizeof task) return;
-  memcpy(&task, at, sizeof task);
-  if (is_fork) {
-    if (task.pid == task.ppid) {
-      struct ml_process *process = ml_process_of(session, (pid_t)task.pid, task.time_ns);
-      if (process != NULL)
-        ml_process_event_add(session, process, task.time_ns, ML_ENUM_process_operation_THREAD, task.tid, process,
-                             task.ptid, 0, -1, 0);
-      return;
-    }
-    struct ml_process *parent = ml_process_of(session, (pid_t)task.ppid, task.time_ns);
-    struct ml_process *child = ml_process_of(session, (pid_t)task.pid, task.time_ns);
-    if (child == NULL || parent == NULL) return;
-    if (child->announced) { /* the pid was used before in this capture */
-      child = ml_process_new(session, (pid_t)task.pid, parent->info.process, task.time_ns);
-      if (child == NULL) return;
-    }
-    child->info.parent = parent->info.process;
-    child->begin_ns = task.time_ns;
-    child->announced = true;
-    ml_process_event_add(session, child, task.time_ns, ML_ENUM_process_operation_FORK, task.tid, parent, task.ptid, 0,
-                         -1, 0);
+static void take_fork(struct ml_session *session, const struct mp_task *task) {
+  if (task->pid == task->parent_pid) {
+    struct ml_process *process = ml_process_of(session, (pid_t)task->pid, task->time_ns);
+    if (process != NULL)
+      ml_process_event_add(session, process, task->time_ns, ML_ENUM_process_operation_THREAD, task->tid, process,
+                           task->parent_tid, 0, -1, 0);
     return;
   }
-  struct ml_process *process = ml_process_of(session, (pid_t)task.pid, task.time_ns);
+  struct ml_process *parent = ml_process_of(session, (pid_t)task->parent_pid, task->time_ns);
+  struct ml_process *child = ml_process_of(session, (pid_t)task->pid, task->time_ns);
+  if (child == NULL || parent == NULL) return;
+  if (child->announced) { /* the pid was used before in this capture */
+    child = ml_process_new(session, (pid_t)task->pid, parent->info.process, task->time_ns);
+    if (child == NULL) return;
+  }
+  child->info.parent = parent->info.process;
+  child->begin_ns = task->time_ns;
+  child->announced = true;
+  ml_process_event_add(session, child, task->time_ns, ML_ENUM_process_operation_FORK, task->tid, parent,
+                       task->parent_tid, 0, -1, 0);
+}
+
+static void take_exit(struct ml_session *session, const struct mp_task *task) {
+  struct ml_process *process = ml_process_of(session, (pid_t)task->pid, task->time_ns);
   if (process == NULL) return;
-  struct ml_pending *pending = pending_of(session, task.tid);
+  struct ml_pending *pending = pending_of(session, task->tid);
   if (pending != NULL) {
     pending->has_before = false;
     pending->last_process = NULL;
@@ -424,61 +346,68 @@ static void take_task(struct ml_session *session, bool is_fork, const unsigned c
   /* The record of the last thread's exit is the process's: the kernel gives both
    * pids of a thread, and the leader may exit before its threads, so the exit of a
    * process is its leader's unless a later thread exit moves it. */
-  const bool leader = task.pid == task.tid;
-  ml_process_event_add(session, process, task.time_ns,
-                       leader ? ML_ENUM_process_operation_EXIT : ML_ENUM_process_operation_THREAD_EXIT, task.tid, NULL,
+  const bool leader = task->pid == task->tid;
+  ml_process_event_add(session, process, task->time_ns,
+                       leader ? ML_ENUM_process_operation_EXIT : ML_ENUM_process_operation_THREAD_EXIT, task->tid, NULL,
                        0, 0, -1, 0);
   if (leader) {
     process->info.alive = 0;
-    process->exit_ns = task.time_ns;
+    process->exit_ns = task->time_ns;
   }
 }
 
-static void take_comm(struct ml_session *session, const struct perf_event_header *header, const unsigned char *at,
-                      const unsigned char *end, const struct trailer *trailer) {
-  uint32_t pid_tid[2];
-  if (end - at < 8) return;
-  memcpy(pid_tid, at, 8);
-  const char *name = (const char *)at + 8;
-  struct ml_process *process = ml_process_of(session, (pid_t)pid_tid[0], trailer->time_ns);
+static void take_comm(struct ml_session *session, const struct mp_header *header, const struct mp_comm *comm,
+                      uint64_t time_ns) {
+  struct ml_process *process = ml_process_of(session, (pid_t)comm->pid, time_ns);
   if (process == NULL) return;
-  const bool exec = (header->misc & PERF_RECORD_MISC_COMM_EXEC) != 0;
+  const bool exec = (header->misc & MP_MISC_COMM_EXEC) != 0;
   if (exec) process->info.execs++;
-  const uint32_t text = ml_string_locked(session, name, strnlen(name, (size_t)((const char *)end - name)));
-  ml_process_event_add(session, process, trailer->time_ns,
-                       exec ? ML_ENUM_process_operation_EXEC : ML_ENUM_process_operation_NAME, pid_tid[1], NULL, 0,
+  const uint32_t text = ml_string_locked(session, comm->name, comm->name_bytes);
+  ml_process_event_add(session, process, time_ns,
+                       exec ? ML_ENUM_process_operation_EXEC : ML_ENUM_process_operation_NAME, comm->tid, NULL, 0,
                        text, -1, 0);
 }
 
-static void take_record(struct ml_session *session, struct ml_ring *ring, const struct perf_event_header *header) {
-  const unsigned char *at = (const unsigned char *)(header + 1);
-  const unsigned char *end = (const unsigned char *)header + header->size;
-  if (header->type == PERF_RECORD_SAMPLE) {
-    take_sample(session, ring, header, at, end);
+static void take_record(struct ml_session *session, struct ml_ring *ring, const struct mp_header *header) {
+  const unsigned char *body = (const unsigned char *)(header + 1);
+  const size_t bytes = header->size - sizeof *header;
+  if (header->type == MP_RECORD_SAMPLE) {
+    take_sample(session, ring, header, body, bytes);
     return;
   }
-  struct trailer trailer;
-  if ((size_t)(end - at) < sizeof trailer) return;
-  memcpy(&trailer, end - sizeof trailer, sizeof trailer);
-  end -= sizeof trailer;
+  /* All events have one layout behind such records; those of the major faults' event are the ones that carry them. */
+  struct mp_identity who;
+  size_t own;
+  if (!mp_identity_read(&session->decoded[ML_ROLE_MAJOR], body, bytes, &who, &own)) return;
+  union {
+    struct mp_mapping mapping;
+    struct mp_task task;
+    struct mp_comm comm;
+    struct mp_lost lost;
+  } record;
   switch (header->type) {
-    case PERF_RECORD_MMAP2: take_mmap2(session, header, at, end, &trailer); break;
-    case PERF_RECORD_FORK: take_task(session, true, at, end); break;
-    case PERF_RECORD_EXIT: take_task(session, false, at, end); break;
-    case PERF_RECORD_COMM: take_comm(session, header, at, end, &trailer); break;
-    case PERF_RECORD_LOST: {
-      uint64_t id_lost[2];
-      if (end - at < 16) break;
-      memcpy(id_lost, at, 16);
-      session->counts.ring_lost += id_lost[1];
-      ml_loss_add(session, ring->last_ns, trailer.time_ns, id_lost[1], 0, ML_ENUM_loss_cause_RING_FULL, ring->cpu);
+    case MP_RECORD_MMAP2:
+      if (mp_mapping_read(header, body, own, &record.mapping)) take_mapping(session, header, &record.mapping, who.time_ns);
       break;
-    }
-    case PERF_RECORD_THROTTLE: session->counts.throttled++; break;
-    case PERF_RECORD_UNTHROTTLE: break;
+    case MP_RECORD_FORK:
+      if (mp_task_read(body, own, &record.task)) take_fork(session, &record.task);
+      break;
+    case MP_RECORD_EXIT:
+      if (mp_task_read(body, own, &record.task)) take_exit(session, &record.task);
+      break;
+    case MP_RECORD_COMM:
+      if (mp_comm_read(body, own, &record.comm)) take_comm(session, header, &record.comm, who.time_ns);
+      break;
+    case MP_RECORD_LOST:
+      if (!mp_lost_read(header, body, own, &record.lost)) break;
+      session->counts.ring_lost += record.lost.lost;
+      ml_loss_add(session, ring->last_ns, who.time_ns, record.lost.lost, 0, ML_ENUM_loss_cause_RING_FULL, ring->cpu);
+      break;
+    case MP_RECORD_THROTTLE: session->counts.throttled++; break;
+    case MP_RECORD_UNTHROTTLE: break;
     default: session->counts.unknown_records++; break;
   }
-  if (trailer.time_ns > ring->last_ns) ring->last_ns = trailer.time_ns;
+  if (who.time_ns > ring->last_ns) ring->last_ns = who.time_ns;
 }
 
 static void drain_ring(struct ml_session *session, struct ml_ring *ring) {
@@ -488,7 +417,7 @@ static void drain_ring(struct ml_session *session, struct ml_ring *ring) {
   uint64_t tail = ring->meta->data_tail; /* only we write it */
   uint64_t published = tail;
   while (tail < head) {
-    const struct perf_event_header *header = (const void *)(ring->data + (tail & mask));
+    const struct mp_header *header = (const void *)(ring->data + (tail & mask));
     const size_t bytes = header->size; /* records are 8-aligned: the header never wraps */
     /* Cannot happen; do not spin on it, nor read beyond what was written. */
     if (bytes < sizeof *header || bytes % 8 != 0 || bytes > head - tail) {

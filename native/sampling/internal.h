@@ -9,6 +9,7 @@
 #include <stdbool.h>
 
 #include "memlens_format.h"
+#include "memlens_perf.h"
 #include "memlens_session.h"
 
 /* What a perf event of ours is for; its id in a sample tells. */
@@ -159,6 +160,7 @@ struct ml_session {
   size_t by_id_mask;
   struct ml_ring *rings;
   size_t ring_count;
+  struct mp_attr decoded[ML_ROLE_COUNT]; /* the attribute of each role's events, for decoding their records */
   unsigned stack_level;
   uint64_t adapt_ns, adapt_faults;
   struct ml_budget budget;
@@ -201,6 +203,8 @@ void ml_enable_role(struct ml_session *session, int role, bool on);
 uint64_t ml_count_role(struct ml_session *session, int role);
 /* The attributes of a role's events, for events of the calling thread. */
 void ml_describe_role(const struct ml_session *session, int role, struct perf_event_attr *attr);
+/* Keeps what decoding needs of them, once it is known what the kernel and these privileges allow. */
+void ml_decode_roles(struct ml_session *session);
 /* Where sampling begins. Linux (seen on 6.18) gives the plain sample of a fault the size of the sample with a stack that
  * fires for the same fault: one dump of 8 KiB in 8 faults would fill the rings of the faults themselves. */
 static inline unsigned ml_first_stack_level(const struct ml_session *session) {

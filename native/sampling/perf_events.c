@@ -120,6 +120,14 @@ void ml_describe_role(const struct ml_session *session, int role, struct perf_ev
   }
 }
 
+void ml_decode_roles(struct ml_session *session) {
+  for (int role = 0; role < ML_ROLE_COUNT; role++) {
+    struct perf_event_attr attr;
+    ml_describe_role(session, role, &attr);
+    (void)mp_attr_read(&session->decoded[role], &attr, sizeof attr); /* never shorter than the first version */
+  }
+}
+
 /* Finds out what this kernel and these privileges allow, on a throw-away event. */
 static int settle_fallbacks(struct ml_session *session) {
   struct perf_event_attr attr;
@@ -238,6 +246,7 @@ static int open_on_cpu(struct ml_session *session, uint32_t cpu, pid_t pid, cons
 int ml_open_events(struct ml_session *session, pid_t pid, const pid_t *tids, size_t tid_count, int enable_on_exec) {
   int status = settle_fallbacks(session);
   if (status != 0) return status;
+  ml_decode_roles(session);
   uint32_t *cpus = NULL;
   size_t cpu_count = 0;
   status = online_cpus(&cpus, &cpu_count);

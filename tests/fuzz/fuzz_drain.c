@@ -109,6 +109,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   require(session != NULL, "a session");
   session->facts.page_size_known = how >> 4 & 1;
   session->facts.include_kernel = options.include_kernel;
+  ml_decode_roles(session);
   session->budget.level = how >> 6 == 3 ? 0 : how >> 6;
   session->by_id = calloc(16, sizeof *session->by_id);
   session->by_id_mask = 15;

@@ -140,6 +140,52 @@ def from_traces() -> None:
         put("ptwrite", "cpus", b"\x4c\2\x20\1\7\x40\2\x08\1" + bytes([len(packets) % 256]) + packets + packets[:90])
 
 
+# ---- perf.data ------------------------------------------------------------------------------
+def from_perf() -> None:
+    """Both forms of the container, with a sample of many fields, a mapping, AUX data and what else perf writes."""
+    kinds = 1 | 2 | 4 | 8 | 32 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 14 | 1 << 15 | 1 << 16
+    attr = struct.pack(
+        "<IIQQQQQIIQQQQIiQ", 4, 112, 0xCD, 7, kinds, 4, 1 << 18, 0, 0, 0, 0, 1 << 17, 0b1011, 16, 0, 3
+    ) + bytes(8)
+
+    def record(kind: int, body: bytes, misc: int = 2) -> bytes:
+        return struct.pack("<IHH", kind, misc, 8 + len(body)) + body
+
+    trailer = struct.pack("<IIQQ", 7, 7, 20, 5)
+    sample = (
+        struct.pack("<QQIIQQ", 5, 0x1234, 7, 7, 20, 0xBEEF)
+        + struct.pack("<QQQ", 2, 1, 2)
+        + struct.pack("<I", 12)
+        + b"raw bytes..."
+        + bytes(0)
+    )
+    sample += (
+        struct.pack("<QQQQQ", 1, 0, 1, 2, 3)
+        + struct.pack("<QQQQ", 2, 1, 2, 3)
+        + struct.pack("<QQQQ", 16, 1, 2, 9)
+        + struct.pack("<QQ", 11, 0x68100142)
+    )
+    mapping = struct.pack("<IIQQQIIQQII", 7, 7, 0x400000, 4096, 0, 8, 1, 99, 0, 5, 2) + b"/bin/true\0\0\0\0\0\0\0"
+    records = record(10, mapping + trailer) + record(3, struct.pack("<II", 7, 7) + b"true\0\0\0\0" + trailer)
+    records += (
+        record(7, struct.pack("<IIIIQ", 8, 7, 8, 7, 19) + trailer)
+        + record(9, sample)
+        + record(2, struct.pack("<QQ", 5, 3) + trailer)
+    )
+    records += (
+        record(71, struct.pack("<QQQIIII", 16, 0, 0, 0, 7, 0, 0))
+        + b"x" * 16
+        + record(11, struct.pack("<QQQ", 0, 16, 1) + trailer)
+    )
+    put("perf_data", "stream", b"PERFILE2" + struct.pack("<Q", 16) + record(64, attr + struct.pack("<Q", 5)) + records)
+    head = 104 + 8 + 2 * (len(attr) + 16)
+    table = attr + struct.pack("<QQ", 104, 8) + attr + struct.pack("<QQ", 104, 8)
+    header = (
+        b"PERFILE2" + struct.pack("<8Q", 104, len(attr) + 16, 112, len(table), head, len(records), 0, 0) + bytes(32)
+    )
+    put("perf_data", "file", header + struct.pack("<Q", 5) + table + records)
+
+
 # ---- just-in-time code ------------------------------------------------------------------------
 def from_compilers_at_run_time() -> None:
     put(
@@ -299,6 +345,7 @@ def main() -> None:
     from_captures(options.memlens)
     from_traces()
     from_compilers_at_run_time()
+    from_perf()
     from_compilers()
     from_noise()
 

@@ -230,7 +230,7 @@ _HANDLERS = {
 
 def _clock(data: PerfData, walk: Walk) -> tuple[int, int, int, int, int, int]:
     """How the cycle counter becomes perf's time, and the crystal clock the cycle counter."""
-    event = next((a for a in data.attributes if a.type == walk.number(PMU_TYPE)), None)
+    event = next((a for a in data.events if a.type == walk.number(PMU_TYPE)), None)
     bits = walk.number(MTC_FREQ_BITS)
     mtc_shift = (event.config & bits) >> ((bits & -bits).bit_length() - 1) if event and bits else 0
     known = bool(walk.number(CAP_USER_TIME_ZERO))
