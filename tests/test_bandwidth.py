@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 import memlens
 from memlens.analyses._region_rows import imbalance, wall_range
-from memlens.cli.query import run_query
+from memlens.capture.tables.sql import run_query
 
 KERNEL = Function("kernel", sites=[Site(LOAD, 1), Site(STORE, 1, bytes=8)])
 """16 bytes an execution."""

@@ -124,7 +124,7 @@ def test_python_examples_run(recorded: Path, name: str) -> None:
 def test_evidence_queries_of_findings_run(recorded: Path, name: str) -> None:
     import memlens
     from memlens import registry
-    from memlens.cli.query import run_query
+    from memlens.capture.tables.sql import run_query
 
     capture = memlens.open(recorded / "run.memlens")
     queries = [d.evidence_sql for d in registry.all_of("finding").values() if name in d.analyses and d.evidence_sql]

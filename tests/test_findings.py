@@ -17,7 +17,7 @@ from emulate_tools import build, needs_emulation, needs_x86
 import memlens
 from memlens import registry
 from memlens.capture.store import machine
-from memlens.cli.query import run_query
+from memlens.capture.tables.sql import run_query
 
 Record = Callable[..., memlens.Capture]
 SECOND = 1_000_000_000

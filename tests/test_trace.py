@@ -331,8 +331,8 @@ def test_accesses_stream_with_interpolated_times_and_without_damaged_windows(tmp
 
 
 def test_query_and_export_have_accesses(tmp_path: Path) -> None:
+    from memlens.capture.tables.sql import run_query
     from memlens.cli.export import write_batches
-    from memlens.cli.query import run_query
 
     capture = windows_capture(tmp_path)
     table = run_query(capture, "SELECT thread, count(*) n, sum(weight) w FROM accesses GROUP BY thread ORDER BY thread")

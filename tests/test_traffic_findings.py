@@ -11,7 +11,7 @@ from test_traffic import HEAP, jitted, program
 
 import memlens
 from memlens.analyses.findings._copies import is_copy_name
-from memlens.cli.query import run_query
+from memlens.capture.tables.sql import run_query
 from memlens.results import Finding
 
 MILLION = 1_000_000

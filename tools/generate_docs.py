@@ -147,9 +147,9 @@ def collectors_page() -> str:
 
 
 def _plural(kind: str) -> str:
-    from memlens.capture.reader import PLURALS
+    from memlens.capture.tables.records import TABLE_NAMES
 
-    return PLURALS.get(kind, kind)
+    return TABLE_NAMES.get(kind, kind)
 
 
 def analyses_page() -> str:
@@ -204,381 +204,6 @@ def findings_page() -> str:
 
 # ---- tables ---------------------------------------------------------------------------------
 
-PROCESS = "process number in this capture, from 1; 0 = the whole capture"
-THREAD = "kernel thread id"
-TABLES: dict[str, tuple[str, dict[str, str]]] = {
-    "faults": (
-        "Every page fault, classed and named. Derived when the capture is read; `fault_records` has the evidence.",
-        {
-            "time_ns": "CLOCK_MONOTONIC, after the fault was served",
-            "process": PROCESS,
-            "thread": THREAD,
-            "cpu": "CPU",
-            "address": "faulting address, to the byte",
-            "class": "first, again, upgrade, copy, file, hint, major, placed: see [why believe this](../why-believe-this.md)",
-            "span_bytes": "bytes that the kernel mapped by this fault (4 KiB, 2 MiB, …)",
-            "new_bytes": "of these, bytes that were not accessible to the process in this mapping before",
-            "area": "what was touched: anonymous, heap, stack, file, shared_memory, special, unknown",
-            "in_kernel": "the fault happened inside a system call",
-            "inferred": "the class is a conclusion without knowing what was mapped before",
-            "weight": "faults that it stands for: 1 = itself; more while faults were sampled for the budget (`fault_levels`); 0 = recorded for its "
-            "stack alone. Sum it instead of counting rows",
-            "ip": "user instruction pointer (inside a system call: where it returns to)",
-            "stack": "stack id, 0 = not sampled; joins `stacks.id`",
-            "stack_weight": "faults that a sampled stack stands for",
-            "code": "code location; joins `sites.id`",
-            "module": "file of the code; `[jit]` for code made at run time",
-            "function": "function, null when it has no name",
-            "file": "source file, null without debug information",
-            "line": "source line, 0 = unknown",
-            "node": "NUMA node of the page, null = not known",
-        },
-    ),
-    "placed": (
-        "Runs of pages that were found resident with no event that explains them.",
-        {
-            "process": PROCESS,
-            "begin_ns": "the previous look at the page table, 0 = none: they came after it",
-            "end_ns": "the look that found them: they came before it",
-            "address": "first byte",
-            "bytes": "length of the run",
-            "huge": "in huge pages",
-            "moved": "no mapping record explains the address: moved there (mremap), not placed",
-            "before": "resident when the recorder attached to the running process: placed by whom is not known",
-            "sampled": "not every fault of that time was recorded: the program may have touched them, as the weights of `faults` estimate",
-            "area": "as in `faults`",
-        },
-    ),
-    "processes": (
-        "One row for each process.",
-        {
-            "process": PROCESS,
-            "pid": "kernel process id (they are reused, process numbers are not)",
-            "parent": "process number of the parent, 0 = not in the capture",
-            "name": "last name it had (15 characters, the kernel's limit)",
-            "program": "executable file",
-            "begin_ns": "fork, or first seen",
-            "end_ns": "exit, null = still running",
-            "execs": "successful exec calls",
-            "threads": "threads over its life",
-            "status": "wait status of the main program, null for others (`status >> 8` is the exit status)",
-        },
-    ),
-    "threads": (
-        "One row for each thread.",
-        {
-            "process": PROCESS,
-            "thread": THREAD,
-            "name": "last name it had",
-            "begin_ns": "start",
-            "end_ns": "exit, null = not seen",
-        },
-    ),
-    "modules": (
-        "Executable files that were mapped.",
-        {
-            "path": "file",
-            "inode": "inode when it was mapped",
-            "device_major": "device of the file",
-            "device_minor": "device of the file",
-            "build_id": "GNU build-id, empty = none or not readable",
-            "processes": "processes that mapped it",
-            "status": "why it could not be read (replaced, gone), empty = fine",
-        },
-    ),
-    "sites": (
-        "Code locations that other tables point to. The columns from `kind` to `loop` belong to the compiled-in collectors (later) and are null now, but for what an imported trace says (`import_sites`).",
-        {
-            "id": "joins `faults.code`",
-            "module": "file of the code",
-            "file_offset": "offset in the file, or address for code made at run time",
-            "process": "process of code made at run time, else 0",
-            "function": "function, demangled",
-            "file": "source file",
-            "line": "source line, 0 = unknown",
-            "column": "source column, 0 = unknown",
-            "inlined_into": "the functions it was inlined into, innermost first",
-            "kind": "load, store or copy",
-            "bytes": "width of the access",
-            "class": "constant, strided or irregular",
-            "stride_bytes": "stride",
-            "loop": "loop that it is in",
-            "quality": "why a name is missing or uncertain",
-            "nearest": "of code without a function: the last symbol before it and the distance, null where there is none",
-        },
-    ),
-    "variables": (
-        "Static and thread-local variables of at least 1 KiB of the programs and their own libraries (not of those under /lib and /usr/lib), where they lay.",
-        {
-            "process": PROCESS,
-            "kind": "static or tls (thread-local, one row a thread)",
-            "name": "name with its scope",
-            "base": "first byte",
-            "bytes": "size",
-            "module": "file that defines it",
-            "file": "source file",
-            "line": "source line",
-            "type": "type as declared",
-            "element_bytes": "distance of neighbouring elements of an array, else the size of its type; 0 = no type known",
-            "padding_bytes": "unused bytes of one element, without those inside its fields",
-            "thread": "tls: whose copy; 0 for static",
-            "born_ns": "when its module was first seen mapped",
-            "died_ns": "when the process changed its program or ended, null = not seen",
-        },
-    ),
-    "objects": (
-        "What lay in memory: heap blocks, mappings, stacks, tags, files. Derived from the records of the collector `alloc`, tags, threads and mappings; a capture of more than two million objects derives it each time.",
-        {
-            "id": "object id, from 1, in the order of birth",
-            "process": PROCESS,
-            "kind": "heap, mmap, brk, tag, stack, file, static, tls or memlens (memory of memlens itself)",
-            "name": "tag, file or variable; `[heap]` for brk; `stack of thread N`; null for others",
-            "base": "first byte",
-            "bytes": "length as requested; brk: the largest it had",
-            "weight_bytes": "bytes it stands for: its own, or more when objects are sampled",
-            "count": "objects it stands for (1 unless sampled)",
-            "born_ns": "when it was made",
-            "died_ns": "when it was released, null = never; it lives until just before",
-            "thread": "thread that made it; stack: whose it is",
-            "death_thread": "thread that released it, null = none or not known",
-            "stack": "stack id of its making, 0 = none; joins `stacks.id`",
-            "operation": "malloc, calloc, realloc, aligned, new, mmap, mremap, brk; null for others",
-            "previous": "object that it continues: before realloc or mremap, or before a part was unmapped; null = none",
-            "alignment_bytes": "requested alignment, null = default",
-            "touched_bytes": "pages, also those at its edges, that were touched while it lived; null = no whole page lies in it, or no faults were recorded",
-            "recycled_bytes": "whole pages that were not, but were in use before in the same mapping: its content may have been touched without a fault",
-            "never_touched_bytes": "whole pages that nobody touched",
-            "faults": "page faults in it that brought new pages",
-            "first_touch_ns": "first fault in it, or when the kernel filled it; null = none seen",
-            "first_touch_thread": "thread of that; null = the kernel, for a system call",
-            "first_touch_code": "code of that; joins `sites.id`",
-            "touching_threads": "distinct threads with faults in it, at most 255",
-            "top_thread_bytes": "bytes of new pages that the thread with the most of them brought",
-        },
-    ),
-    "regions": (
-        "Regions of interest, one row for each execution, and phases of processes.",
-        {
-            "name": "name",
-            "kind": "region or phase (which lasts until the process's next phase)",
-            "process": PROCESS,
-            "thread": "kernel thread id, 0 for a phase",
-            "begin_ns": "begin",
-            "end_ns": "end",
-            "depth": "regions around it in its thread",
-            "parent": "the region around it, null = none",
-            "open": "no end was recorded: it ends with what encloses it, its thread or the capture",
-            "executions": "executions that it stands for",
-            "sampled": "only some executions were measured",
-        },
-    ),
-    "import_sites": (
-        "What the files of an imported trace say about its instructions (`memlens import` of MemGaze: static classes and names). "
-        "Also in `sites`, as far as it has columns for it.",
-        {
-            "process": PROCESS,
-            "pc": "address of the instruction as the trace has it; joins `accesses.pc`",
-            "module": "file of the code, null = not said",
-            "function": "function, null = not said",
-            "file": "source file",
-            "line": "source line, 0 = unknown",
-            "class": "constant, strided or irregular; null = not classed",
-            "kind": "load or store; null = not classed",
-            "stride_bytes": "stride, null = not said (MemGaze tells that there is one, not how long it is)",
-            "implied_constants": "constant loads that each of its accesses implies, which the trace leaves out",
-        },
-    ),
-    "pinning": (
-        "CPUs that threads may run on and memory policies, with the bit masks decoded.",
-        {
-            "process": PROCESS,
-            "thread": THREAD,
-            "time_ns": "when",
-            "operation": "what was called; found = as it was at the start",
-            "policy": "MPOL_* number of the kernel",
-            "members": "CPU or node numbers",
-        },
-    ),
-    "accesses": (
-        "The accesses of all windows, decoded from their streams; windows that are damaged are left out. May be far larger than "
-        "memory: `query` and `export` stream it, `capture.accesses()` too. `access_records` has accesses that were recorded one by one.",
-        {
-            "process": PROCESS,
-            "thread": THREAD,
-            "window": "window; joins `windows.window`",
-            "time_ns": "interpolated: a window's accesses are spread evenly from its begin to its end",
-            "pc": "address of the instruction, null when the stream names sites of an instrumented module",
-            "address": "first byte accessed",
-            "bytes": "width, null likewise",
-            "operation": "one of: load, store, atomic; null likewise",
-            "weight": "executed accesses of the thread that this one stands for: executed by recorded of its window",
-            "code": "code location; joins `sites.id`",
-        },
-    ),
-    "windows": (
-        "Windows of consecutive accesses, one row for each record; table `accesses` has what is in them.",
-        {
-            "window": "number in this capture, from 0",
-            "unit": "records of one unit are parts of one window: their accesses follow each other without a gap",
-            "process": PROCESS,
-            "thread": THREAD,
-            "region": "region at the window's start",
-            "begin_ns": "first access",
-            "end_ns": "last access",
-            "first_executed": "executed accesses of the thread before this window, constants included",
-            "executed": "executed accesses from this window's start to the next one's, constants included",
-            "recorded": "accesses in the stream",
-            "implied_constant": "constant accesses inside the window that the stream leaves out",
-            "dropped": "accesses of this window that did not fit",
-            "period": "set window + gap, in executed accesses; equal to recorded for a full trace",
-            "weight": "executed by recorded of the whole unit",
-            "stack": "stack id at the window's start; joins `stacks.id`",
-            "cpu": "CPU at the window's start",
-            "encoding": "one of: site_delta, pc_delta, site_segments",
-            "module": "build-id that site numbers belong to, null = the stream has instruction addresses",
-            "stream_bytes": "bytes of the stream",
-        },
-    ),
-}
-MODULE = "build-id of the module, its path when it has none; joins `counted_modules.module`"
-REGION = "path of regions, outermost first, joined by ` / `; null = outside any"
-IMAGE = "program image: a process from exec or fork on; joins `count_status.image`"
-ACCESSES = {
-    "loads": "accesses that read; an atomic operation is one load and one store",
-    "stores": "accesses that wrote",
-    "read_bytes": "bytes read, stack included",
-    "written_bytes": "bytes written, stack included",
-    "stack_loads": "loads that the compiler followed to the frame of their own function",
-    "stack_stores": "stores, likewise",
-    "stack_read_bytes": "bytes, likewise",
-    "stack_written_bytes": "bytes, likewise",
-    "estimated": "loads and stores are bytes / 8 (copies, fills, comparisons); the bytes are exact",
-}
-MIXES = {
-    "integer_operations": "integer operations; null without --memlens-mix",
-    "float_operations": "floating-point instructions, likewise",
-    "vector_operations": "vector instructions, likewise",
-    "branches": "branches, likewise",
-    "calls": "calls, likewise",
-    "prefetches": "prefetches, likewise",
-    "float_results": "floating-point results, each lane one, likewise",
-}
-TABLES |= {
-    "block_counts": (
-        "What compiled-in counters say of each block of code, by thread and region: counters times the tables of their module. "
-        "Executions that were not counted (sampling) are not in it.",
-        {
-            "process": PROCESS, "image": IMAGE, "thread": "kernel thread id, 0 = threads that have ended, added up",
-            "node": "region node of the image, 0 = outside any", "region": REGION, "module": MODULE,
-            "function": "function that was compiled", "file": "its source file", "line": "line of the block's first instruction",
-            "block": "number in its module; joins `count_blocks.block`", "depth": "loops around it", "executions": "how often it ran",
-            **ACCESSES, **{name: f"{text}; times executions" for name, text in MIXES.items()},
-        },
-    ),
-    "site_counts": (
-        "The same for each access, copy, call and prefetch in the code.",
-        {
-            "process": PROCESS, "image": IMAGE, "thread": "kernel thread id, 0 = threads that have ended, added up",
-            "node": "region node of the image, 0 = outside any", "region": REGION, "module": MODULE,
-            "site": "number in its module; joins `count_sites.site`", "block": "its block; joins `count_blocks.block`",
-            "function": "function, an inlined one by its own name", "inlined_into": "the functions it was inlined into, innermost first",
-            "file": "source file", "line": "source line", "column": "source column",
-            "kind": "load, store, atomic, copy, fill, read, call or prefetch", "flags": "as in `count_sites`",
-            "callee": "function that is called, by linkage name", "executions": "how often it ran", **ACCESSES,
-        },
-    ),
-    "count_functions": (
-        "Functions with compiled-in counters, from the tables of counted modules.",
-        {
-            "module": MODULE, "function": "number in its module", "name": "name as people read it", "linkage_name": "name as linkers see it",
-            "file": "source file", "line": "source line", "first_counter": "its first counter in the module", "counters": "how many it has",
-            "flags": "sum of flags: 1 mix, 2 naive", "sound": "false: its table is damaged, and nothing more is known of it",
-        },
-    ),
-    "count_sites": (
-        "Accesses, copies, calls and prefetches in the code of counted modules.",
-        {
-            "module": MODULE, "site": "number in its module", "function": "function that was compiled; joins `count_functions.function`",
-            "name": "function it is in, an inlined one by its own name", "inlined_into": "the functions that was inlined into, innermost first",
-            "kind": "load, store, atomic, copy, fill, read, call or prefetch",
-            "flags": "sum of flags: 1 stack read, 2 stack written, 4 vector, 8 masked, 16 volatile, 32 non-temporal, 64 atomic order, "
-            "128 floating-point, 256 gather or scatter",
-            "bytes": "bytes that one execution moves, 0 = known only at run time", "block": "its block", "group": "it runs as often as this group",
-            "bytes_counter": "counter that sums its bytes, null = none", "file": "source file", "line": "source line", "column": "source column",
-            "callee": "function that is called, by linkage name; null = not a call, or an indirect one",
-        },
-    ),
-    "count_terms": (
-        "What groups are: a group ran Σ counter × scale times, modulo 2^64. Scales may be negative: a group may be what two "
-        "counters leave between them. While a program runs, and of one that was killed, such a sum may be below zero for a "
-        "moment; it is read as none.",
-        {"module": MODULE, "group": "number in its module", "counter": "number in its module", "scale": "factor"},
-    ),
-    "count_blocks": (
-        "Blocks of counted code. Operations are those of one execution.",
-        {
-            "module": MODULE, "block": "number in its module", "function": "joins `count_functions.function`", "group": "it runs as often as this group",
-            "depth": "loops around it", "line": "line of its first instruction", **MIXES,
-        },
-    ),
-    "count_counters": (
-        "Counters of counted modules.",
-        {
-            "module": MODULE, "counter": "number in its module",
-            "kind": "block (one add where the code runs), entry (a loop's trip count, before it), exit (when it is left), bytes, kept (in a register inside a loop)",
-        },
-    ),
-    "count_callees": (
-        "Functions that counted code calls and no counted module has.",
-        {"callee": "linkage name", "library": "library that defines it, null = none was found"},
-    ),
-    "count_traced": (
-        "Addresses that traced code records or implies, from the tables of its modules.",
-        {
-            "module": MODULE, "number": "number among the recorded ones of its module, from 0; null = a constant, which is implied",
-            "site": "joins `count_sites.site`", "class": "constant, strided or irregular",
-            "kind": "plain, or of irregular ones: indirect (through a loaded pointer), computed (a loaded or computed index), chase (the loaded "
-            "value leads to the next address); of strided ones: variable (the step does not change in the loop, but only the program knows it)",
-            "stride_bytes": "step of a strided one in the loop around it, else null (also of kind variable)", "is_written": "of a copy: what it writes",
-            "stand_in": "of an implied constant: `number` of the recorded one that is executed whenever it is; null = none is known",
-            "bytes": "bytes of one access, 0 = the stream tells",
-        },
-    ),
-    "count_loops": (
-        "Loops of traced functions as the source has them: a vector body, its remainder and copies of unrolling are one loop.",
-        {
-            "module": MODULE, "loop": "number in its module", "function": "function of the code that it is in; joins `count_functions.function`",
-            "parent": "loop around it in the code, also of a function that its own was inlined into; null = none",
-            "name": "function that it is written in", "inlined_into": "the functions that this was inlined into, innermost first",
-            "depth": "loops around it in the function that it is written in, with itself", "own_parent": "the next of these, null = none",
-            "file": "source file", "line": "line of its beginning, 0 = not known", "column": "column of its beginning",
-            "sites": "sites that it is the innermost loop of: `count_sites.site`",
-        },
-    ),
-    "trace_sites": (
-        "The same with names and codes: what the compiler knows of each address in a trace. Joins `accesses.code`.",
-        {
-            "code": "joins `accesses.code` and `sites.id`", "module": "file", "build_id": "build-id of the module, its path when it has none",
-            "number": "as in `count_traced`", "function": "function, an inlined one by its own name",
-            "inlined_into": "the functions it was inlined into, innermost first", "file": "source file", "line": "source line", "column": "source column",
-            "site": "joins `count_sites.site` of its module", "operation": "load, store or atomic", "bytes": "bytes of one access, 0 = known only at run time",
-            "class": "constant, strided or irregular", "kind": "as in `count_traced`", "stride_bytes": "as in `count_traced`",
-            "implied": "true: a constant, no row of `accesses`; its executions are in `windows.implied_constant`",
-            "stand_in": "code of the recorded site that is executed whenever this constant is; null = none is known, or it is recorded itself",
-            "loop": "innermost loop around it, as in `sites`; null = in none, or its module does not tell loops",
-            "loop_function": "function that the loop is written in", "loop_depth": "loops around the loop in that function, with itself",
-            "loop_parent": "the loop around the loop in that function, null = none",
-        },
-    ),
-}  # fmt: skip
-CODE = "code location of `pc`, null when it is not known; joins `sites.id`"
-TAILS = {
-    "text": "the text",
-    "ips": "instruction pointers, innermost first",
-    "tail": "the bytes that follow the record",
-}
-
-
 def empty_tables() -> dict[str, Any]:
     """The schema of every table, in the order of `memlens query --tables`."""
     import memlens
@@ -596,25 +221,17 @@ def type_name(kind: Any) -> str:
     return "text" if text.startswith("dictionary") else text.replace("string", "text")
 
 
-def column_text(field: Any) -> str:
-    """A record field's meaning as its column has it: ids are replaced by their text."""
-    if field.enumeration:
-        from memlens.capture.store.layouts import enum_names
+def linked(text: str) -> str:
+    """A page of docs/ that a text names, as a link from docs/reference/.
 
-        return "one of: " + ", ".join(enum_names(field.enumeration).values())
-    if field.text.startswith("enum ml_"):
-        from memlens.capture.store.layouts import enum_names
-
-        family = field.text.split()[1].removeprefix("ml_").rstrip(",")
-        return "sum of flags: " + ", ".join(f"{value} {name}" for value, name in enum_names(family).items())
-    if field.is_string_id:
-        return field.text.removeprefix("string").removeprefix(":").strip() or "text"
-    return str(field.text)
+    >>> linked("first, again: see docs/why-believe-this.md")
+    'first, again: see [why believe this](../why-believe-this.md)'
+    """
+    return re.sub(r"docs/([\w-]+)\.md", lambda found: f"[{found[1].replace('-', ' ')}](../{found[1]}.md)", text)
 
 
 def tables_page() -> str:
-    from memlens.capture.reader import PLURALS
-    from memlens.capture.store.layouts import layouts
+    from memlens.capture.tables.catalogue import tables
 
     parts = [
         HEADER,
@@ -623,27 +240,18 @@ def tables_page() -> str:
         "beside the records; the second part is the records as they were recorded ([format](../../format/FORMAT.md)), "
         "with ids replaced by text and numbers by names.\n",
     ]
-    kinds = {plural: kind for kind, plural in PLURALS.items()}
     missing = []
     for name, schema in empty_tables().items():
         rows = []
-        if name in TABLES:
-            title, texts = TABLES[name]
-        elif name == "region_times":
-            layout = layouts()["region_time"]
-            title = "Executions and times of regions: `region_time_records` with the path of their region."
-            texts = {"process": PROCESS, "region": REGION} | {f.name: column_text(f) for f in layout.fields}
-        else:
-            layout = layouts()[kinds[name]]
-            title = f"Record kind `{layout.name}`: {layout.text}."
-            texts = {"process": PROCESS, "code": CODE} | {f.name: column_text(f) for f in layout.fields} | TAILS
+        descriptor = tables()[name]
+        title, texts = linked(descriptor.text), descriptor.columns
         for field in schema:
             if field.name not in texts:
                 missing.append(f"{name}.{field.name}")
-            rows.append((code(field.name), type_name(field.type), texts.get(field.name, "")))
+            rows.append((code(field.name), type_name(field.type), linked(texts.get(field.name, ""))))
         parts.append(f"\n## {name}\n\n{title}\n\n" + markdown_table(["column", "type", "meaning"], rows))
     if missing:
-        raise SystemExit(f"tools/generate_docs.py: give these columns a meaning in TABLES: {', '.join(missing)}")
+        raise SystemExit(f"tools/generate_docs.py: describe these columns in src/memlens/capture/tables: {', '.join(missing)}")
     return "".join(parts)
 
 

@@ -12,10 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import NoDataError
-from .store.layouts import Layout, layouts
+from .store.layouts import layouts
 from .store.records import RecordStore
-from .store.side_tables import SIDE_TABLES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,52 +25,6 @@ if TYPE_CHECKING:
     from .model.replay import Replay
     from .model.tracing import TraceSites
     from .store.calibration import Peaks
-
-DERIVED = ("faults", "placed", "accesses", "block_counts", "site_counts", "region_times", "trace_sites")
-WITH_CODE = ("code_counts", "page_counts", "unseen")
-"""Record kinds with an instruction pointer: their tables have `code` too, the row of ``sites`` that names it."""
-PLURALS = {
-    "string": "strings",
-    "stack": "stacks",
-    "stack_dump": "stack_dumps",
-    "process_event": "process_events",
-    "mapping": "mappings",
-    "jit_code": "jit_code",
-    "clock_pair": "clock_pairs",
-    "loss": "losses",
-    "fault": "fault_records",
-    "sampled_fault": "sampled_fault_records",
-    "fault_level": "fault_levels",
-    "residency": "residency",
-    "placement": "placements",
-    "timeline": "timeline",
-    "allocation": "allocations",
-    "region_event": "region_events",
-    "tag_event": "tag_events",
-    "pinning": "pinning_events",
-    "thread_memory": "thread_memory",
-    "tls_module": "tls_modules",
-    "runtime_status": "runtime_status",
-    "block_count": "block_count_records",
-    "window": "windows",
-    "access": "access_records",
-    "code_count": "code_counts",
-    "page_count": "page_counts",
-    "unseen": "unseen",
-    "emulator_status": "emulator_status",
-    "region_node": "region_nodes",
-    "region_time": "region_time_records",
-    "counted_module": "counted_modules",
-    "count_tables": "count_table_parts",
-    "count_status": "count_status",
-    "count_epoch": "count_epochs",
-    "region_span": "region_spans",
-    "sample_group": "sample_groups",
-    "sample_count": "sample_count_records",
-    "region_duration": "region_durations",
-    "traced_module": "traced_modules",
-    "trace_status": "trace_status",
-}
 
 
 def open_capture(path: str | Path) -> Capture:
@@ -209,17 +161,23 @@ class Capture(RecordStore):
 
     def table_names(self) -> list[str]:
         """Everything `table` and `memlens query` offer."""
-        return [*DERIVED, *SIDE_TABLES, *PLURALS.values()]
+        from .tables.catalogue import tables
+
+        return list(tables())
 
     def reader(self, name: str) -> pa.RecordBatchReader:
         """A table as a stream of record batches: for ``accesses``, which may not fit in memory."""
-        import pyarrow as pa
+        from .tables.catalogue import descriptor_of
 
-        if name == "accesses":
-            from .model.accesses import access_schema
+        stream = descriptor_of(name).stream
+        return stream(self) if stream is not None else self.table(name).to_reader()
 
-            return pa.RecordBatchReader.from_batches(access_schema(code=True), self.accesses(code=True))
-        return self.table(name).to_reader()
+    def row_count(self, name: str) -> int:
+        """The number of rows of a table."""
+        from .tables.catalogue import descriptor_of
+
+        count = descriptor_of(name).count_rows
+        return count(self) if count is not None else self.table(name).num_rows
 
     def table(self, name: str) -> pa.Table:
         """One table as Arrow (``.to_pandas()``, DuckDB and polars read it as it is).
@@ -234,70 +192,42 @@ class Capture(RecordStore):
             self._tables[name] = self._make_table(name)
         return self._tables[name]
 
+    def sql(self, query: str) -> pa.Table:
+        """The result of an SQL query on this capture's tables, as `memlens query` runs it (DuckDB's dialect).
+
+        >>> memlens.open("run.memlens").sql("SELECT class, count(*) FROM faults GROUP BY class")   # doctest: +SKIP
+        """
+        from .tables.sql import run_query
+
+        return run_query(self, query)
+
+    def __repr__(self) -> str:
+        command = self.meta.get("command")
+        said = " ".join(str(word) for word in command) if command else f"process {self.meta.get('pid') or '?'}"
+        return f"<Capture {self.path.name}: {said}; {', '.join(self.kinds()) or 'no records'}>"
+
     def _make_table(self, name: str) -> pa.Table:
-        import pyarrow as pa
+        from .tables.catalogue import descriptor_of
 
-        if name == "faults":
-            return self.replay.fault_table()
-        if name == "placed":
-            return self.replay.placed_table()
-        if name == "accesses":
-            return self.reader("accesses").read_all()
-        if name == "windows":
-            return self.windows.table()
-        if name in ("block_counts", "site_counts", "region_times"):
-            from .tables import count_views
+        descriptor = descriptor_of(name)
+        if descriptor.schema is None:
+            return descriptor.make(self)
+        table = self._kept(name, descriptor.schema())
+        if table is None:
+            table = descriptor.make(self)
+        return table if descriptor.finish is None else descriptor.finish(self, table)
 
-            views = {
-                "block_counts": count_views.block_counts,
-                "site_counts": count_views.site_counts,
-                "region_times": count_views.region_times,
-            }
-            return views[name](self.counts)
-        if name == "trace_sites":
-            return self.trace_sites.table
-        if name == "sites":
-            return self.trace_sites.behind(self._side_table(name))
-        if name in SIDE_TABLES:
-            return self._side_table(name)
-        kind = next((kind for kind, plural in PLURALS.items() if plural == name), None)
-        if kind is None:
-            import difflib
+    def empty_batch(self, kind: str) -> pa.RecordBatch:
+        """The columns of a record kind without a row."""
+        return self._to_batch(layouts()[kind], [(0, b"")], None)
 
-            close = difflib.get_close_matches(name, self.table_names(), n=1)
-            raise NoDataError(
-                f"a capture has no table {name!r}",
-                hint=f"did you mean {close[0]!r}?" if close else f"tables: {', '.join(self.table_names())}",
-            )
-        batches = list(self.batches(kind))
-        if not batches:
-            table = self._to_batch_schema(layouts()[kind])
-        else:
-            table = pa.concat_tables(
-                [pa.Table.from_batches([b]) for b in batches], promote_options="permissive"
-            ).unify_dictionaries()
-        if kind == "region_time":
-            from .tables.count_views import with_known_events
+    def _kept(self, name: str, schema: pa.Schema) -> pa.Table | None:
+        """A side table beside the records; None where there is none of this version."""
+        if not self.complete:
+            return None
+        file = self.path / f"{name}.parquet"
+        if not (file.exists() and self.is_as_written(file.name)):
+            return None
+        from .store.side_tables import read_side_table
 
-            return with_known_events(table, self)
-        return self.windows.with_code(table) if name in WITH_CODE else table
-
-    def _to_batch_schema(self, layout: Layout) -> pa.Table:
-        import pyarrow as pa
-
-        empty = self._to_batch(layout, [(0, b"")], None)
-        return pa.Table.from_batches([empty])
-
-    def _side_table(self, name: str) -> pa.Table:
-        from .tables.derived import derive_table, table_schema
-
-        if self.complete:
-            file = self.path / f"{name}.parquet"
-            if file.exists() and self.is_as_written(file.name):
-                from .store.side_tables import read_side_table
-
-                table = read_side_table(file, table_schema(name))
-                if table is not None:
-                    return table  # else it is another version's: make it anew
-
-        return derive_table(self, name)
+        return read_side_table(file, schema)

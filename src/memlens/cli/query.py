@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from typing import Any
 
-from ..errors import QueryError
 from .main import new_parser
 
 EXAMPLES = """\
@@ -17,48 +15,6 @@ EXAMPLES = """\
   memlens query run.memlens --tables              the tables and their columns
   memlens query run.memlens --json "FROM processes"
 """
-
-
-def connect(capture: Any, sql: str) -> Any:
-    """A DuckDB connection that sees the tables which the query names, and nothing of this machine."""
-    import duckdb
-
-    connection = duckdb.connect(config={"enable_external_access": "false"})
-    for name in capture.table_names():
-        uses = len(re.findall(rf"\b{name}\b", sql, re.IGNORECASE))
-        if uses and name == "accesses":
-            connection.register("accesses" if uses == 1 else "accesses_once", capture.reader(name))
-            if uses > 1:  # a stream can be read once only
-                connection.execute("CREATE TEMP TABLE accesses AS FROM accesses_once")
-        elif uses:
-            connection.register(name, capture.table(name))
-    return connection
-
-
-def run_query(capture: Any, sql: str) -> Any:
-    """The result as an Arrow table."""
-    import duckdb
-
-    try:
-        relation = connect(capture, sql).sql(sql)
-        if relation is None:
-            raise QueryError("the query gives no rows", hint="write a SELECT")
-        # DuckDB 1 and 2 name it differently.
-        table = relation.to_arrow_table() if hasattr(relation, "to_arrow_table") else relation.fetch_arrow_table()
-    except duckdb.Error as error:
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        hint = next((line.strip() for line in lines[1:] if "Candidate" in line), None)
-        unknown = re.search(r"Table with name (\w+) does not exist", lines[0])
-        if unknown:
-            import difflib
-
-            close = difflib.get_close_matches(unknown[1], capture.table_names(), n=1)
-            hint = f"did you mean {close[0]}?" if close else None
-        raise QueryError(
-            f"the query does not run: {lines[0]}",
-            hint=hint or "memlens query CAPTURE --tables lists tables and columns",
-        ) from error
-    return table
 
 
 def main(arguments: list[str]) -> int:
@@ -76,17 +32,13 @@ def main(arguments: list[str]) -> int:
     capture = open_capture(options.capture)
     if options.tables:
         for name in capture.table_names():
-            if name == "accesses":
-                schema, rows = capture.reader(name).schema, int(capture.windows.columns["recorded"].sum())
-            else:
-                table = capture.table(name)
-                schema, rows = table.schema, table.num_rows
+            schema, rows = capture.reader(name).schema, capture.row_count(name)
             columns = ", ".join(f"{field.name} {_type_name(field.type)}" for field in schema)
             sys.stdout.write(f"{name} ({rows} rows): {columns}\n")
         sys.stdout.write(f'next: memlens query {options.capture} "SELECT * FROM processes"\n')
         return 0
     with spinning("running the query"):
-        table = run_query(capture, options.sql)
+        table = capture.sql(options.sql)
     if options.json:
         json.dump(table.to_pylist(), sys.stdout, indent=1, default=str)
         sys.stdout.write("\n")

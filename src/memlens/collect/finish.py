@@ -20,7 +20,7 @@ from ..capture.reader import Capture
 from ..capture.store.layouts import Packer, enum_value, layouts, records_with_tails
 from ..capture.store.os_names import file_of
 from ..capture.store.writer import CaptureWriter, redacted, redacted_text
-from ..capture.tables.derived import derive_table
+from ..capture.tables.catalogue import derive_table
 
 MOST_ALLOCATIONS = 2 * MOST_STORED
 """Records: an object has two, one of its birth and one of its end."""

@@ -222,7 +222,7 @@ class ImportTarget:
         from ..capture.model.symbols import name_codes, site_table
         from ..capture.reader import Capture
         from ..capture.store.side_tables import COUNT_TABLES, SIDE_TABLES
-        from ..capture.tables.derived import derive_table
+        from ..capture.tables.catalogue import derive_table
 
         capture = Capture(self.writer.path)
         modules = derive_table(capture, "modules")
@@ -262,7 +262,7 @@ class ImportTarget:
     def _import_sites_table(self) -> pa.Table | None:
         import pyarrow as pa
 
-        from ..capture.tables.derived import table_schema
+        from ..capture.tables.catalogue import table_schema
 
         if not self.import_sites:
             return None

@@ -31,7 +31,7 @@ ALLOCATORS = (
 
 
 def _files(capture: Capture, process: int) -> list[str]:
-    from ...capture.tables.derived import executable_mappings
+    from ...capture.tables.run import executable_mappings
 
     made = capture.derived.get("code_files")
     if made is None:

@@ -1,129 +1,105 @@
-"""Side tables derived from records: what the recorder writes at the end, and what a
-reader makes itself from a capture that was cut short."""
+"""Tables of what ran: processes, threads, modules, regions, pinning. Made of records alone, when a recording ends or when it was cut short."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ... import _core
 from ..store.os_names import file_of
-from ..store.source import RecordSource, TableSource
+from ..store.source import RecordSource
+from .descriptor import PROCESS, THREAD, TableDescriptor
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..model.objects import Objects
-    from ..model.replay import Replay
 
 MASK_BYTES = 4096
 """Of a mask of CPUs or nodes: four times what a kernel can have."""
 
 
-class ModelSource(TableSource, Protocol):
-    """What side tables are made of."""
-
-    @property
-    def replay(self) -> Replay: ...
-    @property
-    def objects(self) -> Objects: ...
-
-
-def _schemas() -> dict[str, pa.Schema]:
+def _processes_schema() -> pa.Schema:
     import pyarrow as pa
 
-    return {
-        "processes": pa.schema(
-            [
-                ("process", pa.uint32()),
-                ("pid", pa.uint32()),
-                ("parent", pa.uint32()),
-                ("name", pa.string()),
-                ("program", pa.string()),
-                ("begin_ns", pa.uint64()),
-                ("end_ns", pa.uint64()),
-                ("execs", pa.uint32()),
-                ("threads", pa.uint32()),
-                ("status", pa.int32()),
-            ]
-        ),
-        "threads": pa.schema(
-            [
-                ("process", pa.uint32()),
-                ("thread", pa.uint32()),
-                ("name", pa.string()),
-                ("begin_ns", pa.uint64()),
-                ("end_ns", pa.uint64()),
-            ]
-        ),
-        "modules": pa.schema(
-            [
-                ("path", pa.string()),
-                ("inode", pa.uint64()),
-                ("device_major", pa.uint32()),
-                ("device_minor", pa.uint32()),
-                ("build_id", pa.string()),
-                ("processes", pa.uint32()),
-                ("status", pa.string()),
-            ]
-        ),
-        "regions": pa.schema(
-            [
-                ("name", pa.string()),
-                ("kind", pa.string()),
-                ("process", pa.uint32()),
-                ("thread", pa.uint32()),
-                ("begin_ns", pa.uint64()),
-                ("end_ns", pa.uint64()),
-                ("depth", pa.uint32()),
-                ("parent", pa.string()),
-                ("open", pa.bool_()),
-                ("executions", pa.uint64()),
-                ("sampled", pa.bool_()),
-            ]
-        ),
-        "import_sites": pa.schema(
-            [
-                ("process", pa.uint32()),
-                ("pc", pa.uint64()),
-                ("module", pa.string()),
-                ("function", pa.string()),
-                ("file", pa.string()),
-                ("line", pa.uint32()),
-                ("class", pa.string()),
-                ("kind", pa.string()),
-                ("stride_bytes", pa.int64()),
-                ("implied_constants", pa.uint32()),
-            ]
-        ),
-        "pinning": pa.schema(
-            [
-                ("process", pa.uint32()),
-                ("thread", pa.uint32()),
-                ("time_ns", pa.uint64()),
-                ("operation", pa.string()),
-                ("policy", pa.uint16()),
-                ("members", pa.list_(pa.uint32())),
-            ]
-        ),
-    }
+    return pa.schema(
+        [
+            ("process", pa.uint32()),
+            ("pid", pa.uint32()),
+            ("parent", pa.uint32()),
+            ("name", pa.string()),
+            ("program", pa.string()),
+            ("begin_ns", pa.uint64()),
+            ("end_ns", pa.uint64()),
+            ("execs", pa.uint32()),
+            ("threads", pa.uint32()),
+            ("status", pa.int32()),
+        ]
+    )
 
 
-def table_schema(name: str) -> pa.Schema:
-    """The columns of a side table."""
-    from ..model.object_schema import object_schema
-    from ..model.symbols import site_schema
-    from ..model.variables import static_object_schema
+def _threads_schema() -> pa.Schema:
+    import pyarrow as pa
 
-    if name.startswith("count_"):
-        from ..model.count_tables import static_schema
+    return pa.schema(
+        [
+            ("process", pa.uint32()),
+            ("thread", pa.uint32()),
+            ("name", pa.string()),
+            ("begin_ns", pa.uint64()),
+            ("end_ns", pa.uint64()),
+        ]
+    )
 
-        return static_schema(name)
-    if name == "sites":
-        return site_schema()
-    if name == "objects":
-        return object_schema()
-    return static_object_schema() if name == "variables" else _schemas()[name]
+
+def _modules_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            ("path", pa.string()),
+            ("inode", pa.uint64()),
+            ("device_major", pa.uint32()),
+            ("device_minor", pa.uint32()),
+            ("build_id", pa.string()),
+            ("processes", pa.uint32()),
+            ("status", pa.string()),
+        ]
+    )
+
+
+def _regions_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            ("name", pa.string()),
+            ("kind", pa.string()),
+            ("process", pa.uint32()),
+            ("thread", pa.uint32()),
+            ("begin_ns", pa.uint64()),
+            ("end_ns", pa.uint64()),
+            ("depth", pa.uint32()),
+            ("parent", pa.string()),
+            ("open", pa.bool_()),
+            ("executions", pa.uint64()),
+            ("sampled", pa.bool_()),
+        ]
+    )
+
+
+def _pinning_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            ("process", pa.uint32()),
+            ("thread", pa.uint32()),
+            ("time_ns", pa.uint64()),
+            ("operation", pa.string()),
+            ("policy", pa.uint16()),
+            ("members", pa.list_(pa.uint32())),
+        ]
+    )
 
 
 def process_rows(capture: RecordSource) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -297,35 +273,111 @@ def region_rows(capture: RecordSource) -> list[dict[str, Any]]:
     return rows
 
 
-def derive_table(capture: ModelSource, name: str, *, paths: dict[str, str] | None = None) -> pa.Table:
-    """One side table from the capture's records."""
+def _processes(capture: RecordSource) -> pa.Table:
+    return _table(process_rows(capture)[0], _processes_schema())
+
+
+def _threads(capture: RecordSource) -> pa.Table:
+    return _table(process_rows(capture)[1], _threads_schema())
+
+
+def modules_table(capture: RecordSource, *, paths: dict[str, str] | None = None) -> pa.Table:
+    """Table `modules`; `paths` as in `module_rows`."""
+    return _table(module_rows(capture, paths=paths), _modules_schema())
+
+
+def _regions(capture: RecordSource) -> pa.Table:
+    return _table(region_rows(capture), _regions_schema())
+
+
+def _pinning(capture: RecordSource) -> pa.Table:
+    return _table(pinning_rows(capture), _pinning_schema())
+
+
+def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
     import pyarrow as pa
 
-    if name.startswith("count_"):
-        from ..model.count_tables import decode_modules, kept_sections, static_schema, static_tables
-
-        if name == "count_callees":  # the libraries were there when the program ran
-            return static_schema(name).empty_table()
-        return static_tables(decode_modules(kept_sections(capture)))[name]
-    if name == "sites":
-        return capture.replay.code_sites
-    if name == "variables":
-        from ..model.variables import static_objects
-
-        return static_objects(capture)
-    if name == "objects":
-        return capture.objects.table()
-    schema = _schemas()[name]
-    if name == "import_sites":  # the files that came with the trace say it, not its records
-        return schema.empty_table()
-    if name == "processes":
-        rows = process_rows(capture)[0]
-    elif name == "threads":
-        rows = process_rows(capture)[1]
-    elif name == "modules":
-        rows = module_rows(capture, paths=paths)
-    elif name == "pinning":
-        rows = pinning_rows(capture)
-    else:
-        rows = region_rows(capture)
     return pa.Table.from_pylist(rows, schema=schema)
+
+
+TABLES = (
+    TableDescriptor(
+        name="processes",
+        text="One row for each process.",
+        make=_processes,
+        schema=_processes_schema,
+        columns={
+    "process": PROCESS,
+    "pid": "kernel process id (they are reused, process numbers are not)",
+    "parent": "process number of the parent, 0 = not in the capture",
+    "name": "last name it had (15 characters, the kernel's limit)",
+    "program": "executable file",
+    "begin_ns": "fork, or first seen",
+    "end_ns": "exit, null = still running",
+    "execs": "successful exec calls",
+    "threads": "threads over its life",
+    "status": "wait status of the main program, null for others (`status >> 8` is the exit status)",
+},
+    ),
+    TableDescriptor(
+        name="threads",
+        text="One row for each thread.",
+        make=_threads,
+        schema=_threads_schema,
+        columns={
+    "process": PROCESS,
+    "thread": THREAD,
+    "name": "last name it had",
+    "begin_ns": "start",
+    "end_ns": "exit, null = not seen",
+},
+    ),
+    TableDescriptor(
+        name="modules",
+        text="Executable files that were mapped.",
+        make=modules_table,
+        schema=_modules_schema,
+        columns={
+    "path": "file",
+    "inode": "inode when it was mapped",
+    "device_major": "device of the file",
+    "device_minor": "device of the file",
+    "build_id": "GNU build-id, empty = none or not readable",
+    "processes": "processes that mapped it",
+    "status": "why it could not be read (replaced, gone), empty = fine",
+},
+    ),
+    TableDescriptor(
+        name="regions",
+        text="Regions of interest, one row for each execution, and phases of processes.",
+        make=_regions,
+        schema=_regions_schema,
+        columns={
+    "name": "name",
+    "kind": "region or phase (which lasts until the process's next phase)",
+    "process": PROCESS,
+    "thread": "kernel thread id, 0 for a phase",
+    "begin_ns": "begin",
+    "end_ns": "end",
+    "depth": "regions around it in its thread",
+    "parent": "the region around it, null = none",
+    "open": "no end was recorded: it ends with what encloses it, its thread or the capture",
+    "executions": "executions that it stands for",
+    "sampled": "only some executions were measured",
+},
+    ),
+    TableDescriptor(
+        name="pinning",
+        text="CPUs that threads may run on and memory policies, with the bit masks decoded.",
+        make=_pinning,
+        schema=_pinning_schema,
+        columns={
+    "process": PROCESS,
+    "thread": THREAD,
+    "time_ns": "when",
+    "operation": "what was called; found = as it was at the start",
+    "policy": "MPOL_* number of the kernel",
+    "members": "CPU or node numbers",
+},
+    ),
+)  # fmt: skip
