@@ -15,7 +15,7 @@ from conftest import MEMLENS, run_memlens
 
 import memlens
 from memlens import errors
-from memlens.cli import diff
+from memlens.analyses import _conditions
 from memlens.cli.main import COMMANDS
 
 
@@ -231,15 +231,15 @@ def test_diff_explains_a_wrong_condition(small: Path, condition: str, words: str
 
 def test_diff_of_a_capture_with_itself_is_empty(small: Path) -> None:
     content = json.loads(run_memlens("diff", small, small, "--json").stdout)
-    assert all(row["change"] in (0, None) for row in content["figures"])
-    assert content["functions"] == []
+    tables = content["results"]["diff"]["tables"]
+    assert tables["figures"] and not any(row["change"] for row in [*tables["figures"], *tables["rows"]])
 
 
 def test_relative_change_from_zero_counts_as_growth() -> None:
-    condition = diff.parse_condition("x > +5%", ["x"])
-    assert diff.holds(condition, 0, 1)
-    assert not diff.holds(condition, 0, 0)
-    assert not diff.holds(condition, None, 5)
+    condition = _conditions.parse("x > +5%")
+    assert _conditions.holds(condition, _conditions.Measured(0, 1, 0.0))
+    assert not _conditions.holds(condition, _conditions.Measured(0, 0, 0.0))
+    assert not _conditions.holds(condition, _conditions.Measured(None, 5, 0.0))
 
 
 # ---- doctor -----------------------------------------------------------------------------------

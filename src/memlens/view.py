@@ -116,6 +116,10 @@ class Column:
     """A share that may be drawn as a bar where there is room."""
     beside: tuple[str, ...] = ()
     """Columns whose text is part of the cell: the name of a thread, the kind of an object."""
+    kind_from: str = ""
+    """The column with the kind of each row's value, where rows have different ones."""
+    signed: bool = False
+    """A change: shown with its sign."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,7 +391,16 @@ def problems(view: View, result: Numbers) -> list[str]:
         wanted = {
             name
             for column in table.columns
-            for name in (column.name, column.error, column.low, column.high, column.reason, *column.beside, column.of)
+            for name in (
+                column.name,
+                column.error,
+                column.low,
+                column.high,
+                column.reason,
+                *column.beside,
+                column.of,
+                column.kind_from or None,
+            )
             if name is not None and not name.startswith("figures.")
         }
         wanted |= {table.sort.removeprefix("-"), table.fold, table.depth, *(name for name, _ in table.where)} - {""}

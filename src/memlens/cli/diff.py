@@ -3,175 +3,117 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import THRESHOLD_EXCEEDED, UsageError
 from .main import new_parser
 
+if TYPE_CHECKING:
+    from ..results import Report, Result
+
 EXAMPLES = """\
   memlens diff before.memlens after.memlens
-  memlens diff base.memlens new.memlens --fail-if 'peak_rss_bytes > +5%'
-  memlens diff base.memlens new.memlens --fail-if 'faults > +10000' --fail-if 'peak_rss_bytes > 2GiB'
+  memlens diff base.memlens new.memlens --fail-if 'capacity.peak_rss_bytes > +5%'
+  memlens diff base.memlens new.memlens --fail-if 'faults.faults >= +10000' --fail-if 'peak_rss_bytes > 2GiB'
+  memlens diff base.memlens new.memlens --fail-if 'objects.by_site[make_table].peak_bytes > +10%'
+  memlens diff base.memlens new.memlens --fail-on-finding=high
 
-conditions: FIGURE > LIMIT or FIGURE < LIMIT. A limit with a sign is a change against the
-first capture (+5%, -10%, +64MiB, +1000), one without is a value of the second (2GiB).
+conditions: SUBJECT RELATION LIMIT, with > >= < <=. SUBJECT is ANALYSIS.FIGURE, a figure that only one analysis has,
+or ANALYSIS.TABLE[KEY].COLUMN. A LIMIT with a sign is a change against the first capture (+5%, -10%, +64MiB, +1000),
+one without is a value of the second (2GiB). A change of a sampled figure counts if it exceeds twice its standard error.
 """
-UNITS = {"": 1, "k": 1000, "m": 10**6, "g": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "s": 1}
-BYTE_UNITS = {**UNITS, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "kb": 1000, "mb": 10**6, "gb": 10**9}
-"""Of figures in bytes, as in --sample-bytes and the reports: K, M and G are binary."""
-CONDITION = re.compile(r"^\s*(\w+)\s*([<>])\s*([+-])?\s*([0-9.]+)\s*(%|[A-Za-z]*)\s*$")
+SEVERITIES = ("high", "medium", "low")
+ANY = "any"
 
 
-def parse_condition(text: str, names: list[str]) -> dict[str, Any]:
-    """One --fail-if.
-
-    >>> parse_condition("peak_rss_bytes > +5%", ["peak_rss_bytes"])["percent"]
-    True
-    >>> parse_condition("peak_rss_bytes > 2M", ["peak_rss_bytes"])["limit"], parse_condition("faults > 2M", ["faults"])["limit"]
-    (2097152.0, 2000000.0)
-    """
-    match = CONDITION.match(text)
-    if match is None:
-        raise UsageError(f"--fail-if {text!r} is no condition", hint="write it as 'peak_rss_bytes > +5%'")
-    name, relation, sign, number, unit = match.groups()
-    if name not in names:
+def chosen_findings(wanted: str, result: Result, names: list[str]) -> list[dict[str, Any]]:
+    """New findings of --fail-on-finding: any, of at least a severity, or of a name."""
+    if wanted not in (ANY, *SEVERITIES, *names):
         import difflib
 
-        close = difflib.get_close_matches(name, names, n=1)
+        close = difflib.get_close_matches(wanted, names, n=1)
         raise UsageError(
-            f"there is no figure {name!r} in these captures",
-            hint=f"did you mean {close[0]}?" if close else f"figures: {', '.join(names)}",
+            f"invalid value {wanted!r} for --fail-on-finding",
+            hint=f"did you mean {close[0]}?" if close else f"{ANY}, {', '.join(SEVERITIES)}, or the name of a finding",
         )
-    percent = unit == "%"
-    if percent and sign is None:
-        raise UsageError(
-            f"--fail-if {text!r}: a percentage is a change and needs a sign", hint=f"'{name} {relation} +{number}%'"
-        )
-    units = BYTE_UNITS if name.endswith("_bytes") else UNITS
-    if not percent and unit.lower() not in units:
-        raise UsageError(f"--fail-if {text!r}: unknown unit {unit!r}", hint="units: KiB, MiB, GiB, k, M, G, %")
-    try:
-        value = float(number) * (1 if percent else units[unit.lower()])
-    except ValueError as error:
-        raise UsageError(f"--fail-if {text!r}: {number!r} is no number") from error
-    return {
-        "text": text, "figure": name, "relation": relation, "change": sign is not None,
-        "percent": percent, "limit": -value if sign == "-" else value,
-    }  # fmt: skip
+    rows = [row for row in result.tables["findings"].to_pylist() if row["state"] == "new"]
+    if wanted in SEVERITIES:
+        grave = SEVERITIES[: SEVERITIES.index(wanted) + 1]
+        return [row for row in rows if row["severity"] in grave]
+    return rows if wanted == ANY else [row for row in rows if row["finding"] == wanted]
 
 
-def holds(condition: dict[str, Any], before: float | None, after: float | None) -> bool:
-    """Whether a condition is met.
+def _broken(options: Any, result: Result, before: Report, after: Report) -> list[dict[str, Any]]:
+    """Conditions that hold."""
+    from .. import registry
+    from ..analyses import _conditions
 
-    >>> condition = parse_condition("x > +5%", ["x"])
-    >>> holds(condition, 100, 105), holds(condition, 100, 106)
-    (False, True)
-    """
-    if after is None or (condition["change"] and before is None):
-        return False
-    measured = after
-    if condition["change"]:
-        assert before is not None
-        measured = after - before
-        if condition["percent"]:
-            if before == 0:
-                return bool(after > 0) if condition["relation"] == ">" else False
-            measured = measured / before * 100
-    return bool(measured > condition["limit"] if condition["relation"] == ">" else measured < condition["limit"])
+    broken = []
+    for text in options.fail_if:
+        condition = _conditions.parse(text)
+        measured = _conditions.measured(condition, before, after)
+        if _conditions.holds(condition, measured):
+            broken.append({"condition": text, "before": measured.before, "after": measured.after})
+    for wanted in options.fail_on_finding:
+        for row in chosen_findings(wanted, result, list(registry.all_of("finding"))):
+            said = f"new finding {row['finding']} ({row['severity']}): {row['claim']}"
+            broken.append({"condition": said, "before": None, "after": None})
+    return broken
 
 
-def figures_of(report: Any) -> dict[str, float]:
-    """Every numeric figure of a report; one name means one thing across analyses."""
-    figures: dict[str, float] = {}
-    for result in report.results.values():
-        for name, value in result.figures.items():
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and name not in figures:
-                figures[name] = value
-    return figures
+def _measured_text(entry: dict[str, Any]) -> str:
+    """What a condition that holds was measured as."""
+    from ..present.values import plain
+    from ..view import kind_of
 
-
-def compare(before: Any, after: Any) -> list[dict[str, Any]]:
-    """Figures side by side, largest relative change first."""
-    old, new = figures_of(before), figures_of(after)
-    rows = []
-    for name in dict.fromkeys([*old, *new]):
-        a, b = old.get(name), new.get(name)
-        change = None if a is None or b is None else b - a
-        ratio = change / a if change is not None and a else None
-        rows.append({"figure": name, "before": a, "after": b, "change": change, "relative": ratio})
-    rows.sort(key=lambda row: -abs(float(row["relative"])) if row["relative"] is not None else 0.0)
-    return rows
-
-
-def compare_functions(before: Any, after: Any) -> list[dict[str, Any]]:
-    """First-touched bytes by function, largest change first."""
-    if "first_touch" not in before.results or "first_touch" not in after.results:
-        return []
-
-    def bytes_by_function(report: Any) -> dict[str, int]:
-        table = report.results["first_touch"].tables["by_function"]
-        sums: dict[str, int] = {}
-        for row in table.select(["function", "bytes"]).to_pylist():
-            name = row["function"] or "(unnamed)"
-            sums[name] = sums.get(name, 0) + row["bytes"]
-        return sums
-
-    old, new = bytes_by_function(before), bytes_by_function(after)
-    rows = [
-        {
-            "function": name,
-            "before_bytes": old.get(name, 0),
-            "after_bytes": new.get(name, 0),
-            "change_bytes": new.get(name, 0) - old.get(name, 0),
-        }
-        for name in dict.fromkeys([*old, *new])
-    ]
-    return sorted((row for row in rows if row["change_bytes"]), key=lambda row: -abs(int(row["change_bytes"])))
+    if entry["after"] is None:
+        return ""
+    kind = kind_of(entry["condition"].split()[0].rpartition(".")[2], entry["after"])
+    return f": before {plain(kind, entry['before'])}, after {plain(kind, entry['after'])}"
 
 
 def main(arguments: list[str]) -> int:
-    parser = new_parser("diff", description="Tells what changed from one capture to another.", examples=EXAMPLES)
+    parser = new_parser("diff", description="Reports what changed from one capture to another.", examples=EXAMPLES)
     parser.add_argument("before", help="capture to compare with")
     parser.add_argument("after", help="capture to judge")
     parser.add_argument(
         "--fail-if", action="append", default=[], metavar="CONDITION", help="exit with 1 when it holds; repeatable"
     )
+    parser.add_argument(
+        "--fail-on-finding",
+        action="append",
+        default=[],
+        nargs="?",
+        const=ANY,
+        metavar="any|high|medium|low|NAME",
+        help="exit with 1 when the second capture has such a finding that the first has not; repeatable (any)",
+    )
     parser.add_argument("--json", action="store_true", help="machine-readable")
+    parser.add_argument("--rows", type=int, default=10, metavar="N", help="rows a table (10; in JSON all)")
+    # Written without a value it must not take the capture after it.
+    arguments = [f"{word}={ANY}" if word == "--fail-on-finding" else word for word in arguments]
     options = parser.parse_intermixed_args(arguments)
     from .. import analyses
+    from ..analyses import diff
     from ..capture.reader import open_capture
+    from ..results import Report
     from .progress import spinning
 
     with spinning("comparing"):
         before, after = (analyses.report(open_capture(path)) for path in (options.before, options.after))
-        rows = compare(before, after)
-        functions = compare_functions(before, after)
-    names = [row["figure"] for row in rows]
-    by_name = {row["figure"]: row for row in rows}
-    broken = []
-    for text in options.fail_if:
-        condition = parse_condition(text, names)
-        row = by_name[condition["figure"]]
-        if holds(condition, row["before"], row["after"]):
-            broken.append({"condition": text, "before": row["before"], "after": row["after"]})
-    old_findings = {(f.name) for f in before.findings}
-    new_findings = [f for f in after.findings if f.name not in old_findings]
-    gone = sorted(old_findings - {f.name for f in after.findings})
+        result = diff.of_reports(before, after)
+    broken = _broken(options, result, before, after)
+    title = f"{options.before} → {options.after}"
+    shown = Report(title, after.meta, {"diff": result}, [], result.quality, {"diff": diff.view(result)})
     if options.json:
-        content = {
-            "figures": rows, "functions": functions, "failed": broken,
-            "new_findings": [f.to_json() for f in new_findings], "gone_findings": gone,
-            "quality": before.quality.joined(after.quality).to_json(),
-        }  # fmt: skip
-        json.dump(content, sys.stdout, indent=1)
+        json.dump({**shown.to_json(), "failed": broken}, sys.stdout, indent=1, default=str)
         sys.stdout.write("\n")
     else:
-        from ..present import _rich
+        from ..present import terminal
 
-        _rich.show_diff(
-            rows, functions[:10], new_findings, gone, broken, before.quality.joined(after.quality), file=sys.stdout
-        )
+        terminal.show(shown, file=sys.stdout, rows=max(1, options.rows), only=("diff", "quality"))
+        for entry in broken:
+            sys.stdout.write(f"failed: {entry['condition']}{_measured_text(entry)}\n")
         sys.stdout.write(f"next: memlens report {options.after}\n")
     return THRESHOLD_EXCEEDED if broken else 0

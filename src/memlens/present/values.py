@@ -176,6 +176,17 @@ def share_of(column: Column, row: Mapping[str, Any], figures: Mapping[str, Any])
     return None if value is None else value / 100 if column.kind == "percent" else value
 
 
+def _own_kind(column: Column, row: Mapping[str, Any], value: Any) -> str:
+    """A value whose kind the row gives, or a change with its sign."""
+    kind = row.get(column.kind_from) or column.kind if column.kind_from else column.kind
+    if not column.signed:
+        return plain(kind, value)
+    text = plain(kind, abs(value))
+    error = row.get(column.error) if column.error else None
+    ends = f" ±{plain(kind, 2 * error)}" if error else ""
+    return f"{'+' if value > 0 else '−' if value < 0 else ''}{text}{ends}"
+
+
 def of_cell(column: Column, row: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
     """The text of a cell: value, range, error and the columns beside it."""
     value = row.get(column.name)
@@ -189,6 +200,8 @@ def of_cell(column: Column, row: Mapping[str, Any], figures: Mapping[str, Any]) 
         text = column.null
     elif column.zero is not None and value == 0:
         return column.zero
+    elif column.signed or column.kind_from:
+        text = _own_kind(column, row, value)
     elif column.kind == "bytes_per_s":  # the unit is in the label
         text = f"{value / 1e9:.3g}"
     elif column.error is not None:
