@@ -20,7 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "version": set(),
     "registry": set(),
     "plain_text": {"errors"},
-    "results": {"view"},
+    "results": {"errors", "view"},
     "view": set(),
     "view_types": {"results", "view"},
     "units": set(),

@@ -5,7 +5,7 @@ Plain data. No analysis prints, no presenter computes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -200,6 +200,21 @@ class Finding:
         }
 
 
+NOTEBOOK_ROWS = 10
+
+
+def _need(package: str) -> Any:
+    """A package that memlens works without."""
+    import importlib
+
+    from .errors import UsageError
+
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        raise UsageError(f"{package} is not installed", hint=f"pip install {package}") from None
+
+
 @dataclass(frozen=True)
 class Result:
     """Tables (Arrow), scalar figures and quality of one analysis of one capture."""
@@ -208,6 +223,51 @@ class Result:
     figures: dict[str, Any]
     tables: dict[str, pa.Table]
     quality: Quality
+
+    def __repr__(self) -> str:
+        tables = ", ".join(f"{name} ({table.num_rows:,} rows)" for name, table in self.tables.items())
+        return f"<Result {self.name}: {len(self.figures)} figures; {tables or 'no tables'}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: figures, and the first rows of each table."""
+        from html import escape
+
+        def rows(cells: Iterable[tuple[Any, ...]], tag: str = "td") -> str:
+            return "".join(
+                f"<tr>{''.join(f'<{tag}>{escape(str(cell))}</{tag}>' for cell in row)}</tr>" for row in cells
+            )
+
+        parts = [f"<h4>{escape(self.name)}</h4><table>{rows(self.figures.items())}</table>"]
+        for name, table in self.tables.items():
+            first = [tuple(row.values()) for row in table.slice(0, NOTEBOOK_ROWS).to_pylist()]
+            more = f", {NOTEBOOK_ROWS} of {table.num_rows:,} rows" if table.num_rows > NOTEBOOK_ROWS else ""
+            parts.append(
+                f"<h5>{escape(name)}{more}</h5><table>{rows([tuple(table.column_names)], 'th')}{rows(first)}</table>"
+            )
+        parts.extend(f"<p>{escape(note)}</p>" for note in self.quality.notes)
+        return "".join(parts)
+
+    def to_pandas(self, table: str) -> Any:
+        """One table as a pandas data frame.
+
+        Raises
+        ------
+        UsageError
+            pandas is not installed; memlens itself does not need it.
+        """
+        _need("pandas")
+        return self._named(table).to_pandas()
+
+    def to_polars(self, table: str) -> Any:
+        """One table as a polars data frame; the same for polars."""
+        return _need("polars").from_arrow(self._named(table))
+
+    def _named(self, table: str) -> pa.Table:
+        from .errors import NoDataError
+
+        if table not in self.tables:
+            raise NoDataError(f"{self.name} has no table {table!r}", hint=f"tables: {', '.join(self.tables)}")
+        return self.tables[table]
 
     def to_json(self, *, rows: int | None = None, offset: int = 0) -> ResultJson:
         """Plain data; of each table `rows` rows from `offset` on, and how many it has."""

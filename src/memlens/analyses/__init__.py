@@ -9,6 +9,7 @@ One file is one analysis with a DESCRIPTOR; `findings/` holds one file a finding
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
     from ..results import Finding, Report, Result
 
 SEVERITIES = ("high", "medium", "low")
+
+
+def list() -> dict[str, str]:
+    """Every analysis and the question that it answers; `run` runs one by name.
+
+    >>> list()["first_touch"]
+    'Which function, line, thread and node placed the pages?'
+    """
+    return {name: descriptor.question for name, descriptor in registry.all_of("analysis").items()}
 
 
 def run(name: str, capture: Capture, **options: Any) -> Result:
@@ -48,9 +58,9 @@ def run_all(capture: Capture, options: Mapping[str, Mapping[str, Any]] | None = 
     }
 
 
-def check_findings(capture: Capture, results: dict[str, Result]) -> list[Finding]:
+def check_findings(capture: Capture, results: dict[str, Result]) -> builtins.list[Finding]:
     """Every finding whose predicate holds, gravest first."""
-    found: list[Finding] = []
+    found: builtins.list[Finding] = []
     for descriptor in registry.all_of("finding").values():
         if all(name in results for name in descriptor.analyses):
             found.extend(descriptor.check(capture, results))
@@ -141,7 +151,7 @@ def report(
         title = f"process {capture.meta['pid']}"
     else:  # the program wrote the capture itself
         names = dict.fromkeys(name for name in capture.table("processes").column("name").to_pylist() if name)
-        title = ", ".join(list(names)[:3]) or capture.path.name
+        title = ", ".join([*names][:3]) or capture.path.name
     return Report(
         title, capture.meta, results, check_findings(capture, results), capture.quality, views_of(results),
         absences_of(capture, results),
