@@ -164,6 +164,7 @@ struct ml_session {
   unsigned stack_level;
   uint64_t adapt_ns, adapt_faults;
   struct ml_budget budget;
+  double plain_fault_ns;
 
   pthread_t thread;
   bool thread_runs;
@@ -226,6 +227,8 @@ void ml_budget_end(struct ml_session *session, uint64_t now_ns);
 
 /* fault_cost.c */
 /* What a recorded fault costs at each level, measured with faults of the calling thread; false: it could not be measured. */
+/* Nanoseconds of a page fault of this thread, before any event of faults is open; 0: no memory. */
+double ml_plain_fault_ns(void);
 bool ml_fault_cost(const struct ml_session *session, double cost_ns[ML_FAULT_LEVELS]);
 
 /* drain.c */

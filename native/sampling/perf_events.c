@@ -247,6 +247,7 @@ int ml_open_events(struct ml_session *session, pid_t pid, const pid_t *tids, siz
   int status = settle_fallbacks(session);
   if (status != 0) return status;
   ml_decode_roles(session);
+  if (session->plain_fault_ns == 0) session->plain_fault_ns = ml_plain_fault_ns();
   uint32_t *cpus = NULL;
   size_t cpu_count = 0;
   status = online_cpus(&cpus, &cpu_count);
