@@ -93,7 +93,7 @@ def test_a_capture_that_a_process_writes_itself_is_not_replaced(tmp_path: Path) 
     path = tmp_path / "own.memlens"
     library = Path(run_memlens("config", "--preload").stdout.strip())
     if not library.is_file():
-        pytest.skip("no library for programs here")
+        pytest.skip("the library for programs is not built: make build")
     environment = {**os.environ, "LD_PRELOAD": str(library), "MEMLENS_OUTPUT": str(path)}
     program = subprocess.Popen(["sleep", "30"], env=environment)
     try:
@@ -279,7 +279,7 @@ def test_captures_are_private_whatever_the_umask(tmp_path: Path, umask: int) -> 
 def test_captures_that_programs_write_themselves_are_private(tmp_path: Path, umask: int) -> None:
     library = Path(run_memlens("config", "--preload").stdout.strip())
     if not library.is_file():
-        pytest.skip("no library for programs here")
+        pytest.skip("the library for programs is not built: make build")
     path = tmp_path / "own.memlens"
     environment = {**os.environ, "LD_PRELOAD": str(library), "MEMLENS_OUTPUT": str(path)}
     program = subprocess.Popen(["sleep", "30"], env=environment, umask=umask)

@@ -63,7 +63,7 @@ ssize_t writev(int fd, const struct iovec *parts, int count) {
 
 def compiled(folder: Path, source: str, *options: str) -> Path:
     if not shutil.which("cc"):
-        pytest.skip("no C compiler")
+        pytest.skip("no C compiler: sudo apt-get install gcc")
     (folder / "source.c").write_text(source)
     subprocess.run(
         ["cc", "-O1", "-fno-builtin", *options, "-o", folder / "built", folder / "source.c", "-ldl"], check=True

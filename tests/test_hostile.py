@@ -234,7 +234,7 @@ def test_a_page_is_utf_8_whatever_the_locale(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["html", "export", "import"])
 def test_an_output_directory_that_may_not_be_searched(tmp_path: Path, command: str) -> None:
     if shutil.which("setpriv") is None:
-        pytest.skip("setpriv is not installed")
+        pytest.skip("setpriv is not installed: sudo apt-get install util-linux")
     closed = tmp_path / "closed"
     closed.mkdir(mode=0)
     (tmp_path / "t.log").write_text(" L 10,4\n")
