@@ -2,7 +2,7 @@
 
 Each workload is built statically with a C library that chooses no code by processor (musl), so that both run the same
 instructions, and runs once under ``memlens record --emulate=counts`` and once under lackey, whose trace is added up by
-instruction address (tests/emulate_oracle.py, which also says what lackey shows otherwise than it is). One thread: valgrind
+instruction address (tests/support/emulate_oracle.py, which also says what lackey shows otherwise than it is). One thread: valgrind
 runs one at a time. Counts do not vary from run to run, so there are no rounds.
 
 Every difference is followed to its functions; one above 0.1 % that no entry of :data:`REASONS` explains fails ``--check``.
@@ -30,7 +30,7 @@ from _common import BenchmarkError, describe_machine, first_line, row, say, writ
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 WORKLOADS = REPOSITORY / "workloads"
-sys.path.insert(0, str(REPOSITORY / "tests"))
+sys.path.insert(0, str(REPOSITORY / "tests" / "support"))
 
 from emulate_oracle import Accesses, Functions, lackey, total  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""Builds and runs the fuzz targets of tests/fuzz: `make fuzz`, and a short run of each in `make test` (tests/test_fuzz.py).
+"""Builds and runs the fuzz targets of tests/fuzz: `make fuzz`, and a short run of each in `make test` (tests/whole/test_fuzz.py).
 
     tools/fuzz.py build                          build the targets in build/fuzz
     tools/fuzz.py run [--seconds N] [--jobs N] [TARGET…]

@@ -3,7 +3,7 @@
     python tests/goldens/make.py [NAME…]      record these captures (all), and write their reports
     python tests/goldens/make.py --reports    write the reports of the kept captures anew
 
-Captures are redacted, so they hold no paths. Their reports may change only with a reason: tests/test_goldens.py compares.
+Captures are redacted, so they hold no paths. Their reports may change only with a reason: tests/present/test_goldens.py compares.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-/* A counted program written by hand: count_program WHAT [NUMBERS]. What it must have counted is in tests/test_count_runtime.py. */
+/* A counted program written by hand: count_program WHAT [NUMBERS]. What it must have counted is in tests/count/test_count_runtime.py. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* A traced program written by hand: trace_program WHAT [NUMBERS]. Everything that it executes goes into LOG.tid too, so that a test knows
- * what each window must hold: tests/test_trace_runtime.py. */
+ * what each window must hold: tests/trace/test_trace_runtime.py. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

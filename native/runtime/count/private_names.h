@@ -1,5 +1,5 @@
 /* The archive is linked into other people's programs, and into static ones beside libmemlens.a: every name that a linker sees and the
- * contract does not mention is changed to one that nobody else has. tests/test_count_runtime.py keeps the list complete. */
+ * contract does not mention is changed to one that nobody else has. tests/count/test_count_runtime.py keeps the list complete. */
 #ifndef MEMLENS_COUNT_PRIVATE_NAMES_H
 #define MEMLENS_COUNT_PRIVATE_NAMES_H
 

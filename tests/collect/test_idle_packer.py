@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from memlens import _core
 from memlens.capture.store.writer import RECORD_FILE, CaptureWriter
 
-BUSY = "no CPU was idle for a minute; run alone: pytest tests/test_idle_packer.py"
+BUSY = "no CPU was idle for a minute; run alone: pytest tests/collect/test_idle_packer.py"
 
 
 def payload(number: int, length: int = 1000) -> bytes:

@@ -23,7 +23,7 @@ Access = tuple[int, int, int]
 
 
 def documented_decoder() -> Callable[..., list[tuple[int, int, int | None]]]:
-    text = (Path(__file__).parent.parent / "format" / "FORMAT.md").read_text()
+    text = (Path(__file__).parents[2] / "format" / "FORMAT.md").read_text()
     source = re.search(r"```python\n(def decode_segments\(.*?)```", text, re.DOTALL)
     assert source is not None
     names: dict[str, Any] = {}

@@ -50,7 +50,7 @@ from typing import Any
 
 import pytest
 
-WORKLOADS = Path(__file__).resolve().parent.parent / "workloads"
+WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"
 
 LACKEY_CANNOT = frozenset({"kernel_load_string_8"})
 # Repeated string instructions: one access for each 64 bytes, and one load for the return.

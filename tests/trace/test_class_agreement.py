@@ -19,7 +19,7 @@ from memlens.capture.reader import open_capture
 from memlens.capture.store.layouts import Packer
 from memlens.errors import NoDataError
 
-WORKLOADS = Path(__file__).resolve().parent.parent / "workloads"
+WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"
 
 
 def inferred(addresses: list[int], windows: list[int] | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Each transformation of the compiler plugin, by FileCheck on small functions (tests/pass)."""
+"""Each transformation of the compiler plugin, by FileCheck on small functions (tests/count/pass)."""
 
 from __future__ import annotations
 

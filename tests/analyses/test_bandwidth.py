@@ -29,7 +29,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memlens
-from memlens.analyses._region_rows import imbalance, wall_range
+from memlens.analyses._region_rows import imbalance
+from memlens.analyses._region_sums import wall_range
 from memlens.capture.tables.sql import run_query
 
 KERNEL = Function("kernel", sites=[Site(LOAD, 1), Site(STORE, 1, bytes=8)])

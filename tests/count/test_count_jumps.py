@@ -9,7 +9,7 @@ import pytest
 from count_runs import levels_and_clangs, needs_clang
 from test_count_exact import ask, build, counted
 
-JUMPS = Path(__file__).resolve().parent / "count_hard" / "jumps.c"
+JUMPS = Path(__file__).resolve().parent / "hard" / "jumps.c"
 ROUNDS = 4
 WRITTEN = {
     # words by region and round: what `work` wrote there, and one for each `fail` on the way to the jump

@@ -22,7 +22,7 @@ import pytest
 import memlens
 from memlens.collect import preload
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TRIPLES = {"x86_64": "", "aarch64": "aarch64", "riscv64": "riscv64", "ppc64le": "powerpc64le"}
 """qemu's name of a machine, and the compiler's."""
 OTHERS = [name for name in TRIPLES if name != "x86_64"]

@@ -13,7 +13,7 @@ from count_runs import VERSIONS, compile_with, counted_functions, needs, needs_c
 from count_sites import LOAD, rows
 
 pytestmark = needs_clang
-SOURCES = Path(__file__).resolve().parent / "count_hard"
+SOURCES = Path(__file__).resolve().parent / "hard"
 VECTOR, VOLATILE = 4, 16
 N = 1 << 12
 

@@ -12,7 +12,7 @@ from count_sites import sums
 from test_count_cross import MACHINES, check_machine
 from test_count_exact import ask
 
-HARD = Path(__file__).resolve().parent / "count_hard"
+HARD = Path(__file__).resolve().parent / "hard"
 CALLS = 100
 
 pytestmark = needs_clang

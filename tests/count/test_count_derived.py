@@ -9,7 +9,7 @@ import pytest
 from count_runs import each_clang, each_clang_at_length, needs_clang
 from test_count_exact import as_counted, ask, build, counted, per_site, write_program
 
-TOLD = Path(__file__).resolve().parent / "count_hard" / "told.c"
+TOLD = Path(__file__).resolve().parent / "hard" / "told.c"
 
 pytestmark = needs_clang
 __all__ = ["as_counted"]  # used in every test here, too

@@ -176,7 +176,7 @@ def test_everything_in_the_language(tmp_path: Path, machine: str, clang: str, so
     ):  # fmt: skip
         done = compile_with(
             *("-O3", "-w", "--memlens-verify", f"--target={MACHINES[machine][0]}", *(["-std=c++20"] if cxx else [])),
-            *(*options, ROOT / "tests" / "count_hard" / source, "-o", tmp_path / "program", "-pthread"),
+            *(*options, ROOT / "tests" / "count" / "hard" / source, "-o", tmp_path / "program", "-pthread"),
             clang=clang,
             name="c++" if cxx else "cc",
         )

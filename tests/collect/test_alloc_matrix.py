@@ -1,7 +1,7 @@
 """Which programs the collector alloc sees, of which language, allocator and build; docs/alloc-matrix.md says the same.
 
 Each row builds a program, runs it with and without memlens (same output, same status), and asserts what was recorded.
-Written anew by: python tests/test_alloc_matrix.py
+Written anew by: python tests/collect/test_alloc_matrix.py
 """
 
 from __future__ import annotations
@@ -249,9 +249,9 @@ def markdown() -> str:
     lines = [
         "# Which programs the collector alloc sees",
         "",
-        "Each line is what `tests/test_alloc_matrix.py` asserts of a program that it builds: recorded with `--sample-bytes 0`, its",
+        "Each line is what `tests/collect/test_alloc_matrix.py` asserts of a program that it builds: recorded with `--sample-bytes 0`, its",
         "output and its exit status are those without memlens. *fully* means that every object is there once, and released",
-        "once; *no data* that memlens tells why. `python tests/test_alloc_matrix.py` writes this page.",
+        "once; *no data* that memlens tells why. `python tests/collect/test_alloc_matrix.py` writes this page.",
         "",
         "| program | works | what is recorded |",
         "|---|---|---|",
@@ -266,7 +266,7 @@ def markdown() -> str:
 
 
 def test_the_page_says_what_is_tested() -> None:
-    assert DOCUMENT.read_text() == markdown(), "run: python tests/test_alloc_matrix.py"
+    assert DOCUMENT.read_text() == markdown(), "run: python tests/collect/test_alloc_matrix.py"
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.what for row in ROWS])

@@ -14,7 +14,7 @@ from count_runs import compile_with, levels_and_clangs, needs, needs_clang
 
 from memlens.capture.reader import open_capture
 
-WORKLOADS = Path(__file__).resolve().parent.parent / "workloads"
+WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"
 
 pytestmark = needs_clang
 

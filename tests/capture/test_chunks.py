@@ -258,7 +258,7 @@ def test_batches_give_names_for_enums_and_strings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "version", sorted((Path(__file__).parent / "captures").glob("*.memlens")), ids=lambda p: p.name
+    "version", sorted((Path(__file__).parent.parent / "captures").glob("*.memlens")), ids=lambda p: p.name
 )
 def test_captures_of_every_format_version_stay_readable(version: Path) -> None:
     capture = memlens.open(version)

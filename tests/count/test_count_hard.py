@@ -11,7 +11,7 @@ from count_runs import VERSIONS, compile_with, counted_functions, each_clang_at_
 from count_sites import LOAD, STORE, per_site, rows
 
 pytestmark = needs_clang
-SOURCES = Path(__file__).resolve().parent / "count_hard"
+SOURCES = Path(__file__).resolve().parent / "hard"
 NEWEST = f"clang-{VERSIONS[-1]}" if VERSIONS else ""
 REGIONS = "--memlens-functions=."
 VECTOR, MASKED, GATHER = 4, 8, 256

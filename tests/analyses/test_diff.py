@@ -203,7 +203,7 @@ def test_a_figure_of_several_analyses_is_named_in_full() -> None:
 
 
 # ---- as a command ------------------------------------------------------------
-GOLDENS = Path(__file__).parent / "goldens"
+GOLDENS = Path(__file__).parent.parent / "goldens"
 
 
 @pytest.mark.parametrize("name", ["objects", "faults", "trace", "emulate", "count"])

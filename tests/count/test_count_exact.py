@@ -15,7 +15,7 @@ from count_runs import compile_with, each_clang, each_clang_at_length, needs, ne
 
 from memlens.capture.reader import open_capture
 
-WORKLOADS = Path(__file__).resolve().parent.parent / "workloads"
+WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"
 STEPS = (
     "no-sets",
     "no-constants",
