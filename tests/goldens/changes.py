@@ -22,6 +22,11 @@ ADDED: tuple[tuple[str, str], ...] = (
     (r"^results\.\w+\.table_rows\.", "the number of rows of each table, of which a page may hold fewer"),
     (r"quality\.notes\[\d+\]\.(code|values.*)$", "the code of a note"),
     (
+        r"^results\.caches\.tables\.levels\[",
+        "levels of the cache model as a table, with the miss curve at the same sizes",
+    ),
+    (r"^results\.traffic\.tables\.\w+\[\d+\]\.stack_share$", "share of a row's bytes that lie on the stack"),
+    (
         r"^findings\[\d+\]\.(affected_of|affected_share|group|time_s|view|references.*)",
         "what a finding rests on and affects",
     ),

@@ -51,10 +51,14 @@ def locality(capture: Capture, **options: Any) -> Result:
 def run_all(capture: Capture, options: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Result]:
     """Every analysis of one capture that this one has data for, by name; `options` by the name of the analysis."""
     kinds = capture.kinds()
-    return {
-        name: descriptor.run(capture, **(options or {}).get(name, {}))
+    wanted = {
+        name: descriptor
         for name, descriptor in registry.all_of("analysis").items()
         if descriptor.captures == 1 and descriptor.in_report and all(need in kinds for need in descriptor.needs)
+    }
+    results = {name: descriptor.run(capture, **(options or {}).get(name, {})) for name, descriptor in wanted.items()}
+    return {
+        name: one if wanted[name].join is None else wanted[name].join(one, results) for name, one in results.items()
     }
 
 

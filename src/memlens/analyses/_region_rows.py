@@ -50,7 +50,7 @@ def intensity(row: dict[str, Any], has_mix: bool) -> dict[str, Any]:
 
 
 def rows_by_region(capture: Capture, regions: Regions, add_ns: float) -> list[dict[str, Any]]:
-    """The whole program first, then regions by bytes; each with what is inside it, and without."""
+    """The whole program first, then regions by bytes, nested ones behind the one around them; each with what is inside it, and without."""
     whole = sorted(regions.paths | {()})
     all_bytes = sum(regions.sum_of(whole, None, name, scaled=True) for name in ("read_bytes", "written_bytes"))
     program = _region_row(regions, "(whole program)", whole, None, all_bytes, add_ns)
@@ -65,7 +65,19 @@ def rows_by_region(capture: Capture, regions: Regions, add_ns: float) -> list[di
         row["byte_imbalance"] = None  # serial work is to be expected there
         rows.append(row)
         rows.append({**row, "exclusive": False})
-    return [rows[0], *sorted(rows[1:], key=lambda row: (-row["bytes"], row["region"], row["exclusive"]))]
+    by_path = {row["region"]: row["bytes"] for row in rows[1:] if not row["exclusive"]}
+    return [rows[0], *sorted(rows[1:], key=lambda row: (_nested(row["region"], by_path), row["exclusive"]))]
+
+
+def _nested(region: str, by_path: dict[str, int]) -> list[tuple[int, str]]:
+    """The order of regions: by bytes; those inside one behind it, by bytes among themselves.
+
+    >>> sorted(["a", "a / b", "c"], key=lambda name: _nested(name, {"a": 5, "a / b": 4, "c": 9}))
+    ['c', 'a', 'a / b']
+    """
+    parts = region.split(" / ")
+    paths = [" / ".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+    return [(-by_path.get(path, 0), path) for path in paths]
 
 
 def _region_row(

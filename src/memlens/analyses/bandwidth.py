@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..capture.model.count_tables import MIX
 from ..registry import AnalysisDescriptor
+from ._bandwidth_view import view
 from ._code_rows import rows_by_code, rows_refused, rows_unseen
 from ._gate import Gate
 from ._levels import Levels, ceilings, roofline
@@ -287,4 +288,6 @@ DESCRIPTOR = AnalysisDescriptor(
     question="How many bytes does each region, function and line move, how fast, and how evenly over threads?",
     needs=("block_count",),
     run=bandwidth,
+    view=view,
+    provide="memlens cc, then memlens record",
 )

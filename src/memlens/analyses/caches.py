@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from ..registry import AnalysisDescriptor, Option
+from ._locality_view import caches_view, with_curve
 from ._machines import MACHINES as MACHINES
 from ._machines import Level as Level
 from ._machines import named_machine
@@ -155,7 +156,28 @@ def cache_model(
         "machine_description": named.description if named is not None else None,
         "modelled_accesses": done,
     }  # fmt: skip
+    tables["levels"] = _levels(figures)
     return Result("caches", figures, tables, capture.quality.joined(Quality(exact=False, notes=tuple(notes))))
+
+
+def _levels(figures: dict[str, Any]) -> pa.Table:
+    """Caches, then TLBs, the nearest first; a report adds the miss curve at the same sizes (`with_curve`)."""
+    import pyarrow as pa
+
+    accesses = figures["accesses"]
+    rows = [
+        {"level": level["name"], "kind": "cache", **{name: level[name] for name in ("bytes", "ways", "shared", "misses", "miss_ratio", "miss_ratio_high")}}
+        for level in figures["levels"]
+    ] + [
+        {"level": tlb["name"], "kind": "TLB", "entries": tlb["entries"], "misses": tlb["misses"], "miss_ratio": _ratio(tlb["misses"], accesses),
+         "miss_ratio_high": _ratio(tlb["misses"] + figures["tlb_unknown"], accesses)}
+        for tlb in figures["tlbs"]
+    ]  # fmt: skip
+    schema = [
+        ("level", pa.string()), ("kind", pa.string()), ("bytes", pa.uint64()), ("entries", pa.uint32()), ("ways", pa.uint32()), ("shared", pa.bool_()),
+        ("misses", pa.uint64()), *((name, pa.float64()) for name in ("miss_ratio", "miss_ratio_high", "curve_miss_ratio_low", "curve_miss_ratio")),
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=pa.schema(schema))
 
 
 def _run(
@@ -250,4 +272,7 @@ DESCRIPTOR = AnalysisDescriptor(
         Option("most_accesses", "accesses after these are left out", MOST_ACCESSES),
     ),
     run=cache_model,
+    view=caches_view,
+    provide="memlens record --emulate, or memlens cc --memlens=trace and memlens record",
+    join=with_curve,
 )

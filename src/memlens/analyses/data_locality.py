@@ -27,6 +27,7 @@ from ..errors import MemoryLimitError, UsageError
 from ..registry import AnalysisDescriptor, Option
 from ._confidence import interval
 from ._groups import RANGE_BYTES
+from ._locality_view import locality_view
 from ._observable import reuse_intervals
 
 if TYPE_CHECKING:
@@ -604,4 +605,6 @@ DESCRIPTOR = AnalysisDescriptor(
         Option("memory_limit_bytes", "for all engines together", MEMORY_LIMIT_BYTES),
     ),
     run=for_report,
+    view=locality_view,
+    provide="memlens record --emulate, or memlens cc --memlens=trace and memlens record",
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..registry import AnalysisDescriptor
+from ._traffic_view import accesses_view
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -252,4 +253,6 @@ DESCRIPTOR = AnalysisDescriptor(
     question="Which objects do the accesses go to, how many, and from which functions?",
     needs=("window",),
     run=object_accesses,
+    view=accesses_view,
+    provide="memlens record --emulate, or memlens cc --memlens=trace and memlens record",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..registry import AnalysisDescriptor
+from ._traffic_view import page_use_view
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -195,4 +196,6 @@ DESCRIPTOR = AnalysisDescriptor(
     question="Which thread touched each page first, and which other threads use it?",
     needs=("page_count",),
     run=page_use,
+    view=page_use_view,
+    provide="memlens record --emulate=pages",
 )

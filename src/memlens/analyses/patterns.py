@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..registry import AnalysisDescriptor, Option
+from ._locality_view import patterns_view
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -142,4 +143,6 @@ DESCRIPTOR = AnalysisDescriptor(
         Option("most_accesses", "of more, evenly spread parts are looked at", MOST_ACCESSES),
     ),
     run=access_patterns,
+    view=patterns_view,
+    provide="memlens record --emulate, or memlens cc --memlens=trace and memlens record",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..registry import AnalysisDescriptor, Option
+from ._locality_view import sharing_view
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -255,4 +256,6 @@ DESCRIPTOR = AnalysisDescriptor(
     needs=("window",),
     options=(Option("line_bytes", "bytes of a line, a power of two", 64),),
     run=line_sharing,
+    view=sharing_view,
+    provide="memlens record --emulate, or memlens cc --memlens=trace and memlens record",
 )

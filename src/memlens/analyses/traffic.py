@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..registry import AnalysisDescriptor
+from ._traffic_view import traffic_view
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,6 +87,10 @@ def _summed(
         row["bytes"] = row["load_bytes"] + row["store_bytes"]
         row["share"] = row["bytes"] / total if total else 0.0
         accesses = row["loads"] + row["stores"]
+        on_stack = row["stack_load_bytes"]
+        row["stack_share"] = (
+            (on_stack + row["stack_store_bytes"]) / row["bytes"] if on_stack is not None and row["bytes"] else None
+        )
         row["mean_width"] = row["bytes"] / accesses if accesses else None
         rows.append(row)
     return sorted(rows, key=lambda row: (-row["bytes"], -row["unseen"]))
@@ -107,7 +112,7 @@ def _schema(keys: list[tuple[str, Any]]) -> pa.Schema:
         [
             *keys,
             *((name, pa.uint64()) for name in (*COUNTS, *STACK_COUNTS)),
-            ("bytes", pa.uint64()), ("share", pa.float64()), ("mean_width", pa.float64()), ("narrow", pa.uint64()),
+            ("bytes", pa.uint64()), ("share", pa.float64()), ("stack_share", pa.float64()), ("mean_width", pa.float64()), ("narrow", pa.uint64()),
             ("unseen", pa.uint64()), ("instructions", pa.uint64()),
         ]
     )  # fmt: skip
@@ -296,4 +301,6 @@ DESCRIPTOR = AnalysisDescriptor(
     question="How many loads, stores and bytes does each function, line, thread and region make?",
     needs=("code_count",),
     run=traffic,
+    view=traffic_view,
+    provide="memlens record --emulate",
 )

@@ -46,7 +46,7 @@ def show(
         _findings(screen, report.findings)
     views = {name: report.views.get(name) or guessed(result) for name, result in report.results.items()}
     for name in sorted(views, key=lambda name: views[name].order):
-        if (not only or name in only) and not views[name].silent:
+        if not views[name].silent and (name in only or (not only and not _is_detail(views[name]))):
             _section(screen, report.results[name], views[name], rows, brief=brief)
     if not only or "quality" in only:
         _quality(screen, report, brief=brief)
@@ -101,6 +101,12 @@ def headline(result: Result, view: View) -> str:
         return plain("text", result.figures.get(name)) if figure is None else of_figure(figure, result.figures)
 
     return filled(view.headline, result.figures, shown)
+
+
+def _is_detail(view: View) -> bool:
+    """Whether a view has nothing for a terminal: its tables and charts are for the page, and no sentence sums it up."""
+    shown = [part.role for part in (*view.tables, *view.charts)]
+    return bool(shown) and not view.headline and all(role == "detail" for role in shown)
 
 
 def _section(screen: Screen, result: Result, view: View, rows: int, *, brief: bool) -> None:
@@ -213,10 +219,11 @@ def _timeline(screen: Screen, result: Result, chart: Chart) -> None:
         width = times[1] - times[0] if len(times) > 1 else end
         rate = [value / width if width else value for value in sums]
         lines = [(chart.y_label or chart.title, times, rate)] if any(sums) else []
+    room = max(len(label) for label, _, _ in lines[:MOST_LINES])
     for label, x, y in lines[:MOST_LINES]:
         values = y if chart.stacked else resampled(x, y, end)
         screen.line(
-            f"  {label} ", ("green", spark(values)), f" {plain('s', end)}, at most {plain(chart.y_kind, max(y))}"
+            f"  {label:{room}} ", ("green", spark(values)), f" {plain('s', end)}, at most {plain(chart.y_kind, max(y))}"
         )
 
 
