@@ -60,7 +60,7 @@ $(VENV)/.modules: always
 $(VENV)/.stamp-build: $(VENV)/.stamp-venv $(NATIVE_SOURCES) $(VENV)/.llvms $(VENV)/.modules
 	@echo "building memlens"
 	@$(BIN)/pip install -q --disable-pip-version-check --no-build-isolation -e .
-	@cp $$(find $(VENV)/lib -name '_core.pyi' -o -name '_sampling.pyi') src/memlens/  # generated, for mypy and editors
+	@cp $$(find $(VENV)/lib -name '_core.pyi' -o -name '_recorder.pyi') src/memlens/  # generated, for mypy and editors
 	@$(BIN)/python -m compileall -q src/memlens  # also where PYTHONDONTWRITEBYTECODE is set: else each command compiles it all
 	@touch $@
 

@@ -1,5 +1,5 @@
 /* The channel between the library inside a profiled process (native/runtime) and the recorder
- * (native/sampling): one memory file that the recorder makes, with rings that processes write and
+ * (native/recorder): one memory file that the recorder makes, with rings that processes write and
  * the recorder empties. Not part of a capture: both sides come from one build, and a version that
  * differs is refused.
  *

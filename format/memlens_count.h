@@ -1,5 +1,5 @@
 /* Compile-time counting: what the compiler plugin (native/pass), the library inside a counted program
- * (native/runtime/count), the recorder and the reader agree on.
+ * (native/runtime/compiled), the recorder and the reader agree on.
  *
  * 1. What compiled code does. One 64-bit add for each counter, at
  *

@@ -1,5 +1,5 @@
 /* Finding slots and writing into a ring of memlens_channel.h: one loop for the library inside a process and for the emulator's plugin.
- * What to do when a ring is full is theirs. C only: the reader (native/sampling) does not write. */
+ * What to do when a ring is full is theirs. C only: the reader (native/recorder) does not write. */
 #ifndef MEMLENS_RING_H
 #define MEMLENS_RING_H
 

@@ -1,4 +1,4 @@
-/* Compile-time tracing: what the compiler plugin (native/pass), the library inside a traced program (native/runtime/count),
+/* Compile-time tracing: what the compiler plugin (native/pass), the library inside a traced program (native/runtime/compiled),
  * the library that records (native/runtime) and the reader agree on.
  *
  * 1. What compiled code does. A segment is a run of accesses of one block that always execute together, up to

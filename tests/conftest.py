@@ -85,9 +85,9 @@ def record(tmp_path: Path) -> Callable[..., memlens.Capture]:
 
 
 def can_observe_faults() -> bool:
-    from memlens import _sampling
+    from memlens import _recorder
 
-    return _sampling.probe()["fault_event_errno"] == 0
+    return _recorder.probe()["fault_event_errno"] == 0
 
 
 needs_faults = pytest.mark.skipif(

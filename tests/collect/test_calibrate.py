@@ -14,7 +14,7 @@ from conftest import MEMLENS, ROOT, run_memlens
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memlens import _sampling
+from memlens import _recorder
 from memlens.capture.store import calibration, machine
 from memlens.capture.store.calibration import KINDS, Peaks
 from memlens.collect import calibration as measuring
@@ -25,17 +25,17 @@ KIB, MIB = 1 << 10, 1 << 20
 
 # ---- kernels ----------------------------------------------------------------------------------------------------------
 def test_every_kernel_moves_what_it_should_and_the_walk_meets_every_line_once() -> None:
-    names = _sampling.peak_kernels()
+    names = _recorder.peak_kernels()
     assert names
-    assert [_sampling.check_peak_kernels(number) for number in range(len(names))] == [0] * len(names)
-    assert _sampling.check_peak_kernels(len(names)) == -1
+    assert [_recorder.check_peak_kernels(number) for number in range(len(names))] == [0] * len(names)
+    assert _recorder.check_peak_kernels(len(names)) == -1
 
 
 def test_what_cannot_be_measured_is_an_error_that_says_what() -> None:
     with pytest.raises(OSError, match="pinning a thread"):
-        _sampling.measure_peaks(cpus=[100_000], kinds=["read"], bytes=PAGE, time_ns=1000)
+        _recorder.measure_peaks(cpus=[100_000], kinds=["read"], bytes=PAGE, time_ns=1000)
     with pytest.raises(OSError, match="binding memory"):
-        _sampling.measure_peaks(cpus=[0], kinds=["read"], bytes=PAGE, node=900, time_ns=1000)
+        _recorder.measure_peaks(cpus=[0], kinds=["read"], bytes=PAGE, node=900, time_ns=1000)
 
 
 # ---- sizes --------------------------------------------------------------------------------------------------------------

@@ -75,16 +75,16 @@ def test_cost_is_the_measured_one_else_the_documented_one(
 
 def test_a_session_measures_what_its_events_cost() -> None:
     """Two events cost more than one, and one in 31 costs least; a session that sees no faults has measured nothing."""
-    from memlens import _sampling
+    from memlens import _recorder
 
-    session = _sampling.Session(faults=True, stack_mode=0, timeline_hz=0.0, budget_share=0.03)
+    session = _recorder.Session(faults=True, stack_mode=0, timeline_hz=0.0, budget_share=0.03)
     session.attach(os.getpid(), enable_on_exec=False)
     session.start()
     session.stop()
     costs = session.fault_costs()
     if costs is not None:  # else noise was larger than the differences
         assert costs[0] > costs[1] > costs[2] > 0
-    without = _sampling.Session(faults=False, timeline_hz=0.0)
+    without = _recorder.Session(faults=False, timeline_hz=0.0)
     without.attach(os.getpid(), enable_on_exec=False)
     without.start()
     without.stop()

@@ -337,7 +337,7 @@ def capabilities() -> int:
 def test_faults_that_cannot_be_opened_are_not_claimed(tmp_path: Path) -> None:
     """Too few descriptors for the events of every CPU: the recording goes on without them and says so."""
     changes = (
-        "import errno\nfrom memlens import _sampling\nfrom memlens.collect import recorder\n"
+        "import errno\nfrom memlens import _recorder\nfrom memlens.collect import recorder\n"
         "class Refused:\n"
         "    def __init__(self, session, faults): self.session, self.faults = session, faults\n"
         "    def __getattr__(self, name): return getattr(self.session, name)\n"

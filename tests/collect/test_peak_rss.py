@@ -14,7 +14,7 @@ import pytest
 from conftest import MEMLENS, run_memlens
 
 import memlens
-from memlens import _sampling, analyses
+from memlens import _recorder, analyses
 from memlens.collect import preload
 
 MIB = 1 << 20
@@ -46,7 +46,7 @@ def test_the_launcher_changes_nothing_but_the_peak(launcher: str | None) -> None
     """A sibling process: the recorder's own child, with the environment, directory and status that it should have."""
     path = preload.launcher() if launcher == "real" else launcher
     command = ["/bin/sh", "-c", 'test "$PPID" = "$WANTED" && test "$PWD" = / && exit 23; exit 1']
-    child = _sampling.Child(command, "/", [f"WANTED={os.getpid()}"], path)
+    child = _recorder.Child(command, "/", [f"WANTED={os.getpid()}"], path)
     before = Path(f"/proc/{child.pid}/stat").read_text()
     assert before.rpartition(")")[2].split()[1] == str(os.getpid())
     assert child.go() == 0
@@ -59,9 +59,9 @@ def test_the_launcher_changes_nothing_but_the_peak(launcher: str | None) -> None
 @pytest.mark.parametrize("launcher", [None, "real"])
 def test_exec_errors_and_abandoned_children(launcher: str | None) -> None:
     path = preload.launcher() if launcher else None
-    child = _sampling.Child(["/nonexistent/program"], None, [], path)
+    child = _recorder.Child(["/nonexistent/program"], None, [], path)
     assert child.go() == 2
-    child = _sampling.Child(["/bin/true"], None, [], path)
+    child = _recorder.Child(["/bin/true"], None, [], path)
     child.abandon()
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
@@ -73,7 +73,7 @@ def test_the_launcher_hands_on_no_descriptor() -> None:
     read_end, write_end = os.pipe()
     os.set_inheritable(write_end, True)
     text = f"import os; os.write({write_end}, ' '.join(sorted(os.listdir('/proc/self/fd'))).encode())"
-    child = _sampling.Child([sys.executable, "-I", "-S", "-c", text], None, [], path)
+    child = _recorder.Child([sys.executable, "-I", "-S", "-c", text], None, [], path)
     assert child.go() == 0
     os.waitpid(child.pid, 0)
     seen = {int(number) for number in os.read(read_end, 4096).split()}
@@ -96,10 +96,10 @@ def test_at_the_limit_of_processes_the_launcher_becomes_the_program(tmp_path: Pa
         pytest.skip("needs root to become a user without processes")
     script = (
         "import os, resource, sys\n"
-        "from memlens import _sampling\n"
+        "from memlens import _recorder\n"
         "resource.setrlimit(resource.RLIMIT_NPROC, (2, 2))\n"
         "os.setgid(61234); os.setuid(61234)\n"
-        "child = _sampling.Child(['/bin/sh', '-c', 'exit 7'], None, [], sys.argv[1])\n"
+        "child = _recorder.Child(['/bin/sh', '-c', 'exit 7'], None, [], sys.argv[1])\n"
         "assert child.go() == 0\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1]))\n"
     )

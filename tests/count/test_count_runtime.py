@@ -1,4 +1,4 @@
-"""The runtime inside counted programs (native/runtime/count): totals are exact, and belong to the region that did the work.
+"""The runtime inside counted programs (native/runtime/compiled): totals are exact, and belong to the region that did the work.
 
 The programs do by hand what the compiler plugin does (tests/native/count_by_hand.h), so nothing here needs the plugin.
 """
@@ -31,7 +31,7 @@ from count_arena import (
 
 SOURCES = ROOT / "native" / "runtime" / "count"
 NATIVE = ROOT / "tests" / "native"
-INCLUDES = [f"-I{ROOT / part}" for part in ("format", "native/include", "native/runtime/count", "tests/native")]
+INCLUDES = [f"-I{ROOT / part}" for part in ("format", "native/include", "native/runtime/compiled", "tests/native")]
 FLAGS = [
     "-std=gnu11",
     "-Wall",

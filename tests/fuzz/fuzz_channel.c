@@ -5,7 +5,7 @@
  * record that was never finished; holes and damage are counted only where there are any.
  *
  * The source is included, so that drains happen when the program says, not when a thread does. */
-#include "../../native/sampling/channel.c"
+#include "../../native/recorder/channel.c"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -2,7 +2,7 @@
  * as the kernel writes them, with fields from the input, some are bytes.
  *
  * Oracles: every drain ends and empties the ring; batches hold whole records; as many faults come out as were counted. */
-#include "../../native/sampling/drain.c"
+#include "../../native/recorder/drain.c"
 
 #include <stdio.h>
 

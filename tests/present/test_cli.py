@@ -37,7 +37,7 @@ def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
         "import sys\nsys.argv = ['memlens', '--help']\n"
         "from memlens.cli.main import main\n"
         "try:\n main()\nexcept SystemExit:\n pass\n"
-        "heavy = {'numpy', 'pyarrow', 'duckdb', 'rich', 'memlens._core', 'memlens._sampling'} & set(sys.modules)\n"
+        "heavy = {'numpy', 'pyarrow', 'duckdb', 'rich', 'memlens._core', 'memlens._recorder'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Tracing inside programs (native/runtime/count/trace*.c): every window holds exactly the accesses that were executed there.
+"""Tracing inside programs (native/runtime/compiled/trace*.c): every window holds exactly the accesses that were executed there.
 
 The programs do by hand what the compiler plugin does (tests/native/trace_by_hand.h) and write down everything that they execute, so
 nothing here needs the plugin or a recorder.

@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "view_types": {"results", "view"},
     "units": set(),
     "capture": {"_core", *LEAVES},
-    "collect": {"_core", "_sampling", "capture", *LEAVES},
+    "collect": {"_core", "_recorder", "capture", *LEAVES},
     "importing": {"_core", "capture", *LEAVES},
     "analyses": {"capture", *LEAVES},
     "present": LEAVES,
@@ -38,12 +38,12 @@ NATIVE_ALLOWED: dict[str, set[str]] = {
     "format": set(),
     "include": set(),  # copied into other people's programs
     "perf": set(),
-    "sampling": {"format", "perf"},
+    "recorder": {"format", "perf"},
     "runtime": {"format", "include"},
     "emulator": {"format"},
     "pass": {"format"},
     "core": {"format"},
-    "bindings": {"format", "perf", "sampling", "core"},
+    "bindings": {"format", "perf", "recorder", "core"},
 }
 
 
@@ -68,7 +68,7 @@ def imports_of(path: Path) -> set[str]:
 
 
 def test_python_parts_import_only_what_the_rule_allows() -> None:
-    known = set(ALLOWED) | {"_core", "_sampling"}
+    known = set(ALLOWED) | {"_core", "_recorder"}
     for path in PACKAGE.rglob("*.py"):
         part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
         assert part in ALLOWED, f"{path} belongs to no part of ARCHITECTURE.md"
@@ -104,8 +104,8 @@ def test_only_bindings_know_python_and_native_parts_do_not_include_each_other() 
                 assert owner in NATIVE_ALLOWED[part], f"{path.relative_to(ROOT)} includes {included} of {owner}"
 
 
-def test_sampling_is_c11_and_never_exits_or_prints() -> None:
-    for path in (ROOT / "native" / "sampling").glob("*"):
+def test_the_recorders_native_half_is_c11_and_never_exits_or_prints() -> None:
+    for path in (ROOT / "native" / "recorder").glob("*"):
         assert path.suffix in (".c", ".h")
         text = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
         assert not re.search(r"\b(exit|abort|printf|puts|perror)\s*\(", text), path

@@ -40,7 +40,7 @@ def imported(name: str, path: Path, modules: dict[str, Path]) -> set[str]:
             for alias in node.names:
                 if f"{whole}.{alias.name}" in modules:
                     found.add(f"{whole}.{alias.name}")
-                elif whole in modules and alias.name not in ("_core", "_sampling"):  # native: leaves
+                elif whole in modules and alias.name not in ("_core", "_recorder"):  # native: leaves
                     found.add(whole)
     return found - {name}
 

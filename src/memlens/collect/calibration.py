@@ -1,6 +1,6 @@
 """Measuring this machine's peaks for `memlens calibrate`: what is measured on which CPUs with how many bytes, and the file.
 
-The kernels are native (native/sampling/peaks.c). Here is decided how large memory must be to stay in a level, which CPUs
+The kernels are native (native/recorder/peaks.c). Here is decided how large memory must be to stay in a level, which CPUs
 stand for all cores, how the time is shared out, and what about the figures is to be doubted.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from .. import _sampling
+from .. import _recorder
 from ..capture.store import calibration, machine
 from ..capture.store.calibration import DRAM, KINDS
 from ..errors import CollectorError, OutputError, os_reason
@@ -158,7 +158,7 @@ class Measurement:
         self.at = topology()
         self.begin = time.monotonic()
         self.left = 0.0
-        self.names = _sampling.peak_kernels()
+        self.names = _recorder.peak_kernels()
         self.kernels = list(range(len(self.names)))
         self.times = TIMES_LAST_CACHE
         self.warnings: list[str] = []
@@ -172,7 +172,7 @@ class Measurement:
         share = rest * weight / max(self.left, weight)
         self.left -= weight
         try:
-            found = _sampling.measure_peaks(
+            found = _recorder.measure_peaks(
                 cpus=cpus, kinds=list(kinds), time_ns=round(share * 1e9), line_bytes=self.at.line_bytes, **more
             )
         except OSError as error:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .. import _sampling
+from .. import _recorder
 from ..capture.store import count_arena, counted_modules
 from ..capture.store.count_arena import CountArena, Image, ImageEntries
 from ..capture.store.count_records import CountRecords, Writer
@@ -188,7 +188,7 @@ class Counting(CountRecords):
             selection=selection,
         )
         super().__init__(arena)
-        self.add_ps = _sampling.counter_add_ps()
+        self.add_ps = _recorder.counter_add_ps()
         self._claimed = 0
         self._epoch_begin_ns = time.monotonic_ns()
         self.cost_s = 0.0

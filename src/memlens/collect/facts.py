@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import _sampling
+from .. import _recorder
 
 CAP_SYS_ADMIN, CAP_PERFMON = 21, 38
 
@@ -48,7 +48,7 @@ def gather() -> dict[str, Any]:
     devices = sorted(os.path.basename(path) for path in glob.glob("/sys/bus/event_source/devices/*"))
     clangs = sorted({os.path.basename(path) for path in glob.glob("/usr/bin/clang-[0-9]*") if path[-1].isdigit()})
     return {
-        **_sampling.probe(),
+        **_recorder.probe(),
         "perf_event_paranoid": _number("/proc/sys/kernel/perf_event_paranoid"),
         "perf_event_mlock_kb": _number("/proc/sys/kernel/perf_event_mlock_kb"),
         "memlock_limit_bytes": soft,

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from .. import _sampling
+from .. import _recorder
 from .links import plain_path
 
 CHANNEL_VARIABLE = "MEMLENS_CHANNEL"
@@ -18,12 +18,12 @@ PT_INTERP, PT_NOTE = 3, 4
 
 def runtime_directory() -> Path:
     """Where libmemlens.so and libmemlens.a are installed."""
-    return Path(_sampling.__file__).parent / "runtime"
+    return Path(_recorder.__file__).parent / "runtime"
 
 
 def include_directory() -> Path:
     """Where memlens.h is installed."""
-    return Path(_sampling.__file__).parent / "include"
+    return Path(_recorder.__file__).parent / "include"
 
 
 def library() -> Path:

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from .. import _sampling
+from .. import _recorder
 from ..capture.store import calibration, machine
 from ..capture.store.layouts import Packer, enum_value, layouts
 from ..capture.store.os_names import shown, working_directory
@@ -76,9 +76,9 @@ class Recorder:
         self.facts = machine_facts.gather()
         self.collectors = Choice(options, self.facts)
         self.writer: CaptureWriter
-        self.session: _sampling.Session
+        self.session: _recorder.Session
         self.slow: SlowSampler
-        self.channel: _sampling.Channel | None = None
+        self.channel: _recorder.Channel | None = None
         self.arena: emulator.Arena | None = None
         self.launch: emulator.Launch | None = None
         self.counting: counting.Counting | None = None
@@ -93,8 +93,8 @@ class Recorder:
         self.is_bug = False
         """The failure is a fault of memlens, not the machine's lack of something."""
 
-    def _new_session(self, *, faults: bool) -> _sampling.Session:
-        session = _sampling.Session(
+    def _new_session(self, *, faults: bool) -> _recorder.Session:
+        session = _recorder.Session(
             faults=faults,
             fault_before=not self.options.single,
             include_kernel=True,
@@ -118,7 +118,7 @@ class Recorder:
                 self.collectors.unsupported.append({"collector": name, "reason": reason[0], "remedy": reason[1]})
         waits = self.options.sample_bytes == 0 or (self.trace is not None and self.trace.wait)
         try:
-            self.channel = _sampling.Channel(
+            self.channel = _recorder.Channel(
                 sample_bytes=self.options.sample_bytes,
                 large_bytes=self.options.large_bytes,
                 alloc="alloc" in self.collectors,
@@ -258,7 +258,7 @@ class Recorder:
         self.writer.write_packed(keep_bytes=WAITING_BYTES, keep_s=WAITING_S)
 
     def _write_clock_pairs(self) -> None:
-        payload = _sampling.clock_pairs()
+        payload = _recorder.clock_pairs()
         layout = layouts()["clock_pair"]
         now = time.monotonic_ns()
         self.writer.append(
@@ -355,7 +355,7 @@ class Recorder:
         self._recording = False
 
     def _open_emulator(self, program: str, command: list[str], options: emulator.EmulateOptions) -> emulator.Launch:
-        self.channel = _sampling.Channel(
+        self.channel = _recorder.Channel(
             sample_bytes=self.options.sample_bytes,
             large_bytes=self.options.large_bytes,
             alloc="alloc" in self.collectors,
@@ -395,7 +395,7 @@ class Recorder:
     def _start(self, words: list[str], environment: list[str], command: list[str]) -> Outcome:
         """Runs `words`, which are the command or what emulates it; a capture is only left when it has run."""
         try:
-            return self._run(_sampling.Child(words, environment=environment, launcher=preload.launcher()), command)
+            return self._run(_recorder.Child(words, environment=environment, launcher=preload.launcher()), command)
         except BaseException:
             if not self._has_begun:
                 self._take_back()
@@ -413,7 +413,7 @@ class Recorder:
         except OutputError as error:  # the program runs
             self.notes.append(f"{error}; {error.hint}.")
 
-    def _run(self, child: _sampling.Child, command: list[str]) -> Outcome:
+    def _run(self, child: _recorder.Child, command: list[str]) -> Outcome:
         signals = {signal.SIGCHLD, *PASSED_ON}
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         self._attach(child.pid, enable_on_exec=True)

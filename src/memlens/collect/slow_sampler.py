@@ -12,7 +12,7 @@ import os
 import time
 from pathlib import Path
 
-from .. import _sampling
+from .. import _recorder
 from ..capture.store.layouts import Packer, enum_value
 from ..capture.store.writer import CaptureWriter
 
@@ -58,7 +58,7 @@ class _Watched:
         self.last_threads_ns = 0
         self.last_rollup_ns = 0
         self.last_numa_ns = 0
-        self.pages: _sampling.PageTable | None = None
+        self.pages: _recorder.PageTable | None = None
 
 
 class SlowSampler:
@@ -66,7 +66,7 @@ class SlowSampler:
 
     def __init__(
         self,
-        session: _sampling.Session,
+        session: _recorder.Session,
         writer: CaptureWriter,
         *,
         timeline: bool,
@@ -278,7 +278,7 @@ class SlowSampler:
             return False
         cpu_begin = time.thread_time_ns()
         if watched.pages is None:
-            watched.pages = _sampling.PageTable(watched.pid)
+            watched.pages = _recorder.PageTable(watched.pid)
         try:
             records = watched.pages.look()
         except OSError:

@@ -16,7 +16,7 @@ from ..capture.store.layouts import layouts
 from .slow_sampler import Budget
 
 if TYPE_CHECKING:
-    from .. import _sampling
+    from .. import _recorder
 
 STALE_NS = 1_000_000_000
 ABOUT_ACCESSES = 1 << 12
@@ -28,7 +28,7 @@ MOST_PAGES = 1 << 18
 class WindowPages:
     """Chooses the pages to ask about."""
 
-    def __init__(self, session: _sampling.Session, *, page_bytes: int) -> None:
+    def __init__(self, session: _recorder.Session, *, page_bytes: int) -> None:
         self.session = session
         self.page_bytes = page_bytes
         self.kind = layouts()["window"].kind

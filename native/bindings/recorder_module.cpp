@@ -1,4 +1,4 @@
-// Python's view of native/sampling: sessions, the gated child, probes, clocks.
+// Python's view of native/recorder: sessions, the gated child, probes, clocks.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -319,7 +319,7 @@ nb::bytes clock_pairs() {
 
 }  // namespace
 
-NB_MODULE(_sampling, module) {
+NB_MODULE(_recorder, module) {
   nb::set_leak_warnings(false);  // what lives at exit is not a leak
   module.doc() = "perf sessions, /proc readers and probes of memlens; used by memlens.collect only.";
   nb::class_<Batch>(module, "Batch", nb::type_slots(batch_slots))

@@ -1,4 +1,4 @@
-/* Shared by the files of native/sampling/ only. */
+/* Shared by the files of native/recorder/ only. */
 #ifndef MEMLENS_SAMPLING_INTERNAL_H
 #define MEMLENS_SAMPLING_INTERNAL_H
 

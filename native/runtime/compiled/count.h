@@ -1,4 +1,4 @@
-/* Counting inside a program that `memlens cc` built. Shared by the files of native/runtime/count/ only.
+/* Counting inside a program that `memlens cc` built. Shared by the files of native/runtime/compiled/ only.
  *
  *   module.c    one copy in each module: tells the runtime about the module
  *   modules.c   gives modules their counters           arena.c   the recorder's memory file
