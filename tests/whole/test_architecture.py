@@ -12,7 +12,7 @@ from memlens import registry
 from memlens.cli.main import COMMANDS
 
 PACKAGE = ROOT / "src" / "memlens"
-LEAVES = {"errors", "plain_text", "registry", "results", "units", "version", "view"}
+LEAVES = {"errors", "plain_text", "registry", "results", "selection", "units", "version", "view"}
 ALLOWED: dict[str, set[str]] = {
     # core ← bindings ← capture ← analyses ← present ← cli; collect beside capture
     "annotations": set(),  # runs inside other people's programs: nothing of ours comes with it
@@ -20,8 +20,9 @@ ALLOWED: dict[str, set[str]] = {
     "version": set(),
     "registry": set(),
     "plain_text": {"errors"},
-    "results": {"errors", "view"},
+    "results": {"errors", "selection", "view"},
     "view": set(),
+    "selection": set(),
     "view_types": {"results", "view"},
     "units": set(),
     "capture": {"_core", *LEAVES},
