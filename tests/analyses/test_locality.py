@@ -17,10 +17,14 @@ from emulate_tools import build, emulate, needs_emulation
 
 import memlens
 from memlens import _core
+from memlens.analyses import views_of
+from memlens.analyses._locality_view import with_curve
 from memlens.analyses.caches import MACHINES, Level, cache_model
 from memlens.analyses.data_locality import curve_sizes, locality
 from memlens.analyses.sharing import line_sharing
 from memlens.errors import MemoryLimitError, UsageError
+from memlens.present import terminal
+from memlens.results import Quality, Report
 
 LOAD, STORE = 1, 2
 A, B, SCALAR = 0x10_0000, 0x80_0000, 0x7000
@@ -268,9 +272,16 @@ def test_tables_of_lines_add_up_to_those_of_functions(tmp_path: Path) -> None:
     capture = CaptureBuilder().window(10, [*sweep(512, step=64), *sweep(512, step=64)]).open(tmp_path / "a.memlens")
     levels = [Level(4 << 10, 4), Level(64 << 10, 8)]
     found = cache_model(capture, levels=levels).tables
-    assert set(found) == {"by_line", "by_object", "by_line_and_object", "by_function", "by_function_and_object"}
+    assert set(found) == {
+        "levels",
+        "by_line",
+        "by_object",
+        "by_line_and_object",
+        "by_function",
+        "by_function_and_object",
+    }
     direct = cache_model(capture, by=("function", "object"), levels=levels).tables
-    assert set(direct) == {"by_function", "by_object", "by_function_and_object"}
+    assert set(direct) == {"levels", "by_function", "by_object", "by_function_and_object"}
     for name, table in direct.items():
         assert found[name].equals(table)
     assert sum(found["by_line"].column("misses_1").to_pylist()) == 1024
@@ -383,12 +394,12 @@ def test_the_function_of_the_package_is_the_analysis(tmp_path: Path) -> None:
 # ---- what the terminal prints of curves and misses --------------------------------------------------------------
 
 
-def _printed(show: Any, *results: Any, **options: Any) -> str:
-    from rich.console import Console
-
-    console = Console(width=200, record=True, file=io.StringIO())
-    show(console, *results, **options)
-    return console.export_text()
+def _printed(results: dict[str, Any], *, only: str) -> str:
+    """One section as the terminal shows it, in one line."""
+    file = io.StringIO()
+    report = Report("a.out", {}, results, [], Quality(), views_of(results))
+    terminal.show(report, file=file, only=(only,))
+    return " ".join(file.getvalue().split())
 
 
 def _mixed_capture(tmp_path: Path) -> Any:
@@ -400,19 +411,19 @@ def _mixed_capture(tmp_path: Path) -> Any:
 
 def test_the_printed_miss_curve_names_no_size_with_the_ratio_of_another(tmp_path: Path) -> None:
     """Every printed pair of size and ratio is a row of the curve, and "from … on" holds for all larger sizes and for no smaller one."""
-    from memlens.present._terminal_locality import _curve
     from memlens.present._units import human_bytes
 
     result = locality(_mixed_capture(tmp_path))
-    text = " ".join(_printed(lambda console: _curve(console, result, whole=True)).split())
+    text = _printed({"locality": result}, only="locality")
+    text = text[text.index("Misses of a fully associative") :].split(" function ")[0]
     points = result.tables["miss_curve"].to_pylist()
-    pairs = re.findall(r"([\d.]+ [KMG]?i?B)(?: on)? ([\d.]+)%", text)
+    pairs = re.findall(r"([\d.]+ [KMG]?i?B)(?: on)? ([\d.]+) %", text)
     assert len(pairs) >= 4
-    rows = {human_bytes(p["cache_bytes"]): f"{100 * p['miss_ratio']:.1f}" for p in points}
-    assert all(rows[size] == ratio for size, ratio in pairs)
+    rows = {human_bytes(p["cache_bytes"]): 100 * p["miss_ratio"] for p in points}
+    assert all(float(ratio) == pytest.approx(rows[size], abs=0.051) for size, ratio in pairs)
     least = points[-1]["miss_ratio"]
     first = next(p for p in points if p["miss_ratio"] == least)
-    assert f"from {human_bytes(first['cache_bytes'])} on {100 * least:.1f}%" in text
+    assert f"from {human_bytes(first['cache_bytes'])} on {100 * least:.1f} %" in text
     # Between two printed sizes the ratio falls by a sixth of its range at most, or at the second of them.
     shown = [at for at, p in enumerate(points) if human_bytes(p["cache_bytes"]) in dict(pairs)]
     step = (points[0]["miss_ratio"] - least) / 6
@@ -422,34 +433,29 @@ def test_the_printed_miss_curve_names_no_size_with_the_ratio_of_another(tmp_path
 
 def test_the_model_is_printed_beside_the_curve_at_its_sizes(tmp_path: Path) -> None:
     """300 lines, 4 KiB apart: they fit a fully associative cache of 512 lines, and one set of 8 ways of the model."""
-    from memlens.present._terminal_locality import show_caches
-
     capture = CaptureBuilder().window(10, [*sweep(300, step=4096)] * 20).open(tmp_path / "a.memlens")
     curve = locality(capture)
     model = cache_model(capture, levels=[Level(32 << 10, 8, name="L1")], tlbs=[])
-    text = " ".join(_printed(lambda console: show_caches(console, model, 5, brief=True, curve=curve)).split())
-    assert "L1 32.0 KiB 100.0% (curve 5.0%)" in text and "fully associative" in text
+    results = {"locality": curve, "caches": model}
+    text = _printed(results | {"caches": with_curve(model, results)}, only="caches")
+    assert "level size misses curve L1 32.0 KiB 100 % 5.0 %" in text and "fully associative" in text
 
 
 def test_misses_in_windows_are_printed_as_a_range_and_sorted_by_what_they_can_be(tmp_path: Path) -> None:
     """New lines in each window: 0 misses for certain, all of them possible."""
-    from memlens.present._terminal_locality import show_caches
-
     builder = CaptureBuilder()
     for at in range(20):
         builder.window(
             10 + 1000 * at, sweep(100, base=A + 64 * 100 * at, step=64), first_executed=10_000 * at, executed=10_000
         )
     model = cache_model(builder.open(tmp_path / "a.memlens"), by=("function", "object"))
-    text = _printed(lambda console: show_caches(console, model, 5, brief=False))
-    assert "0 to 100%" in text and "0 (0%)" not in text
+    text = _printed({"caches": model}, only="caches")
+    assert "0 to 100 %" in text and "0 (0" not in text
 
 
 def test_a_full_trace_with_constants_is_every_access_and_no_estimate(tmp_path: Path) -> None:
-    from memlens.present._terminal_traffic import show_accesses
-
     builder = CaptureBuilder().window(10, sweep(100), implied_constant=20, executed=120)
     result = memlens.analyses.run("accesses", builder.open(tmp_path / "a.memlens"))
     assert result.figures["everything_recorded"] and result.figures["recorded_share"] == 1.0
-    text = _printed(lambda console: show_accesses(console, result, 5))
+    text = _printed({"accesses": result}, only="accesses")
     assert "every access but constants" in text and "estimated" not in text

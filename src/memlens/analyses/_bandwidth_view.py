@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..view import Chart, Column, Figure, Series, Table, View, detail, key, measure
 
@@ -97,7 +97,7 @@ def _rest() -> tuple[Column, ...]:
     )  # fmt: skip
 
 
-def _tables(result: Result, regions: list[dict[str, object]]) -> tuple[Table, ...]:
+def _tables(result: Result, regions: list[dict[str, Any]]) -> tuple[Table, ...]:
     events = [
         measure(f"event_{number}", str(name), "count", show="known") for number, name in enumerate(result.figures["events"])
     ]  # fmt: skip

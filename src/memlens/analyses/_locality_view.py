@@ -35,6 +35,8 @@ def _keys(name: str, columns: list[str]) -> tuple[Column, ...]:
 # ---- locality ------------------------------------------------------------
 def locality_view(result: Result) -> View:
     figures, whole = result.figures, result.figures["everything_recorded"]
+    if not figures["recorded_accesses"]:  # also where memory did not suffice: the quality of the result says so
+        return View(title="Locality", order=400, silent=True)
     window = "" if whole else "window_"
     where = "" if whole else " in windows"
     how = "every access" if whole else "{windows} windows"
@@ -53,7 +55,6 @@ def locality_view(result: Result) -> View:
     return View(
         title="Locality",
         order=400,
-        silent=not figures["recorded_accesses"],
         headline=f"{how}: {{footprint}} addresses, {{footprint_bytes}} in {{footprint_lines}} lines[; {{{window}growth}} new addresses an access{where}]{constant}{inferred}",
         figures=_locality_figures(),
         tables=tuple(_locality_tables(result, window, whole=whole)),

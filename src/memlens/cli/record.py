@@ -370,8 +370,7 @@ def messages(recorder: Recorder, output: Path, *, quiet: bool) -> Iterator[str]:
 
 
 SUMMARY_MODULES = (
-    "rich.console", "rich.table", "rich.padding", "rich.markup", "memlens.present.terminal", "memlens.present._terminal_traffic",
-    "memlens.present._terminal_bandwidth", "memlens.present._terminal_locality", "analysis", "finding",
+    "rich.console", "rich.table", "rich.padding", "rich.markup", "memlens.present.terminal", "analysis", "finding",
 )  # fmt: skip
 """Imported while the program runs: modules, and kinds of the registry."""
 

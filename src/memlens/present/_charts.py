@@ -17,7 +17,9 @@ from html import escape
 from typing import Any
 from zlib import crc32
 
+from ..view import Kind
 from ._units import human_bytes
+from .values import plain
 
 PLOT_PX = 210
 MAX_POINTS = 1200
@@ -194,15 +196,16 @@ def step_chart(
     dotted: Series | None,
     *,
     end_s: float,
-    limit_bytes: float | None = None,
+    limit: float | None = None,
     title: str,
     name: str = "capacity",
     points: str = "readings",
     max_points: int = MAX_POINTS,
+    kind: Kind = "bytes",
 ) -> str:
-    """Bytes over time: one series filled, one dotted, a limit dashed, the filled one's peak marked.
+    """Values over time: one series filled, one dotted, a limit dashed, the filled one's peak marked.
 
-    The caller decides whether the limit belongs on the chart. `name` begins the chart's ids.
+    The caller decides whether the limit belongs on the chart. `name` begins the chart's ids, `kind` gives the unit.
     """
     end_s = max([end_s, *filled.times, *(dotted.times if dotted else ()), 1e-9])
     lines = [
@@ -211,33 +214,37 @@ def step_chart(
         if one and len(one.times)
     ]
     peak = max(filled.values, default=0)
-    top = max([limit_bytes or 0.0, *(max(one.values) for one in lines)], default=0.0) * 1.16 or 1.0
-    body = [_axes(end_s, top, byte_ticks(top), byte_label)]
+    top = max([limit or 0.0, *(max(one.values) for one in lines)], default=0.0) * 1.16 or 1.0
+    ticks = byte_ticks(top) if kind == "bytes" else decimal_ticks(top, count=5)
+    body = [_axes(end_s, top, ticks, byte_label if kind == "bytes" else lambda value, _: plain(kind, value))]
     body.append(f'<svg width="100%" height="{PLOT_PX}" viewBox="0 0 1000 {PLOT_PX}" preserveAspectRatio="none">')
-    for one, kind in zip(lines, ("filled", "dotted") if len(filled.times) else ("dotted",), strict=False):
-        if kind == "filled":
+    for one, look in zip(lines, ("filled", "dotted") if len(filled.times) else ("dotted",), strict=False):
+        if look == "filled":
             body.append(f'<path class="area" d="{_step_path(one, end_s, top, closed=True)}"/>')
-        body.append(f'<path class="{kind}" d="{_step_path(one, end_s, top, closed=False)}"/>')
+        body.append(f'<path class="{look}" d="{_step_path(one, end_s, top, closed=False)}"/>')
     body.append("</svg>")
-    if limit_bytes:
-        y = PLOT_PX * (1 - limit_bytes / top)
+    if limit:
+        y = PLOT_PX * (1 - limit / top)
         body.append(f'<line class="limit" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>')
     said = f"{len(filled.times)} {points} over {end_s:.2f} s"
     if peak > 0:
         at = filled.times[list(filled.values).index(peak)]
         x, y = 100 * at / end_s, PLOT_PX * (1 - peak / top)
         anchor, shift = ("end", -2) if x > 50 else ("start", 2)
-        mark = f"peak {human_bytes(peak)} at {moment(at, end_s)}"
+        mark = f"peak {plain(kind, peak)} at {moment(at, end_s)}"
         said += f"; {mark}"
         body.append(f'<circle class="peak" cx="{x:.3f}%" cy="{y:.1f}" r="4"/>')
         body.append(
             f'<text class="mark" x="{x:.3f}%" dx="{shift}" y="{y - 10:.1f}" text-anchor="{anchor}">{esc(mark)}</text>'
         )
-    data = f'data-unit="bytes" data-end="{end_s:.6g}" data-series="{_series_data(lines, end_s)}"'
+    unit = "bytes" if kind == "bytes" else "count"
+    data = f'data-unit="{unit}" data-end="{end_s:.6g}" data-series="{_series_data(lines, end_s)}"'
     return _frame(name, title, said, data, "".join(body))
 
 
-def stacked_chart(series: Sequence[Series], *, end_s: float, fill: Callable[[str], str], title: str) -> str:
+def stacked_chart(
+    series: Sequence[Series], *, end_s: float, fill: Callable[[str], str], title: str, name: str = "faults-time"
+) -> str:
     """Counts of equal time bins as bars, stacked by series; the axis shows counts a second."""
     times = list(series[0].times) if series else []
     if not times:
@@ -267,7 +274,7 @@ def stacked_chart(series: Sequence[Series], *, end_s: float, fill: Callable[[str
     sums = ", ".join(f"{one.name} {sum(one.values):,}" for one in series)
     said = f"{len(times)} bars of {bin_s:.3g} s; {sums} in all"
     data = f'data-unit="count" data-end="{end_s:.6g}" data-series="{_series_data(series, end_s)}"'
-    return _frame("faults-time", title, said, data, "".join(body))
+    return _frame(name, title, said, data, "".join(body))
 
 
 # ---- call stacks ------------------------------------------------------------

@@ -137,7 +137,14 @@ def range_in_words(least: float, greatest: float) -> str:
 
 
 def miss_curve(
-    sizes: Sequence[int], ratios: Sequence[float], least: Sequence[float], marks: Sequence[Mark], *, title: str
+    sizes: Sequence[int],
+    ratios: Sequence[float],
+    least: Sequence[float],
+    marks: Sequence[Mark],
+    *,
+    title: str,
+    name: str = "miss-curve",
+    axis: str = "size of the cache",
 ) -> str:
     """Misses against the size of a cache, logarithmic; the band below reaches down to what misses for certain."""
     if len(sizes) < 2:
@@ -171,10 +178,10 @@ def miss_curve(
     for row, mark in enumerate(shown):
         words = f"{mark.name} {human_bytes(mark.bytes)}: {_of_size(sizes, ratios, least, mark.bytes)}"
         body.append(_marked(x_of(mark.bytes), words, row))
-    body.append(f'<text x="50%" y="{PLOT_PX + 34}" text-anchor="middle">size of the cache</text>')
+    body.append(f'<text x="50%" y="{PLOT_PX + 34}" text-anchor="middle">{esc(axis)}</text>')
     points = [(x_of(size), f"{human_bytes(size)}: {_of_size(sizes, ratios, least, size)} miss") for size in sizes]
     said = f"from {percent(ratios[0])} at {human_bytes(sizes[0])} to {percent(ratios[-1])} at {human_bytes(sizes[-1])}"
-    return _framed("miss-curve", title, said, _points(points), "".join(body))
+    return _framed(name, title, said, _points(points), "".join(body))
 
 
 def _of_size(sizes: Sequence[int], ratios: Sequence[float], least: Sequence[float], cache_bytes: int) -> str:

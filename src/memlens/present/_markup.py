@@ -8,12 +8,12 @@ everything else is text and is escaped here.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..units import plus_minus
 from ._charts import esc, shortened
-from ._units import human_duration, human_figure
+from ._units import human_figure
 
 if TYPE_CHECKING:
     from ..results import Result
@@ -143,12 +143,6 @@ def number_cell(name: str, value: Any) -> str:
     return f'<td class="number" data-v="{sort_value}">{titled(name, value)}</td>'
 
 
-def estimate_cell(name: str, value: Any, error: float | None) -> str:
-    """A number with its error, where it has one (`error`: standard error)."""
-    cell = number_cell(name, value)
-    return cell.replace("</td>", f"<small>{esc(plus_minus(value, error))}</small></td>") if error else cell
-
-
 def share_cell(part: float | None, total: float | None) -> str:
     """Percent and bar; a dash where there is no whole to be a part of."""
     if part is None or not total or total <= 0:
@@ -157,50 +151,6 @@ def share_cell(part: float | None, total: float | None) -> str:
     return (
         f'<td class="share" data-v="{share:.6f}"><span class="percent">{esc(percent(share))}</span>'
         f'<span class="track"><i style="width:{100 * share:.2f}%"></i></span></td>'
-    )
-
-
-def percent_cell(part: float | None, total: float | None) -> str:
-    """A share without a bar."""
-    if part is None or not total or total <= 0:
-        return '<td class="number" data-v="-1">–</td>'
-    share = min(max(part / total, 0.0), 1.0)
-    return f'<td class="number" data-v="{share:.6f}">{esc(percent(share))}</td>'
-
-
-def duration_cell(ns: float | None, *, unknown: str = "–", remark: str = "") -> str:
-    """A time in the unit that fits; an unknown one sorts as the longest. `remark` stands below."""
-    if ns is None or ns != ns:
-        return f'<td class="number" data-v="1e99">{esc(unknown)}</td>'
-    below = f"<small>{esc(remark)}</small>" if remark else ""
-    return f'<td class="number" data-v="{ns:.0f}">{esc(human_duration(ns))}{below}</td>'
-
-
-def time_cell(seconds: float, self_seconds: float, longest_seconds: float) -> str:
-    """A time and a bar of it: the strong part is its own, the pale part that of what it contains."""
-    scale = 100 / longest_seconds if longest_seconds > 0 else 0.0
-    own = min(max(self_seconds, 0.0), seconds)
-    return (
-        f'<td class="share" data-v="{seconds:.9f}"><span class="percent">{esc(human_duration(1e9 * seconds))}</span>'
-        f'<span class="track parts"><i style="width:{scale * own:.2f}%"></i>'
-        f'<i class="inner" style="width:{scale * (seconds - own):.2f}%"></i></span></td>'
-    )
-
-
-def pages_cell(touched: int | None, recycled: int | None, never: int | None) -> str:
-    """Touched, recycled and never touched pages as one bar; sorts by the last ones. A dash when not known."""
-    parts = {"touched": touched or 0, "recycled": recycled or 0, "never-touched": never or 0}
-    total = sum(parts.values())
-    if never is None or not total:
-        return '<td class="share pages" data-v="-1">–</td>'
-    bars = "".join(
-        f'<i class="{name}" style="width:{100 * size / total:.2f}%"></i>' for name, size in parts.items() if size
-    )
-    said = {name: f"{value_text('bytes', size)} {name.replace('-', ' ')}" for name, size in parts.items() if size}
-    below = ", ".join(text for name, text in said.items() if name != "touched") or "all touched"
-    return (
-        f'<td class="share pages" data-v="{never}" title="{esc(", ".join(said.values()))}">'
-        f'<span class="track parts">{bars}</span><small>{esc(below)}</small></td>'
     )
 
 
@@ -271,10 +221,12 @@ def table(
     export: str = "",
     empty: str = "Nothing to show.",
     kind: str = "",
+    all_columns: str = "",
 ) -> str:
     """A captioned table of ready cells, with a sentence when it is cut or empty.
 
-    `heads` are (label, class of the column); `caption` is markup; `kind` is a class of the table.
+    `heads` are (label, class of the column); `caption` is markup; `kind` is a class of the table. `all_columns` is the id of the box that
+    shows cells of class `detail`; without it there are none.
     """
     if not rows:
         return f'<div class="block"><h3>{caption}</h3><p class="muted">{esc(empty)}</p></div>'
@@ -287,27 +239,17 @@ def table(
     more = f'<p class="more">{hidden:,} more; see: <code>{esc(export)}</code></p>' if hidden > 0 else ""
     classes = " ".join(name for name in ("sortable" if len(rows) > 1 else "", kind) if name)
     sortable = f' class="{classes}"' if classes else ""
+    box = esc(re.sub(r"[^a-z0-9]+", "-", all_columns.lower()))
+    choice = f'<input type="checkbox" class="all" id="{box}"><label for="{box}">all columns</label>' if box else ""
     return (
-        f'<div class="block"><div class="table"><table{sortable}><caption>{caption}</caption>'
+        f'<div class="block">{choice}<div class="table"><table{sortable}><caption>{caption}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}</div>"
     )
-
-
-def export_command(name: str) -> str:
-    return f"memlens export CAPTURE -o DIR --tables {name}"
 
 
 def json_command(result_name: str, table_name: str) -> str:
     """Shows a table that only a result holds, with all its rows."""
     return f"memlens report CAPTURE --json | jq .results.{result_name}.tables.{table_name}"
-
-
-def top_rows(result: Result, name: str) -> tuple[list[dict[str, Any]], int]:
-    """The first MAX_ROWS rows of a table that may be missing, and how many it has."""
-    arrow = result.tables.get(name)
-    if arrow is None or not arrow.num_columns:
-        return [], 0
-    return arrow.slice(0, MAX_ROWS).to_pylist(), int(arrow.num_rows)
 
 
 def column(result: Result, table_name: str, column_name: str) -> list[Any]:
@@ -351,8 +293,3 @@ def fill_patterns() -> str:
 def swatch(name: str) -> str:
     box = f'<rect width="13" height="13" fill="{class_fill(name)}"/>'
     return f'<svg class="swatch" width="13" height="13" aria-hidden="true">{box}</svg>'
-
-
-def page_swatch(name: str) -> str:
-    """The look of one part of `pages_cell`'s bars."""
-    return f'<span class="track parts key" aria-hidden="true"><i class="{name}"></i></span>'

@@ -1,4 +1,4 @@
-"""Names of functions and places that fit a width: the end of a place, its file and line, is never cut."""
+"""Names of functions and places that fit a width: the end of a place, its file and line, is never cut; a module gives way to the function."""
 
 from __future__ import annotations
 
@@ -115,13 +115,13 @@ def place_text(row: dict[str, Any], *, extra: str = "", line: bool = True) -> st
 
 
 def end_of(text: str) -> str:
-    """The place in a text of `place_text`: file and line, or module.
+    """File and line in a text of `place_text`; empty where it has none.
 
-    >>> end_of("f  g.cpp:14 via memset"), end_of("f")
-    ('g.cpp:14', '')
+    >>> end_of("f  g.cpp:14 via memset"), end_of("f  [a.out]"), end_of("f")
+    ('g.cpp:14', '', '')
     """
     _, gap, end = text.rpartition("  ")
-    return end.partition(" ")[0] if gap else ""
+    return end.partition(" ")[0] if gap and not end.startswith("[") else ""
 
 
 def fit(text: str, width: int) -> str:
@@ -131,6 +131,8 @@ def fit(text: str, width: int) -> str:
     'combine<…>(…)  g.cpp:14'
     >>> fit("fill_all_of_it  g.cpp:14 via memset", 26)
     'fill_all_of_it  g.cpp:14'
+    >>> fit("a_long_name  [a_long_module]", 12)
+    'a_long_name'
     >>> fit("no place here", 8)
     'no p…ere'
     """
@@ -140,11 +142,12 @@ def fit(text: str, width: int) -> str:
     if not gap:
         return shortened(text, width)
     place = end.partition(" ")[0]
-    for shown, least in ((end, LEAST_FUNCTION if end != place else 8), (place, 4)):
+    is_line = not place.startswith("[")
+    for shown, least in ((end, LEAST_FUNCTION if end != place else 8), (place, 4 if is_line else 8)):
         room = width - len(shown) - 2
         if room >= min(len(function), least):
             return f"{short_function(function, room)}  {shown}"
-    return shortened(text, width)
+    return shortened(text, width) if is_line else short_function(function, width)
 
 
 def fit_names(console: Console, table: Table, *, most: int = PLACE_WIDTH) -> None:

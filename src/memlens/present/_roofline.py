@@ -1,100 +1,16 @@
 """The roofline of a program's regions: arithmetic for each byte against arithmetic a second, below the machine's ceilings.
 
-Owns the words for how far a region is from a peak, in the terminal and on the page, and the chart: all ceilings are drawn, whichever a region used.
+All ceilings are drawn, whichever a region used.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._charts import PLOT_PX, esc
-from ._markup import cell, head_cell, json_command, table
 from ._units import human_count, human_rate
-
-if TYPE_CHECKING:
-    from ..results import Result
-
-
-def peak_in_words(row: Mapping[str, Any]) -> str:
-    """How a region stands beside its level's peak.
-
-    >>> peak_in_words({"level": "L3", "peak_share": 0.0123}), peak_in_words({"level": "DRAM", "peak_share": 0.87})
-    ('1.2 % of L3', '87 % of DRAM')
-    >>> peak_in_words({"level": None, "peak_share": None})
-    '–'
-    """
-    if not row["level"]:
-        return "–"
-    share = 100 * row["peak_share"]
-    return f"{share:.1f} % of {row['level']}" if share < 10 else f"{share:.0f} % of {row['level']}"
-
-
-def peak_cell(row: Mapping[str, Any]) -> str:
-    if not row["level"]:
-        return '<td class="number" data-v="-1">–</td>'
-    said = f"{human_rate(row['peak_bytes_per_second'])}, {row['peak_kind']}; {row['level_evidence']}"
-    return (
-        f'<td class="number" data-v="{round(row["peak_share"], 6)}" title="{esc(said)}">{esc(peak_in_words(row))}'
-        f"<small>{esc(human_rate(row['peak_bytes_per_second']))}</small></td>"
-    )
-
-
-def reached_by_level(result: Result) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Region → level → its row of `roofline_ceilings`; levels from the first cache to memory."""
-    found: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for row in result.tables["roofline_ceilings"].to_pylist():
-        found.setdefault(row["region"], {})[row["level"]] = row
-    return found
-
-
-LEGEND = "Of each level: results reached by those attainable if all bytes came from there; the level that a region used needs its own events."
-
-
-def roofline_markup(result: Result) -> str:
-    """Chart and table; nothing where no region has arithmetic."""
-    rows = result.tables["roofline"].to_pylist()
-    if not rows:
-        return ""
-    by_level = reached_by_level(result)
-    levels = list(next(iter(by_level.values())))
-    cells = [
-        [
-            head_cell(esc(row["region"])),
-            _number(row["float_results_per_byte"], f"{row['float_results_per_byte']:.3g}"),
-            _number(row["float_results_per_second"], human_count(row["float_results_per_second"])),
-            *(_share_of(by_level[row["region"]][level]["reached_share"]) for level in levels),
-            _share_of(row["arithmetic_share"]),
-            cell(esc(row["level"] or "–")),
-            cell(esc(row["limit"] or "–")),
-            cell(esc(row["level_evidence"] or "–")),
-        ]
-        for row in rows
-    ]
-    heads = [
-        ("Region", ""), ("Flop/byte", "number"), ("Flop/s", "number"), *((f"Of {level}", "number") for level in levels),
-        ("Of arithmetic", "number"), ("Level", ""), ("Limited by", ""), ("Evidence of the level", ""),
-    ]  # fmt: skip
-    made = table("Roofline", heads, cells, total_rows=len(rows), export=json_command("bandwidth", "roofline"))
-    highest = {level: max(found[level]["peak_bytes_per_second"] for found in by_level.values()) for level in levels}
-    return roofline_chart(rows, highest) + made + f'<p class="muted">{esc(LEGEND)}</p>'
-
-
-def share_in_words(share: float) -> str:
-    """
-    >>> share_in_words(0.4), share_in_words(3.2)
-    ('40.0%', '320%')
-    """
-    return f"{share:.1%}" if share < 1 else f"{share:.0%}"
-
-
-def _share_of(share: float) -> str:
-    return _number(share, share_in_words(share))
-
-
-def _number(value: float, shown: str) -> str:
-    return f'<td class="number" data-v="{value}">{esc(shown)}</td>'
 
 
 def _decades(values: list[float]) -> tuple[int, int]:

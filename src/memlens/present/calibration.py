@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import IO, Any
 
-from ._terminal_traffic import _grid, _print
+from ._rich import _grid, _print
 from ._units import human_bytes, human_count
 
 KINDS = ("read", "write", "copy")

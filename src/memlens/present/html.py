@@ -1,28 +1,23 @@
 """Presenter `html`: one self-contained page.
 
-Owns the page's order, header, findings and quality; key figures are in `_key_figures.py`, the sections of single
-analyses in `_sections.py` and `_*_sections.py`, cells and tables in `_markup.py`, charts in `_charts.py`,
-style and script in `_html_style.css` and `_html_script.js`. The page loads nothing, is
-complete without its script, and holds capture text only escaped (`esc`). Nothing is computed
-here beyond scaling: what a number means is decided by the analyses.
+Owns the page's order, header, findings and quality. Sections are rendered from views in `_page_sections.py`, drawings in `_drawings.py`,
+cells and tables in `_markup.py`, shapes in `_charts.py`, style and script in `_html_style.css` and `_html_script.js`. The page loads nothing,
+is complete without its script, and holds capture text only escaped (`esc`). Nothing is computed here beyond scaling, and no analysis is
+known by name.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ..registry import PresenterDescriptor
-from ._bandwidth_sections import bandwidth_section
-from ._cache_sections import caches_section, sharing_section
+from ..view import guessed
 from ._charts import esc
-from ._key_figures import figures_section
-from ._locality_sections import locality_section
 from ._markup import (
     cell,
-    column,
     counted,
     definitions,
     fill_patterns,
@@ -35,16 +30,15 @@ from ._markup import (
     value_text,
     words,
 )
-from ._object_sections import objects_section, regions_section
-from ._sections import capacity_section, faults_section, first_touch_section, other_section, processes_section
-from ._traffic_sections import accesses_section, page_use_section, traffic_section
-from ._units import addresses_in_words, counted_in_words, exit_in_words, human_bytes, imported_in_words
+from ._page_sections import section
+from ._units import exit_in_words, human_bytes, imported_in_words
+from .quality import quality_lines
+from .values import plain
 
 if TYPE_CHECKING:
-    from ..results import Finding, Quality, Report, Result
+    from ..results import Finding, Quality, Report
 
 CSP = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-WITH_SECTIONS = ("bandwidth", "traffic", "accesses", "page_use", "locality", "caches", "sharing")
 SEVERITY_MARKS = {"high": "▲", "medium": "◆", "low": "●"}
 
 
@@ -184,18 +178,19 @@ def _collector(name: str, options: Any) -> str:
 
 
 # ---- findings ------------------------------------------------------------
-def findings_section(findings: Sequence[Finding]) -> str:
+def findings_section(findings: Sequence[Finding], shown: Collection[str] = ()) -> str:
+    """`shown`: the results that have a section."""
     if not findings:
         body = "<p>None: no rule of this version found anything to change in this run.</p>"
     else:
-        body = "".join(_finding(finding) for finding in findings)
+        body = "".join(_finding(finding, shown) for finding in findings)
     return f'<section id="findings"><h2>Findings{f" ({len(findings)})" if findings else ""}</h2>{body}</section>'
 
 
-def _finding(finding: Finding) -> str:
+def _finding(finding: Finding, shown: Collection[str]) -> str:
     evidence = {key: value for key, value in finding.evidence.items() if key != "sql"}
     sql = finding.evidence.get("sql")
-    shown = (
+    listed = (
         definitions("evidence", ((esc(words(key)), titled(key, value)) for key, value in evidence.items()))
         if evidence
         else ""
@@ -211,9 +206,21 @@ def _finding(finding: Finding) -> str:
     return (
         f'<article class="finding {esc(finding.severity)}"><h3>'
         f'<span class="severity">{mark} {esc(finding.severity)}</span> '
-        f"<code>{esc(finding.name)}</code></h3><p>{esc(finding.claim)}</p>"
-        f'<p class="remedy">{esc(finding.remedy)}</p>{shown}{notes}{query}</article>'
+        f"<code>{esc(finding.name)}</code>{_affected(finding, shown)}</h3><p>{esc(finding.claim)}</p>"
+        f'<p class="remedy">{esc(finding.remedy)}</p>{listed}{notes}{query}</article>'
     )
+
+
+def _affected(finding: Finding, shown: Collection[str]) -> str:
+    """What it affects, and a link to the section with its evidence."""
+    said = []
+    if finding.affected_share is not None:
+        of = f"{plain('share', finding.affected_share)} of {finding.affected_of}"
+        said.append(f' <span class="muted">{esc(of)}</span>')
+    name = finding.view.partition(".")[0]
+    if name in shown:
+        said.append(f' <a href="#{esc(name.replace("_", "-"))}">evidence</a>')
+    return "".join(said)
 
 
 # ---- quality ------------------------------------------------------------
@@ -255,7 +262,8 @@ def quality_section(report: Report) -> str:
     )
     if joined.truncated:
         lead.append('<span class="bad">The capture is truncated: its end is missing.</span>')
-    how = _how_recorded(meta, report.results["traffic"].figures if "traffic" in report.results else None)
+    said = quality_lines(report)
+    how = said.summary[:1].upper() + said.summary[1:] + "." if said.summary else ""
     notes = "".join(f"<li>{esc(note)}</li>" for note in joined.notes)
     missing = "".join(
         f"<li>Collector <b>{esc(entry.get('collector', '?'))}</b> "
@@ -279,72 +287,25 @@ def quality_section(report: Report) -> str:
     )
 
 
-def _how_recorded(meta: dict[str, Any], traffic: dict[str, Any] | None) -> str:
-    session = meta.get("session") or {}
-    collectors = meta.get("collectors") or {}
-    parts = []
-    if traffic is not None:
-        parts.append(f"Accesses of the emulated program: {counted_in_words(traffic)}; {addresses_in_words(traffic)}.")
-    if "count" in collectors:
-        parts.append("Loads, stores and bytes of code built with memlens cc were counted by the program itself.")
-    if "faults" in collectors:
-        seen = "in user code and system calls" if session.get("include_kernel") else "in user code only"
-        parts.append(f"Page faults were {'sampled' if session.get('sampled_faults') else 'seen'} {seen}.")
-        if session.get("stacks"):
-            parts.append(f"{session['stacks']:,} call stacks were sampled.")
-    rate = (collectors.get("timeline") or {}).get("rate_hz")
-    if rate:
-        parts.append(f"RSS was read {rate:g} times a second.")
-    if "alloc" in collectors:
-        options = collectors["alloc"] or {}
-        sample, large = options.get("sample_bytes"), options.get("large_bytes")
-        if sample:
-            all_of = (
-                f"Objects of {human_bytes(large)} and more were all recorded, smaller ones" if large else "Objects were"
-            )
-            parts.append(f"{all_of} sampled, one in {human_bytes(sample)} of allocations.")
-        else:
-            parts.append("Every object was recorded." if sample == 0 else "Objects were recorded.")
-    return " ".join(parts)
-
-
 # ---- the page ------------------------------------------------------------
-def absent(what: str, collector: str, meta: dict[str, Any]) -> str:
-    """One line that says why a section is not there."""
-    if meta.get("state") == "standalone" and collector not in (meta.get("collectors") or {}):
-        why = "the program wrote this capture itself; readings of RSS and page faults need a recorder (memlens record)"
-        return f'<p class="muted absent">{esc(what)} not shown: {esc(why)}.</p>'
-    if "emulate" in (meta.get("collectors") or {}) and collector not in (meta.get("collectors") or {}):
-        return f'<p class="muted absent">{esc(what)} not shown: memlens\'s library did not run inside the emulated program.</p>'
-    for entry in meta.get("unsupported") or []:
-        if entry.get("collector") == collector:
-            why = f"the collector {collector} could not run: {entry.get('reason', 'reason not recorded')}"
-            break
-    else:
-        why = (
-            f"the collector {collector} ran but wrote no record"
-            if collector in (meta.get("collectors") or {})
-            else f"the collector {collector} was not used (memlens record --collectors faults,timeline,alloc)"
-        )
-    return f'<p class="muted absent">{esc(what)} not shown: {esc(why)}.</p>'
-
-
-def _is_for_threads_only(result: Result) -> bool:
-    """Whether a result is about several threads, and the program had one."""
-    if result.name == "page_use":
-        return bool(result.figures["page_threads"] < 2)
-    return result.name == "sharing" and bool(result.figures["threads"] < 2)
-
-
-def _processes_by_number(capacity: Result | None) -> dict[int, dict[str, Any]]:
-    """pid, name and end of each process, as far as they are known."""
-    arrow = capacity.tables.get("by_process") if capacity else None
-    rows = arrow.to_pylist() if arrow is not None and arrow.num_columns else []
-    return {row["process"]: row for row in rows if row.get("process") is not None}
+def absences_section(report: Report) -> str:
+    """Questions that this capture has no data for, and the command that records it."""
+    rows = [
+        [head_cell(esc(one.question), ""), cell(esc(one.reason)), cell(f"<code>{esc(one.provide)}</code>")]
+        for one in report.absences
+    ]
+    if not rows:
+        return ""
+    made = table(
+        '<span class="muted">What this capture cannot answer</span>',
+        [("Question", ""), ("Why", ""), ("Record with", "")],
+        rows,
+    )
+    return f'<section id="absent"><h2>Not recorded</h2>{made}</section>'
 
 
 def navigation(sections: Iterable[tuple[str, str]]) -> str:
-    links = "".join(f'<li><a href="#{name}">{esc(label)}</a></li>' for name, label in sections)
+    links = "".join(f'<li><a href="#{esc(name)}">{esc(label)}</a></li>' for name, label in sections)
     return f'<nav aria-label="Sections"><ul>{links}</ul></nav>'
 
 
@@ -361,62 +322,16 @@ def render(report: Report) -> str:
     >>> render(Report("a.out", {}, {}, [], Quality()))[:15]
     '<!doctype html>'
     """
-    results, meta = report.results, report.meta
-    names = ("capacity", "objects", "first_touch", "faults", "regions")
-    capacity, objects, touch, faults, regions = (results.get(name) for name in names)
-    figures = figures_section(report)
-    body = [findings_section(report.findings), quality_section(report), figures]
-    links = [("findings", "Findings"), ("quality", "Quality")] + ([("figures", "Key figures")] if figures else [])
-    emulated = "traffic" in results or "emulate" in (meta.get("collectors") or {})
-    for name, label, section in (
-        ("bandwidth", "Bandwidth", bandwidth_section),
-        ("traffic", "Memory traffic", traffic_section),
-        ("accesses", "Accesses by object", accesses_section),
-        ("page_use", "Pages", page_use_section),
-        ("locality", "Locality", lambda result: locality_section(result, results.get("caches"))),
-        ("caches", "Cache model", lambda result: caches_section(result, meta)),
-        ("sharing", "Shared lines", sharing_section),
-    ):
-        if name in results and not _is_for_threads_only(results[name]):
-            body.append(section(results[name]))
-            links.append((name.replace("_", "-"), label))
-    over_time = capacity and column(capacity, "over_time", "time_s")
-    if capacity and (over_time or (meta.get("state") != "standalone" and not emulated)):
-        body.append(capacity_section(capacity))
-        links.append(("capacity", "Memory over time"))
-    elif not emulated:
-        body.append(absent("Memory over time" + ("" if capacity else " and processes"), "timeline", meta))
-    if objects:
-        end_s = (capacity.figures.get("duration_s") if capacity else None) or meta.get("wall_s") or 0.0
-        body.append(objects_section(objects, meta, _processes_by_number(capacity), end_s=end_s))
-        links.append(("objects", "Objects"))
-    else:
-        body.append(absent("Objects", "alloc", meta))
-    if touch:
-        body.append(first_touch_section(touch, meta))
-        links.append(("first-touch", "First touch"))
-    if faults:
-        body.append(faults_section(faults))
-        links.append(("faults", "Page faults"))
-    if not (touch and faults) and not emulated:
-        missing = [label for label, there in (("First touch", touch), ("page faults", faults)) if not there]
-        text = " and ".join(missing)
-        body.append(absent(text[:1].upper() + text[1:], "faults", meta))
-    if regions:
-        body.append(regions_section(regions, faults_known=faults is not None, objects=objects))
-        links.append(("regions", "Regions"))
-    for name, result in results.items():
-        if name not in (*names, *WITH_SECTIONS):
-            body.append(other_section(result))
-            links.append((esc(name.replace("_", "-")), name.replace("_", " ").capitalize()))
-    if emulated and not (over_time or touch or faults):
-        body.append(
-            '<p class="muted absent">Memory over time, first touches by page fault and page faults not shown: of an emulated '
-            "program they would be the emulator's own.</p>"
-        )
-    if capacity and (over_time or not emulated or capacity.figures["processes"] > 1):
-        body.append(processes_section(capacity))
-        links.append(("processes", "Processes"))
+    views = {name: report.views.get(name) or guessed(result) for name, result in report.results.items()}
+    shown = [name for name in sorted(views, key=lambda name: views[name].order) if not views[name].silent]
+    body = [findings_section(report.findings, shown), quality_section(report)]
+    links = [("findings", "Findings"), ("quality", "Quality")]
+    for name in shown:
+        body.append(section(report.results[name], views[name]))
+        links.append((name.replace("_", "-"), views[name].title))
+    if report.absences:
+        body.append(absences_section(report))
+        links.append(("absent", "Not recorded"))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{CSP}">\n'

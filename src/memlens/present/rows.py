@@ -42,18 +42,18 @@ def chosen(table: pa.Table, where: tuple[tuple[str, str | int | bool | None], ..
     return table
 
 
-def ordered(table: pa.Table, sort: str) -> pa.Table:
-    """Sorted by `column`, or by `-column` with the largest first; rows that compare equal keep their order."""
-    if not sort or not table.num_rows:
-        return table
+def order_of(table: pa.Table, sort: str) -> list[int]:
+    """Row numbers by `column`, or by `-column` with the largest first; rows that compare equal keep their order."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if not sort:
+        return list(range(table.num_rows))
     name = sort.removeprefix("-")
     direction = "descending" if sort.startswith("-") else "ascending"
-    numbered = table.append_column("_row", pa.array(range(table.num_rows), pa.int64()))
-    order = pc.sort_indices(numbered, sort_keys=[(name, direction), ("_row", "ascending")])
-    return table.take(order)
+    keys = pa.table({name: table.column(name), "_row": pa.array(range(table.num_rows), pa.int64())})
+    order: list[int] = pc.sort_indices(keys, sort_keys=[(name, direction), ("_row", "ascending")]).to_pylist()
+    return order
 
 
 def rows_of(result: Result, view: Table, *, most: int, offset: int = 0) -> Rows:
@@ -61,18 +61,23 @@ def rows_of(result: Result, view: Table, *, most: int, offset: int = 0) -> Rows:
     table = result.tables.get(view.source)
     if table is None or not table.num_columns:
         return Rows([])
-    table = ordered(chosen(table, view.where), view.sort)
-    if view.fold and table.num_rows:
-        column = next((c for c in view.columns if c.name == view.fold and is_share(c)), None)
-        if column is not None:
-            # The largest part of any table of shares is above the limit; one that is not is shown as it is.
-            rows = table.to_pylist()
-            large = [row for row in rows if (share_of(column, row, result.figures) or 0.0) >= view.fold_below]
-            kept = large or rows
-            shown = kept[offset : offset + most]
-            return Rows(shown, len(kept) - offset - len(shown), len(rows) - len(kept))
-    shown = table.slice(offset, most).to_pylist()
-    return Rows(shown, max(0, table.num_rows - offset - len(shown)))
+    table = chosen(table, view.where)
+    order = order_of(table, view.sort)
+    large = _large(result, view, table, order)
+    kept = large or order  # a table whose every part is below the limit is shown as it is
+    # One slice a row: Arrow cannot gather lists of strings beyond 2 GiB.
+    shown = [table.slice(row, 1).to_pylist()[0] for row in kept[offset : offset + most]]
+    return Rows(shown, max(0, len(kept) - offset - len(shown)), len(order) - len(kept))
+
+
+def _large(result: Result, view: Table, table: pa.Table, order: list[int]) -> list[int]:
+    """The rows whose share is not below the limit of the view."""
+    column = next((c for c in view.columns if c.name == view.fold and is_share(c)), None)
+    if column is None:
+        return order
+    needed = [name for name in (column.name, column.of) if name is not None and name in table.column_names]
+    rows = table.select(needed).to_pylist()
+    return [at for at in order if (share_of(column, rows[at], result.figures) or 0.0) >= view.fold_below]
 
 
 def columns_of(view: Table, rows: list[Row], *, details: bool) -> list[Column]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import IO, TYPE_CHECKING, Any
 
-from ._terminal_traffic import _code, _grid, _percent, _print
+from ._rich import _code, _grid, _percent, _print
 from ._units import human_count, human_duration, human_moved, human_rate
 
 if TYPE_CHECKING:

@@ -105,7 +105,7 @@ def headline(result: Result, view: View) -> str:
 
 def _is_detail(view: View) -> bool:
     """Whether a view has nothing for a terminal: its tables and charts are for the page, and no sentence sums it up."""
-    shown = [part.role for part in (*view.tables, *view.charts)]
+    shown = [*(table.role for table in view.tables), *(chart.role for chart in view.charts)]
     return bool(shown) and not view.headline and all(role == "detail" for role in shown)
 
 

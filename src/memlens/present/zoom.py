@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import IO, TYPE_CHECKING, Any
 
 from ._names import PLACE_WIDTH, fit, place_text, short_function
-from ._rich import _console
-from ._terminal_traffic import _grid, _print
+from ._rich import _console, _grid, _print
 from ._units import human_bytes, human_count
 
 if TYPE_CHECKING:
