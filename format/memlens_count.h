@@ -172,76 +172,41 @@ enum ml_count_sampling {
   ML_SAMPLE_BUDGET = 3, /* count as long as counting costs less than `budget_ppm` of the region's time */
 };
 
-struct ml_count_header {
-  uint64_t magic;
-  uint64_t version;
-  uint64_t token[2];
-  uint64_t file_bytes;
-  uint64_t next_byte;    /* atomic */
-  uint64_t entries;      /* atomic: claimed, may exceed ML_COUNT_ENTRIES when the directory is full */
-  uint64_t refused;      /* atomic: claims that found no room */
-  uint64_t counters_max; /* words of an array of counters; above ML_COUNT_MAX_OF_FUNCTION, used up to ML_COUNT_WORDS_MAX */
-  uint64_t sampling;     /* enum ml_count_sampling */
-  uint64_t sample_first, sample_every, seed, budget_ppm;
-  uint64_t threads_max;  /* threads of a process that keep arrays of their own; those beyond are added up when they end */
-  uint32_t event_type[ML_COUNT_EVENTS]; /* perf events read at a region's ends: type and config; count in `events` */
-  uint64_t event_config[ML_COUNT_EVENTS];
-  uint64_t events;
-  uint64_t selection_offset, selection_bytes; /* in the file: sites of traces that are asked for (memlens_trace.h); 0 = all */
-  uint64_t sample_groups; /* random groups of sampled executions (below), at most ML_COUNT_GROUPS_MAX; 0 = none */
-};
+/* Structs of the arena, from count_arena.def. */
+#define ML_STRUCT(name, bytes, text) struct ml_##name {
+#define ML_MEMBER(name, type, member, text) type member;
+#define ML_ARRAY(name, type, member, count, text) type member[count];
+#define ML_STRUCT_END(name) };
+#include "count_arena.def"
+#undef ML_STRUCT
+#undef ML_MEMBER
+#undef ML_ARRAY
+#undef ML_STRUCT_END
+
+#ifdef __cplusplus
+#define ML_STRUCT(name, bytes, text) static_assert(sizeof(ml_##name) == (bytes), #name " has " #bytes " bytes");
+#else
+#define ML_STRUCT(name, bytes, text) _Static_assert(sizeof(struct ml_##name) == (bytes), #name " has " #bytes " bytes");
+#endif
+#define ML_MEMBER(name, type, member, text)
+#define ML_ARRAY(name, type, member, count, text)
+#define ML_STRUCT_END(name)
+#include "count_arena.def"
+#undef ML_STRUCT
+#undef ML_MEMBER
+#undef ML_ARRAY
+#undef ML_STRUCT_END
+
 #define ML_COUNT_GROUPS_MAX 64u
 
 enum ml_count_kind { ML_COUNT_PROCESS = 1, ML_COUNT_MODULE = 2, ML_COUNT_NODE = 3, ML_COUNT_PLACE = 4, ML_COUNT_GROUPS = 5 };
 
-struct ml_count_entry { /* 64 bytes */
-  uint32_t kind; /* atomic, enum ml_count_kind */
-  uint32_t pid;  /* in the process's own PID namespace */
-  uint64_t born_ns; /* CLOCK_MONOTONIC: with pid it names the process image (fork and exec make a new one) */
-  uint64_t offset, bytes; /* in the file */
-  uint32_t thread; /* of a place: kernel thread id, 0 = threads that have ended, added up */
-  uint32_t node;   /* of a place or node: number of the region's node in this process image, 0 = outside any region */
-  uint32_t parent; /* of a node */
-  uint32_t flags;  /* enum ml_count_entry_flags */
-  uint64_t reserved[2];
-};
 enum ml_count_entry_flags {
   ML_COUNT_ENDED = 1,        /* of a place: its thread has ended */
   ML_COUNT_UNATTRIBUTED = 2, /* of a place: the thread was started in a way that does not tell its region */
 };
 
-struct ml_count_process {
-  uint64_t parent_pid;
-  uint64_t ticks_per_second;  /* of the cycle counter, measured */
-  uint64_t start_ticks, start_ns, last_ticks, last_ns; /* pairs of both clocks; `last` is written when the process ends in order */
-  uint64_t read_cost_ticks;   /* of one reading of the cycle counter: the lower quartile of some hundred */
-  uint64_t switch_cost_ticks; /* of an empty region, begin to end as another region sees it */
-  uint64_t clock;             /* enum ml_count_clock */
-  uint64_t counters_used;     /* atomic: words given to modules */
-  uint64_t functions_refused; /* atomic: functions that found no room among the counters: not counted */
-  uint64_t threads_started, threads_merged; /* atomic */
-  uint64_t regions_refused;   /* atomic: region nodes that found no room */
-  uint64_t events_open;       /* how many of the header's events could be opened in the first thread */
-  uint64_t event_error;       /* errno of the first that could not */
-  uint64_t events_mask;       /* a bit for each of the header's events that was opened */
-  uint64_t switches_ignored;  /* atomic: ends without a begin, and switches in a signal handler that interrupted one */
-  uint64_t regions_too_deep;  /* atomic: executions beyond the depth that is kept, counted for the region at the limit */
-  uint64_t trace_state;       /* enum ml_trace_state */
-  /* All atomic, and behind by what threads have not told yet: at most about a window or a gap each. */
-  uint64_t trace_executed;    /* accesses, constants included; with `regions` only those inside */
-  uint64_t trace_windows, trace_recorded, trace_implied; /* written; accesses in them; accesses that they leave out */
-  uint64_t trace_dropped_windows, trace_dropped;         /* records of windows that found no room; recorded accesses in them */
-  uint64_t trace_late;        /* windows that began at the end of the one before, which their start fell into */
-  uint64_t trace_torn;        /* segments that a signal handler interrupted while they were written: left out */
-  uint64_t trace_interrupted; /* windows that ended early because a signal handler came between */
-  uint64_t trace_unregistered; /* accesses recorded in functions that were not registered: site 0 */
-};
-/* What every window adds to lies in the same page, in a cache line for each thread (those beyond the last share it): to be added to the members of the
- * same name. Two threads that add to one line wait for each other longer than the rest of a window's bookkeeping takes. */
-struct ml_trace_share {
-  uint64_t executed, windows, recorded, implied; /* atomic */
-  uint64_t unused[4];
-};
+/* What every window adds to lies in the page of the process, in an ml_trace_share for each thread (those beyond the last share it). */
 #define ML_TRACE_SHARES 48u
 #define ML_TRACE_SHARES_BYTE 1024 /* behind the start of the process's content */
 enum ml_trace_state {
@@ -252,51 +217,13 @@ enum ml_trace_state {
 };
 enum ml_count_clock { ML_CLOCK_TSC = 1, ML_CLOCK_CNTVCT = 2, ML_CLOCK_TIME = 3, ML_CLOCK_TIMEBASE = 4, ML_CLOCK_SYSTEM = 5 };
 
-struct ml_count_module {
-  uint64_t first_counter, counters, functions; /* words; numbers */
-  uint64_t first_site, sites;                  /* of traces; sites are numbered from ML_TRACE_FIRST_SITE on */
-  uint64_t load_bias;
-  uint32_t build_id_bytes, path_bytes;
-  uint8_t build_id[64];
-  /* then the path, path_bytes characters */
-};
-
 /* A node is a path of regions: a name below a parent. A region that is entered again while it is open (recursion) is counted for the
  * node that is open. Content of its entry: a page, the name, NUL-terminated, and at ML_COUNT_SPAN_BYTE a span. */
 
-/* When at least one thread of the process was in the node: the time that a stopwatch would show. `inside` is one word, so that the begin of a
- * span and the number of threads change together. Executions that are too short for a shared word are left out (unspanned_ticks of their places):
- * what they add to the time is only known within bounds. */
-struct ml_count_span {
-  uint64_t is_kept;     /* 1: the runtime keeps it */
-  uint64_t inside;      /* atomic: cycle counter at the begin of the span minus start_ticks, modulo 2^48, << 16 | threads inside */
-  uint64_t union_ticks; /* atomic: of spans that have ended */
-};
+/* Of a span `inside` is one word, so that its begin and the number of threads change together. What executions outside of any span add to the time
+ * is only known within bounds. */
 #define ML_COUNT_SPAN_BYTE 4032 /* behind the longest name */
 
-/* The counters of one thread in one node. */
-struct ml_count_place { /* one page, then counters_max words */
-  uint64_t entered;          /* executions begun, counted and untouched */
-  uint64_t counted, untouched; /* executions ended */
-  uint64_t counted_ticks, untouched_ticks;           /* from begin to end, nested regions included, reading cost taken off */
-  uint64_t counted_self_ticks, untouched_self_ticks; /* without nested regions */
-  uint64_t least_ticks, most_ticks; /* of one execution */
-  uint64_t open_ticks;       /* cycle counter when the open execution began, 0 = none is open */
-  uint64_t abandoned;        /* executions closed by an exception, longjmp, exit or a missing end; they are in the others too */
-  uint64_t recursions;       /* executions inside an open one of the same node: not in the others */
-  uint64_t counted_events[ML_COUNT_EVENTS], untouched_events[ML_COUNT_EVENTS]; /* scaled when multiplexed */
-  uint64_t event_enabled_ns, event_running_ns;
-  uint64_t first_ticks, last_ticks; /* first begin, last end */
-  uint64_t joined, joined_ticks;    /* work that a region of another thread handed to this one: how often, how long */
-  uint64_t joined_open_ticks;       /* cycle counter when such work began, 0 = none is under way */
-  uint64_t events_read;             /* a bit for each event that was read at least once while the kernel counted it */
-  uint64_t event_unseen_ns;         /* of event_enabled_ns: executions during which the kernel never scheduled the events */
-  uint64_t unspanned_ticks;         /* of counted_ticks and untouched_ticks: executions that are in no span */
-  uint64_t overhead_ticks;          /* cost of regions inside executions of this one: taken off its times */
-  uint64_t switch_ticks;            /* cost of entering and leaving this one: taken off those around it */
-  /* With sampling: executions by duration, in ticks, floor(log2). Shows whether counted executions are like the others. */
-  uint64_t counted_of_duration[64], untouched_of_duration[64], untouched_ticks_of_duration[64];
-};
 /* Random groups. With sampling at random an execution that is counted by chance counts in the arrays of one of `sample_groups` groups, drawn at random for the
  * outermost such execution; regions inside it and work that it hands to other threads count for the same group. The place itself keeps
  * executions that are counted in any case. How groups differ gives the error of an estimate, of any quantity and with nested regions. An entry of kind

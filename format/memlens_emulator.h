@@ -57,28 +57,32 @@ struct ml_guest_policy {
 #define ML_ARENA_VERSION 1
 #define ML_ARENA_FIRST_BYTE 4096
 
-struct ml_arena_header {
-  uint64_t magic;
-  uint64_t version;
-  uint64_t token[2]; /* those of the channel */
-  uint64_t file_bytes;
-  uint64_t next_byte; /* atomic; where the next block begins, a multiple of 4096 */
-  uint64_t refused;   /* atomic: blocks that found no room */
-};
+/* Structs of the arena, from emulator_arena.def. */
+#define ML_STRUCT(name, bytes, text) struct ml_##name {
+#define ML_MEMBER(name, type, member, text) type member;
+#define ML_ARRAY(name, type, member, count, text) type member[count];
+#define ML_STRUCT_END(name) };
+#include "emulator_arena.def"
+#undef ML_STRUCT
+#undef ML_MEMBER
+#undef ML_ARRAY
+#undef ML_STRUCT_END
+
+#ifdef __cplusplus
+#define ML_STRUCT(name, bytes, text) static_assert(sizeof(ml_##name) == (bytes), #name " has " #bytes " bytes");
+#else
+#define ML_STRUCT(name, bytes, text) _Static_assert(sizeof(struct ml_##name) == (bytes), #name " has " #bytes " bytes");
+#endif
+#define ML_MEMBER(name, type, member, text)
+#define ML_ARRAY(name, type, member, count, text)
+#define ML_STRUCT_END(name)
+#include "emulator_arena.def"
+#undef ML_STRUCT
+#undef ML_MEMBER
+#undef ML_ARRAY
+#undef ML_STRUCT_END
 
 enum ml_arena_kind { ML_ARENA_SLOTS = 1, ML_ARENA_COUNTERS = 2, ML_ARENA_REGIONS = 3, ML_ARENA_MEMBERS = 4, ML_ARENA_RUNS = 5 };
-
-struct ml_arena_block { /* 64 bytes, then the content */
-  uint32_t kind;  /* enum ml_arena_kind, 0 = not filled in yet */
-  uint32_t bytes; /* with this header: ML_BLOCK_BYTES, of runs ML_RUNS_BYTES */
-  uint32_t pid;
-  uint32_t thread;  /* counters and runs: kernel thread id, 0 = several that have ended */
-  uint64_t born_ns; /* of the process's tables: tells processes of one pid apart */
-  uint32_t region;  /* counters and runs: number of the region in this process, 0 = outside any */
-  uint32_t first;   /* slots and counters: number of the first slot in it */
-  uint32_t used;    /* slots and members: filled in; regions: bytes of text */
-  uint32_t reserved[7];
-};
 
 #define ML_BLOCK_BYTES 8192
 #define ML_SLOTS_OF_BLOCK 254 /* slots and counters are 32 bytes */
@@ -89,34 +93,4 @@ struct ml_arena_block { /* 64 bytes, then the content */
 
 /* A slot is one (instruction, direction, width): what one counter counts. */
 #define ML_SLOT_WHOLE 256 /* in `store`: `width` is that of an access, not of its parts */
-struct ml_count_slot {
-  uint64_t pc;
-  uint64_t first_ns;
-  uint32_t generation; /* of the code at this address */
-  uint16_t width;      /* bytes of each part */
-  uint16_t parts;      /* > 0: this many parts make one access; 0: `merged` tells */
-  uint16_t store;      /* 0 load, 1 store, 2 unseen: `parts` of the counter are executions; 3 as many loads as stores;
-                        * 4 a block: `parts` of the counter are executions, each of `parts` accesses; or ML_SLOT_WHOLE */
-  uint16_t flags;      /* enum ml_code_flags */
-  uint32_t run;        /* of a block: 1 + its place among the runs, which add to its counter; 0: none */
-};
-
-/* Every execution of a block adds `parts` to another slot. `used` of the arena's block counts these. */
-struct ml_block_member {
-  uint32_t block, slot; /* numbers of slots */
-  uint32_t parts, reserved;
-};
-
-struct ml_slot_counter {
-  uint64_t parts[2];  /* what the emulator reports: elsewhere (or not told, when counted inline), on a stack */
-  uint64_t merged[2]; /* of these, parts that continue the access before them */
-};
-
-#ifdef __cplusplus
-static_assert(sizeof(ml_arena_block) == 64 && sizeof(ml_count_slot) == 32 && sizeof(ml_slot_counter) == 32);
-#else
-_Static_assert(sizeof(struct ml_arena_block) == 64, "arena block header");
-_Static_assert(sizeof(struct ml_count_slot) == 32 && sizeof(struct ml_slot_counter) == 32, "slots and counters");
-#endif
-
 #endif

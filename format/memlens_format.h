@@ -70,18 +70,18 @@ struct ml_chunk_header {
 ML_STATIC_ASSERT(sizeof(struct ml_chunk_header) == 80, "chunk header is 80 bytes");
 
 /* Record structs. */
-#define ML_RECORD(name, KIND, number, version, bytes, text) struct ml_##name {
-#define ML_FIELD(name, type, field, text) type field;
+#define ML_RECORD(name, KIND, number, version, bytes, table, text) struct ml_##name {
+#define ML_FIELD(name, type, field, role, text) type field;
 #define ML_END(name) };
 #include "records.def"
 #undef ML_RECORD
 #undef ML_FIELD
 #undef ML_END
 
-#define ML_RECORD(name, KIND, number, version, bytes, text)                       \
+#define ML_RECORD(name, KIND, number, version, bytes, table, text)                       \
   ML_STATIC_ASSERT(sizeof(struct ml_##name) == (bytes), #name " has " #bytes " bytes"); \
   ML_STATIC_ASSERT((bytes) % 8 == 0, #name " is a multiple of 8 bytes");
-#define ML_FIELD(name, type, field, text)
+#define ML_FIELD(name, type, field, role, text)
 #define ML_END(name)
 #include "records.def"
 #undef ML_RECORD
@@ -90,8 +90,8 @@ ML_STATIC_ASSERT(sizeof(struct ml_chunk_header) == 80, "chunk header is 80 bytes
 
 enum ml_kind {
   ML_KIND_NONE = 0,
-#define ML_RECORD(name, KIND, number, version, bytes, text) ML_KIND_##KIND = number,
-#define ML_FIELD(name, type, field, text)
+#define ML_RECORD(name, KIND, number, version, bytes, table, text) ML_KIND_##KIND = number,
+#define ML_FIELD(name, type, field, role, text)
 #define ML_END(name)
 #include "records.def"
 #undef ML_RECORD
@@ -100,8 +100,8 @@ enum ml_kind {
 };
 
 enum ml_record_version {
-#define ML_RECORD(name, KIND, number, version, bytes, text) ML_VERSION_##KIND = version,
-#define ML_FIELD(name, type, field, text)
+#define ML_RECORD(name, KIND, number, version, bytes, table, text) ML_VERSION_##KIND = version,
+#define ML_FIELD(name, type, field, role, text)
 #define ML_END(name)
 #include "records.def"
 #undef ML_RECORD

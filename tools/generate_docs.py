@@ -147,9 +147,9 @@ def collectors_page() -> str:
 
 
 def _plural(kind: str) -> str:
-    from memlens.capture.tables.records import TABLE_NAMES
+    from memlens.capture.tables.records import table_names
 
-    return TABLE_NAMES.get(kind, kind)
+    return table_names().get(kind, kind)
 
 
 def analyses_page() -> str:
@@ -204,6 +204,7 @@ def findings_page() -> str:
 
 # ---- tables ---------------------------------------------------------------------------------
 
+
 def empty_tables() -> dict[str, Any]:
     """The schema of every table, in the order of `memlens query --tables`."""
     import memlens
@@ -251,7 +252,9 @@ def tables_page() -> str:
             rows.append((code(field.name), type_name(field.type), linked(texts.get(field.name, ""))))
         parts.append(f"\n## {name}\n\n{title}\n\n" + markdown_table(["column", "type", "meaning"], rows))
     if missing:
-        raise SystemExit(f"tools/generate_docs.py: describe these columns in src/memlens/capture/tables: {', '.join(missing)}")
+        raise SystemExit(
+            f"tools/generate_docs.py: describe these columns in src/memlens/capture/tables: {', '.join(missing)}"
+        )
     return "".join(parts)
 
 

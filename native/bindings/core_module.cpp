@@ -19,6 +19,7 @@
 #include "capture/chunk_writer.h"
 #include "capture/idle_packer.h"
 #include "capture/ring_file.h"
+#include "contract_bindings.h"
 #include "counting_bindings.h"
 #include "importing_bindings.h"
 #include "locality_bindings.h"
@@ -54,53 +55,6 @@ auto column(const List& list, Get get) {
   values.reserve(list.size());
   for (const auto& entry : list) values.push_back(static_cast<T>(get(entry)));
   return to_numpy(std::move(values));
-}
-
-const char* numpy_code(const char* type) {
-  if (!strcmp(type, "uint8_t")) return "<u1";
-  if (!strcmp(type, "uint16_t")) return "<u2";
-  if (!strcmp(type, "uint32_t")) return "<u4";
-  if (!strcmp(type, "uint64_t")) return "<u8";
-  if (!strcmp(type, "int16_t")) return "<i2";
-  if (!strcmp(type, "int32_t")) return "<i4";
-  return "<i8";
-}
-
-// The record contract as data: name → kind, version, bytes, text, fields.
-nb::dict record_layouts() {
-  nb::dict layouts;
-  nb::list fields;
-#define ML_RECORD(name, KIND, number, version, record_bytes, text) \
-  {                                                                \
-    nb::dict layout;                                               \
-    layout["kind"] = number;                                       \
-    layout["version"] = version;                                   \
-    layout["bytes"] = record_bytes;                                \
-    layout["text"] = text;                                         \
-    fields = nb::list();                                           \
-    layout["fields"] = fields;                                     \
-    layouts[#name] = layout;                                       \
-  }
-#define ML_FIELD(name, type, field, text) \
-  fields.append(nb::make_tuple(#field, numpy_code(#type), offsetof(ml_##name, field), text));
-#define ML_END(name)
-#include "records.def"
-#undef ML_RECORD
-#undef ML_FIELD
-#undef ML_END
-  return layouts;
-}
-
-nb::dict enum_values() {
-  nb::dict families;
-#define ADD(family, VALUE, number, text)                                   \
-  {                                                                        \
-    if (!families.contains(#family)) families[#family] = nb::dict();       \
-    nb::cast<nb::dict>(families[#family])[nb::int_(number)] = nb::str(text); \
-  }
-  ML_ENUMS(ADD)
-#undef ADD
-  return families;
 }
 
 using memlens::capture::ChunkInfo;
@@ -338,8 +292,7 @@ NB_MODULE(_core, module) {
   nb::list area_kinds;
   for (const char* name : memlens::replay::kAreaKindNames) area_kinds.append(name);
   module.attr("AREA_KINDS") = nb::tuple(area_kinds);
-  module.def("record_layouts", &record_layouts);
-  module.def("enum_values", &enum_values);
+  memlens::bindings::add_contract(module);
   module.def("checksum", [](const nb::bytes& bytes) { return ml_checksum(bytes.c_str(), bytes.size()); }, "bytes"_a);
 
   nb::class_<ChunkWriter>(module, "ChunkWriter")

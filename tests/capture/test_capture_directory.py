@@ -156,7 +156,7 @@ def report_notes(path: Path) -> str | None:
     if in_json.returncode:
         assert in_json.returncode in (65, 68), in_json.stderr
         return None
-    notes: list[str] = json.loads(in_json.stdout)["quality"]["notes"]
+    notes = [note["text"] for note in json.loads(in_json.stdout)["quality"]["notes"]]
     for note in notes:
         assert note in on_terminal.stdout
     return " ".join(notes)

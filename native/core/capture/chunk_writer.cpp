@@ -102,9 +102,9 @@ int ChunkWriter::append(const ChunkInfo& info, std::span<const unsigned char> pa
   header.header_bytes = sizeof header;
   header.kind = info.kind;
   switch (info.kind) {
-#define ML_RECORD(name, KIND, number, version, bytes, text) \
+#define ML_RECORD(name, KIND, number, version, bytes, table, text) \
   case number: header.record_version = version; break;
-#define ML_FIELD(name, type, field, text)
+#define ML_FIELD(name, type, field, role, text)
 #define ML_END(name)
 #include "records.def"
 #undef ML_RECORD

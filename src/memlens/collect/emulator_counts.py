@@ -12,28 +12,21 @@ from typing import Any
 
 import numpy as np
 
+from ..capture.store.arena_layouts import constants, layout
 from ..capture.store.layouts import Packer, enum_value, layouts
 from ..capture.store.writer import CaptureWriter
 
-BLOCK_BYTES = 8192
-KIND_SLOTS, KIND_COUNTERS, KIND_REGIONS, KIND_MEMBERS, KIND_RUNS = 1, 2, 3, 4, 5
-BLOCK = np.dtype(
-    [
-        ("kind", "<u4"), ("bytes", "<u4"), ("pid", "<u4"), ("thread", "<u4"), ("born_ns", "<u8"), ("region", "<u4"),
-        ("first", "<u4"), ("used", "<u4"), ("reserved", "<u4", 7),
-    ]
-)  # fmt: skip
-SLOT = np.dtype(
-    [
-        ("pc", "<u8"), ("first_ns", "<u8"), ("generation", "<u4"), ("width", "<u2"), ("parts", "<u2"), ("store", "<u2"),
-        ("flags", "<u2"), ("run", "<u4"),
-    ]
-)  # fmt: skip
-COUNTER = np.dtype([("other_parts", "<u8"), ("stack_parts", "<u8"), ("other_merged", "<u8"), ("stack_merged", "<u8")])
-assert (BLOCK.itemsize, SLOT.itemsize, COUNTER.itemsize) == (64, 32, 32)
-MEMBER = np.dtype([("block", "<u4"), ("slot", "<u4"), ("parts", "<u4"), ("reserved", "<u4")])
+_C = constants()
+BLOCK_BYTES = _C["ML_BLOCK_BYTES"]
+KIND_SLOTS, KIND_COUNTERS, KIND_REGIONS, KIND_MEMBERS, KIND_RUNS = (
+    _C[f"ML_ARENA_{name}"] for name in ("SLOTS", "COUNTERS", "REGIONS", "MEMBERS", "RUNS")
+)
+BLOCK, SLOT, COUNTER, MEMBER = (
+    layout(name).dtype() for name in ("arena_block", "count_slot", "slot_counter", "block_member")
+)
+"""Of a counter `parts_0` and `merged_0` are those elsewhere, `parts_1` and `merged_1` those on a stack."""
 LOAD, STORE, UNSEEN, BOTH, BLOCK_RUNS = 0, 1, 2, 3, 4
-WHOLE = 256  # in `store`: the slot's width is that of an access, not of its parts
+WHOLE = _C["ML_SLOT_WHOLE"]  # in `store`: the slot's width is that of an access, not of its parts
 
 
 class _Image:
@@ -80,7 +73,7 @@ def _images(extents: Iterable[bytes]) -> tuple[dict[tuple[int, int], _Image], in
                 n_slots += len(rows)
             elif header["kind"] == KIND_COUNTERS:
                 rows = np.frombuffer(extent, dtype=COUNTER, count=(BLOCK_BYTES - BLOCK.itemsize) // 32, offset=content)
-                if rows["other_parts"].any() or rows["stack_parts"].any():
+                if rows["parts_0"].any() or rows["parts_1"].any():
                     image.counters.append((int(header["thread"]), int(header["region"]), first, rows))
             elif header["kind"] == KIND_RUNS:
                 runs = np.frombuffer(extent, dtype="<u8", count=(after - content) // 8, offset=content)
@@ -142,7 +135,7 @@ def code_counts(writer: CaptureWriter, extents: Iterable[bytes], processes: dict
                 for field in COUNTER.names or ():
                     counters[field][first:end] += rows[field][: end - first]
             for used, runs in image.runs[thread, region]:
-                counters["other_parts"][block_of_run[used]] += runs
+                counters["parts_0"][block_of_run[used]] += runs
             _run_blocks(slots, counters, image.members)
             name = string_id(image.regions[region]) if 0 < region < len(image.regions) else 0
             table = _records(slots, counters, whole, dtype)
@@ -165,17 +158,17 @@ def _run_blocks(slots: Any, counters: Any, members: list[Any]) -> None:
     """Blocks that counted their executions: their instructions get the parts that each execution makes."""
     for table in members:
         known = table[(table["block"] < len(slots)) & (table["slot"] < len(slots))]
-        runs = counters["other_parts"][known["block"]]
-        np.add.at(counters["other_parts"], known["slot"], runs * known["parts"])
-    counters["other_parts"][slots["store"] == BLOCK_RUNS] = 0
+        runs = counters["parts_0"][known["block"]]
+        np.add.at(counters["parts_0"], known["slot"], runs * known["parts"])
+    counters["parts_0"][slots["store"] == BLOCK_RUNS] = 0
 
 
 def _records(slots: Any, counters: Any, whole: Any, dtype: Any) -> Any:
     """One record an instruction, from its slots: directions and widths, counted inline or by calls."""
-    used = np.flatnonzero(counters["other_parts"] + counters["stack_parts"])
+    used = np.flatnonzero(counters["parts_0"] + counters["parts_1"])
     slots, counters, whole = slots[used], counters[used], whole[used]
-    parts = counters["other_parts"] + counters["stack_parts"]
-    merged = counters["other_merged"] + counters["stack_merged"]
+    parts = counters["parts_0"] + counters["parts_1"]
+    merged = counters["merged_0"] + counters["merged_1"]
     keys = np.stack([slots["pc"], slots["generation"].astype("<u8")], axis=1)
     unique, inverse = np.unique(keys, axis=0, return_inverse=True)
     inverse = inverse.reshape(-1)
@@ -187,7 +180,7 @@ def _records(slots: Any, counters: Any, whole: Any, dtype: Any) -> Any:
     inline = slots["parts"] > 0
     divisor = np.maximum(slots["parts"], 1).astype("<u8")
     accesses = np.where(inline, parts // divisor, parts - merged)
-    stack_accesses = counters["stack_parts"] - counters["stack_merged"]
+    stack_accesses = counters["parts_1"] - counters["merged_1"]
     width = slots["width"].astype("<u8")
     known = np.ones(len(unique), dtype=bool)
     seen = slots["store"] != UNSEEN
@@ -197,7 +190,7 @@ def _records(slots: Any, counters: Any, whole: Any, dtype: Any) -> Any:
     accesses = np.where(both, accesses // 2, accesses)
     parts = np.where(both, parts // 2, parts)
     moved = np.where(whole, accesses, parts) * width  # bytes
-    stack_moved = np.where(whole, stack_accesses, counters["stack_parts"]) * width
+    stack_moved = np.where(whole, stack_accesses, counters["parts_1"]) * width
     for direction, name in ((LOAD, "load"), (STORE, "store")):
         pick = both | (slots["store"] == direction)
         rows = inverse[pick]

@@ -1,6 +1,6 @@
 """The arena of compile-time counting (format/memlens_count.h): made here, written by counted processes, read back here.
 
-Owns the byte layout. The file is sparse and huge: only pages that hold data are read. Whatever a process left there,
+The file is sparse and huge: only pages that hold data are read. Whatever a process left there,
 half-written or damaged, costs that entry and is counted; nothing in it is trusted.
 """
 
@@ -14,58 +14,49 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
+from .arena_layouts import constants, layout
 from .files import open_regular
+from .layouts import enum_value
 from .os_names import text_of
 
 VARIABLE = "MEMLENS_COUNT"
-MAGIC = 0x544E554F434C454D
-VERSION = 2
-MOST_ENTRIES = 1 << 20
-DIRECTORY_BYTE = 4096
-ENTRY_BYTES = 64
-PLACE_COUNTERS_BYTE = 4096
-EVENTS = 4
+_C = constants()
+MAGIC, VERSION = _C["ML_COUNT_MAGIC"], _C["ML_COUNT_VERSION"]
+MOST_ENTRIES, DIRECTORY_BYTE = _C["ML_COUNT_ENTRIES"], _C["ML_COUNT_DIRECTORY_BYTE"]
+PLACE_COUNTERS_BYTE = _C["ML_COUNT_PLACE_COUNTERS"]
+EVENTS = _C["ML_COUNT_EVENTS"]
 FILE_BYTES = 1 << 46
-COUNTERS_MAX = 1 << 20
-"""ML_COUNT_WORDS_MAX: what a process uses of an array at most."""
-FREE_COUNTERS = 1 << 15
+COUNTERS_MAX = _C["ML_COUNT_WORDS_MAX"]
+"""What a process uses of an array at most."""
+FREE_COUNTERS = _C["ML_COUNT_MAX_OF_FUNCTION"]
 """The first of each array: code that is not registered yet counts there."""
 THREADS_MAX = 4096
 PAGE_MOST = 1 << 16
 """The largest page size of a machine: what processes map begins at a multiple."""
-PROCESS, MODULE, NODE, PLACE, GROUPS = 1, 2, 3, 4, 5
-GROUPS_MAX = 64
-SPAN, SPAN_BYTE = struct.Struct("<3Q"), 4032
+PROCESS, MODULE, NODE, PLACE, GROUPS = (
+    _C[f"ML_COUNT_{name}"] for name in ("PROCESS", "MODULE", "NODE", "PLACE", "GROUPS")
+)
+GROUPS_MAX = _C["ML_COUNT_GROUPS_MAX"]
+SPAN, SPAN_BYTE = layout("count_span").format, _C["ML_COUNT_SPAN_BYTE"]
 """Of a node: kept, threads inside and since when, ticks. Behind its name."""
 DURATIONS = 64
-ENDED, UNATTRIBUTED = 1, 2
-EVENTS_TOLD, EVENT_0_READ = 8, 16
+ENDED, UNATTRIBUTED = _C["ML_COUNT_ENDED"], _C["ML_COUNT_UNATTRIBUTED"]
+EVENTS_TOLD, EVENT_0_READ = enum_value("place_flags", "events_told"), enum_value("place_flags", "event_0_read")
 """Of records: which events have a value is known; the first event has one, the others' bits follow."""
-SAMPLE_ALL, SAMPLE_EVERY, SAMPLE_RANDOM, SAMPLE_BUDGET = 0, 1, 2, 3
+SAMPLE_ALL, SAMPLE_EVERY, SAMPLE_RANDOM, SAMPLE_BUDGET = (
+    _C[f"ML_SAMPLE_{name}"] for name in ("ALL", "EVERY", "RANDOM", "BUDGET")
+)
 
-HEADER = struct.Struct(f"<15Q{EVENTS}I{EVENTS}QQ3Q")
-ENTRY = struct.Struct("<IIQQQIIII16x")
-PROCESS_FIELDS = (
-    "parent_pid", "ticks_per_second", "start_ticks", "start_ns", "last_ticks", "last_ns", "read_cost_ticks",
-    "switch_cost_ticks", "clock", "counters_used", "functions_refused", "threads_started", "threads_merged",
-    "regions_refused", "events_open", "event_error", "events_mask", "switches_ignored", "regions_too_deep",
-    "trace_state", "trace_executed", "trace_windows", "trace_recorded", "trace_implied", "trace_dropped_windows",
-    "trace_dropped", "trace_late", "trace_torn", "trace_interrupted", "trace_unregistered",
-)  # fmt: skip
+HEADER, ENTRY, MODULE_HEAD = (layout(name).format for name in ("count_header", "count_entry", "count_module"))
+HEADER_FIELDS = layout("count_header").fields
+ENTRY_BYTES = ENTRY.size
+PROCESS_FIELDS = layout("count_process").fields
+PLACE_FIELDS = layout("count_place").fields
 TRACE_SHARE_FIELDS = ("trace_executed", "trace_windows", "trace_recorded", "trace_implied")
-TRACE_SHARE, TRACE_SHARES, TRACE_SHARES_BYTE = struct.Struct("<4Q32x"), 48, 1024
-"""A cache line for each thread that traces, in the page of the process: what it adds to these."""
-MODULE_HEAD = struct.Struct("<6QII64s")
-PLACE_FIELDS = (
-    "entered", "counted", "untouched", "counted_ticks", "untouched_ticks", "counted_self_ticks", "untouched_self_ticks",
-    "least_ticks", "most_ticks", "open_ticks", "abandoned", "recursions",
-    *(f"counted_event_{n}" for n in range(EVENTS)), *(f"untouched_event_{n}" for n in range(EVENTS)),
-    "event_enabled_ns", "event_running_ns", "first_ticks", "last_ticks",
-    "joined", "joined_ticks", "joined_open_ticks", "events_read", "event_unseen_ns",
-    "unspanned_ticks", "overhead_ticks", "switch_ticks",
-    *(f"{name}_{n}" for name in ("counted_of", "untouched_of", "untouched_ticks_of") for n in range(DURATIONS)),
+TRACE_SHARE, TRACE_SHARES, TRACE_SHARES_BYTE = (
+    layout("trace_share").format, _C["ML_TRACE_SHARES"], _C["ML_TRACE_SHARES_BYTE"],
 )  # fmt: skip
-assert ENTRY.size == ENTRY_BYTES and HEADER.size == 200 and MODULE_HEAD.size == 120
+"""A cache line for each thread that traces, in the page of the process: what it adds to the first members."""
 
 Image = tuple[int, int]
 """(pid, born_ns): one program in one process, from exec or fork to its end."""
@@ -141,16 +132,20 @@ class CountArena:
             self.token = (secrets.randbits(64), secrets.randbits(64))
             self.file_bytes = file_bytes
             self.counters_max = counters_max
-            padded = [*events, *[(0, 0)] * (EVENTS - len(events))]
             first_byte = DIRECTORY_BYTE + MOST_ENTRIES * ENTRY_BYTES
             place = (first_byte + PAGE_MOST - 1) // PAGE_MOST * PAGE_MOST if selection else 0
             behind = place + len(selection) if selection else first_byte
-            header = HEADER.pack(
-                MAGIC, VERSION, *self.token, file_bytes, behind, 0, 0, counters_max, sampling, sample_first,
-                sample_every, seed, budget_ppm, threads_max, *(kind for kind, _ in padded),
-                *(config for _, config in padded), len(events), place, len(selection),
-                sample_groups,
-            )  # fmt: skip
+            values = {
+                "magic": MAGIC, "version": VERSION, "token_0": self.token[0], "token_1": self.token[1], "file_bytes": file_bytes,
+                "next_byte": behind, "counters_max": counters_max, "sampling": sampling, "sample_first": sample_first,
+                "sample_every": sample_every, "seed": seed, "budget_ppm": budget_ppm, "threads_max": threads_max,
+                "events": len(events), "selection_offset": place, "selection_bytes": len(selection),
+                "sample_groups": sample_groups,
+                **{f"event_type_{number}": kind for number, (kind, _) in enumerate(events)},
+                **{f"event_config_{number}": config for number, (_, config) in enumerate(events)},
+            }  # fmt: skip
+            header = HEADER.pack(*(values.pop(name, 0) for name in HEADER_FIELDS))
+            assert not values, values
             os.pwrite(self.fd, header, 0)
             if selection:
                 os.pwrite(self.fd, selection, place)
@@ -168,11 +163,12 @@ class CountArena:
         try:
             header = self._header()
         except (OSError, struct.error):
-            header = (0,) * 15
-        if header[0] != MAGIC or header[1] != VERSION or not header[8]:
+            header = dict.fromkeys(HEADER_FIELDS, 0)
+        if header["magic"] != MAGIC or header["version"] != VERSION or not header["counters_max"]:
             self.close()
             raise ValueError("not an arena of this version")
-        self.token, self.file_bytes, self.counters_max = (header[2], header[3]), header[4], header[8]
+        self.token = (header["token_0"], header["token_1"])
+        self.file_bytes, self.counters_max = header["file_bytes"], header["counters_max"]
         return self
 
     @property
@@ -185,18 +181,18 @@ class CountArena:
             os.close(self.fd)
             self.fd = -1
 
-    def _header(self) -> tuple[int, ...]:
-        return HEADER.unpack(os.pread(self.fd, HEADER.size, 0))
+    def _header(self) -> dict[str, int]:
+        return dict(zip(HEADER_FIELDS, HEADER.unpack(os.pread(self.fd, HEADER.size, 0)), strict=True))
 
     @property
     def claimed(self) -> int:
         """Entries that processes have asked for."""
-        return self._header()[6]
+        return self._header()["entries"]
 
     @property
     def refused(self) -> int:
         """Claims that found no room."""
-        return self._header()[7] + max(0, self.claimed - MOST_ENTRIES)
+        return self._header()["refused"] + max(0, self.claimed - MOST_ENTRIES)
 
     def images(self) -> dict[Image, ImageEntries]:
         """Everything in the directory, by program image."""
@@ -210,7 +206,7 @@ class CountArena:
                 continue  # its process died before it was done, or is not done yet
             image = images.setdefault((pid, born_ns), ImageEntries(pid, born_ns))
             try:
-                self._add(image, index, kind, *entry[3:])
+                self._add(image, index, kind, *entry[3:9])
             except (ValueError, struct.error, OSError):
                 damaged += 1
         self.damaged_entries = damaged
@@ -237,7 +233,7 @@ class CountArena:
             if n_bytes >= 4096:
                 shares = os.pread(self.fd, TRACE_SHARES * TRACE_SHARE.size, offset + TRACE_SHARES_BYTE)
                 for share in TRACE_SHARE.iter_unpack(shares[: len(shares) // TRACE_SHARE.size * TRACE_SHARE.size]):
-                    for name, told in zip(TRACE_SHARE_FIELDS, share, strict=True):
+                    for name, told in zip(TRACE_SHARE_FIELDS, share, strict=False):
                         image.process[name] = (image.process[name] + told) % (1 << 64)
         elif kind == MODULE:
             head = MODULE_HEAD.unpack(self._content(offset, n_bytes, MODULE_HEAD.size))

@@ -330,14 +330,14 @@ class CountRecords:
             for at, name in enumerate(("unspanned_ticks", "overhead_ticks", "switch_ticks")):
                 total[at] += head[name]
             for number in range(count_arena.DURATIONS):
-                counted, untouched = head[f"counted_of_{number}"], head[f"untouched_of_{number}"]
+                counted, untouched = head[f"counted_of_duration_{number}"], head[f"untouched_of_duration_{number}"]
                 if counted or untouched:
                     packed.append(
                         durations.pack(
                             least_ns=clock.ns(1 << number),
                             counted=counted,
                             untouched=untouched,
-                            untouched_ns=clock.ns(head[f"untouched_ticks_of_{number}"]),
+                            untouched_ns=clock.ns(head[f"untouched_ticks_of_duration_{number}"]),
                             image=known.number,
                             node=place.node,
                             thread=place.thread,
@@ -508,7 +508,7 @@ def _region_time(
     scale = enabled / (enabled - unseen) if 0 < unseen < enabled else 1.0
     for number in range(count_arena.EVENTS):
         for kind in ("counted", "untouched"):
-            value = added(f"{kind}_event_{number}")
+            value = added(f"{kind}_events_{number}")
             fields[f"{kind}_event_{number}"] = value if scale == 1.0 else _word(round(value * scale))
     open_ns, joined_ns = running
     fields["open_ns"] = min(max(open_ns - before.open_ns, -(2**63)), 2**63 - 1)

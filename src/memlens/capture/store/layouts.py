@@ -18,18 +18,30 @@ class Field:
     code: str
     """NumPy type code."""
     offset: int
+    role: str
+    """As format/records.def has it, without the family: TIME, STRING, STACK, ID, CODE, ENUM, FLAGS, TAIL, RESERVED or VALUE."""
     text: str
+    family: str = ""
+    """Of ENUM and FLAGS: the family of value names."""
+
+    @classmethod
+    def of(cls, name: str, code: str, offset: int, role: str, text: str) -> Field:
+        """A field as the native core lists it.
+
+        >>> Field.of("cause", "<u2", 4, "ENUM(loss_cause)", "").family
+        'loss_cause'
+        """
+        role, _, family = role.partition("(")
+        return cls(name, code, offset, role, text, family.removesuffix(")"))
 
     @property
     def enumeration(self) -> str | None:
-        """The value names of this field, if it holds one value of a family (flags do not)."""
-        if self.text.startswith("enum ml_") and not self.text.split()[1].rstrip(",").endswith("flags"):
-            return self.text.split()[1].removeprefix("ml_").rstrip(",")
-        return None
+        """The family of value names of this field, if it holds one value of it (flags do not)."""
+        return self.family if self.role == "ENUM" else None
 
     @property
     def is_string_id(self) -> bool:
-        return self.text == "string" or self.text.startswith("string:")
+        return self.role == "STRING"
 
 
 @dataclass(frozen=True)
@@ -40,12 +52,14 @@ class Layout:
     kind: int
     version: int
     record_bytes: int
+    table: str
+    """The table that `query` has of these records."""
     text: str
     fields: tuple[Field, ...]
 
     @property
     def has_tail(self) -> bool:
-        return any(field.name == "tail_bytes" for field in self.fields)
+        return any(field.role == "TAIL" for field in self.fields)
 
     def dtype(self) -> Any:
         import numpy as np
@@ -61,8 +75,7 @@ class Layout:
 
     @property
     def time_field(self) -> str | None:
-        names = [field.name for field in self.fields]
-        return next((name for name in ("time_ns", "begin_ns", "monotonic_ns") if name in names), None)
+        return next((field.name for field in self.fields if field.role == "TIME"), None)
 
 
 @cache
@@ -78,8 +91,9 @@ def layouts() -> dict[str, Layout]:
             raw["kind"],
             raw["version"],
             raw["bytes"],
+            raw["table"],
             raw["text"],
-            tuple(Field(*field) for field in raw["fields"]),
+            tuple(Field.of(*field) for field in raw["fields"]),
         )
         for name, raw in _core.record_layouts().items()
     }

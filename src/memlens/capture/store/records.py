@@ -373,7 +373,7 @@ class RecordStore:
         numbers = np.repeat(np.array([process for process, _ in chunks], dtype=np.uint32), counts)
         arrays: dict[str, Any] = {"process": pa.array(numbers)}
         for field in layout.fields:
-            if field.name.startswith("reserved") or field.name == "tail_bytes":
+            if field.role in ("RESERVED", "TAIL"):
                 continue
             if field.name == "process":
                 arrays["process"] = pa.array(np.ascontiguousarray(fixed["process"]))

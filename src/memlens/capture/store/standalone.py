@@ -37,9 +37,7 @@ class OwnIds:
         layout = layout_of_kind(kind)
         if layout is None:
             return payload
-        names = [f.name for f in layout.fields if f.is_string_id or f.name == "stack"]
-        if layout.name in ("string", "stack"):
-            names.append("id")
+        names = [field.name for field in layout.fields if field.role in ("STRING", "STACK", "ID")]
         if layout.has_tail:
             packer = Packer(layout.name)
             parts = []

@@ -28,7 +28,7 @@ def tables() -> dict[str, TableDescriptor]:
             *faults.TABLES, *accesses.TABLES, *counts.TABLES, *run.TABLES, *code.TABLES, *records.record_tables(),
         )
     }  # fmt: skip
-    order = [*FIRST, *SIDE_TABLES, *records.TABLE_NAMES.values()]
+    order = [*FIRST, *SIDE_TABLES, *records.table_names().values()]
     return {name: found[name] for name in order}
 
 
