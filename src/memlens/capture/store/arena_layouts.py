@@ -55,7 +55,8 @@ class Struct:
         """A NumPy type with the names of `fields`."""
         import numpy as np
 
-        codes, offsets = [], []
+        codes: list[str] = []
+        offsets: list[int] = []
         for _, code, offset, count in self.members:
             if count and code == "<u1":
                 codes, offsets = [*codes, f"S{count}"], [*offsets, offset]
