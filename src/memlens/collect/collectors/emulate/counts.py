@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..capture.store.layouts import Packer, enum_value, layouts
-from ..capture.store.writer import CaptureWriter
+from ....capture.store.layouts import Packer, enum_value, layouts
+from ....capture.store.writer import CaptureWriter
 
 BLOCK_BYTES = 8192
 KIND_SLOTS, KIND_COUNTERS, KIND_REGIONS, KIND_MEMBERS, KIND_RUNS = 1, 2, 3, 4, 5
