@@ -125,6 +125,7 @@ def option_table(options: Iterable[Any]) -> str:
 
 def collectors_page() -> str:
     from memlens import registry
+    from memlens.cli.record import BUDGET_OPTIONS
 
     parts = [
         HEADER,
@@ -133,6 +134,8 @@ def collectors_page() -> str:
         "to type. *later*: its records are part of the [format](../../format/FORMAT.md), the collector itself is not "
         "in this version.\n\n",
         markdown_table(["collector", "state", "needs", "question"], collector_rows()),
+        "\nOptions for what all of them may cost:\n\n",
+        option_table(BUDGET_OPTIONS),
     ]
     for descriptor in sorted(registry.all_of("collector").values(), key=lambda d: not d.available):
         if not descriptor.available:

@@ -128,7 +128,7 @@ class Recorder(Recording):
                 if command is None
                 else [redacted_text(os.path.basename(command[0])), *["redacted"] * (len(command) - 1)]
             )
-        settings = {one.name: self.fields_of(one, one.describe) for one in tuple(self.collectors.chosen)}
+        settings = {one.name: self.settings_of(one) for one in tuple(self.collectors.chosen)}
         fields: dict[str, Any] = {}
         for collector in tuple(self.collectors.chosen):
             fields |= self.fields_of(collector, collector.begin_meta)
@@ -304,7 +304,7 @@ class Recorder(Recording):
         while True:
             until = EARLY_TICK_S if time.monotonic() - begin < EARLY_S else TICK_S
             if self.is_recording:
-                until = min(until, *(self.of(part, part.due_s, TICK_S) for part in self.parts()), TICK_S)
+                until = min(until, self.due_s())
             received = signals.wait(until)
             # Typed at the terminal (SI_KERNEL): the program has it already. Sent to us alone: pass it on.
             if (

@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import _recorder
 from ..capture.store.layouts import layouts
+from ..capture.store.meta import is_known_field, why_not_field
+from ..capture.store.settings import MARKS
 from ..capture.store.writer import CaptureWriter
 from ..errors import MemlensError, os_reason
 from ..registry import CollectorDescriptor
 from . import facts as machine_facts
 from .choice import Choice
-from .protocol import ChannelPlan, Collector, Part, SessionPlan, takes_batches
+from .protocol import NEVER_S, ChannelPlan, Collector, Part, SessionPlan, takes_batches
 from .record_options import RecordOptions
 
+LEAST_TICK_S = 0.001
 NODES_BUDGET_NS = 2_000_000
 """Of a tick, for the NUMA nodes of pages."""
 if TYPE_CHECKING:
@@ -99,7 +102,11 @@ class Recording:
         return {entry[1]: entry[0] for entry in self.session.processes()}
 
     def ledger(self, name: str, values: Mapping[str, Any]) -> None:
-        self.writer.meta.setdefault(name, {}).update(values)
+        known = {**self.writer.meta.get(name, {}), **values}
+        wrong = why_not_field(name, known)
+        if wrong is not None:
+            raise ValueError(f"cannot keep these counts: {wrong}")
+        self.writer.meta[name] = known
 
     def write_table(self, collector: Part, name: str, table: pa.Table) -> None:
         from ..capture.tables.catalogue import tables
@@ -129,6 +136,8 @@ class Recording:
         found: dict[str, Any] = {"stack": "none"}
         for collector in tuple(self.collectors.chosen):
             found |= self.fields_of(collector, collector.quality)
+        for name in ("notes", "incomplete"):
+            found.pop(name, None)
         return found
 
     def shared_parts(self) -> list[Part]:
@@ -156,13 +165,43 @@ class Recording:
 
     def said_by(self, part: Part, call: Callable[[], list[str]]) -> list[str]:
         """The words of a part's method; none of one that fails."""
+
+        def checked() -> list[str]:
+            said = call()
+            if not isinstance(said, list) or not all(isinstance(word, str) for word in said):
+                raise TypeError(f"expected a list of texts, found {said!r:.60}")
+            return said
+
         nothing: list[str] = []
-        return self.of(part, call, nothing)
+        return self.of(part, checked, nothing)
 
     def fields_of(self, part: Part, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The fields of a part's method; none of one that fails."""
+
+        def checked() -> dict[str, Any]:
+            fields = call()
+            for name, value in fields.items() if part.package else ():
+                wrong = f"{name} is memlens's own" if is_known_field(name) else why_not_field(name, value)
+                if wrong is not None:
+                    raise ValueError(f"cannot keep the field {name}: {wrong}")
+            return fields
+
         nothing: dict[str, Any] = {}
-        return self.of(part, call, nothing)
+        return self.of(part, checked, nothing)
+
+    def settings_of(self, collector: Collector[Any]) -> dict[str, Any]:
+        """How it is used, for meta.json."""
+
+        def checked() -> dict[str, Any]:
+            settings = collector.describe()
+            wrong = why_not_field("collectors", {collector.name: settings}) if collector.package else None
+            taken = set(MARKS.values()) & settings.keys() if collector.package else ()
+            if wrong is not None or taken:
+                raise ValueError(f"cannot keep its settings: {wrong or f'{min(taken)} is one of memlens'}")
+            return settings
+
+        nothing: dict[str, Any] = {}
+        return self.of(collector, checked, nothing)
 
     def _drop(self, part: Part, error: Exception) -> None:
         assert isinstance(part, Collector)
@@ -174,6 +213,10 @@ class Recording:
         self.collectors.remove(part.name, f"{type(error).__name__}: {error}", remedy)
         if not self.has_begun:
             self.was_not_used(part.name)
+
+    def due_s(self) -> float:
+        """When a part wants the next tick."""
+        return min((self.of(part, partial(_due_s, part), NEVER_S) for part in self.parts()), default=NEVER_S)
 
     # ---- session and records ------------------------------------------------------------------
     def new_session(self) -> _recorder.Session:
@@ -230,6 +273,10 @@ class Recording:
             self.notes.append(f"Recording stopped early because of an error in memlens ({self.failure}).")
         with contextlib.suppress(Exception):
             self.session.stop()
+
+
+def _due_s(part: Part) -> float:
+    return max(LEAST_TICK_S, float(part.due_s()))
 
 
 def _left_out(descriptor: CollectorDescriptor, error: Exception) -> str:

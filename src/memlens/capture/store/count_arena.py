@@ -17,6 +17,8 @@ from typing import Any
 from .files import open_regular
 from .os_names import text_of
 
+COUNTERS = "count"
+"""What meta.json calls the collector of compiled-in counters, and what was found in their arena."""
 VARIABLE = "MEMLENS_COUNT"
 MAGIC = 0x544E554F434C454D
 VERSION = 2

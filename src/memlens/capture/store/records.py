@@ -18,6 +18,7 @@ from ...errors import CaptureError, CaptureVersionError, NoDataError, os_reason
 from ...results import Quality
 from . import manifest
 from .columns import named
+from .count_arena import COUNTERS
 from .directory import META_FILE
 from .files import refuse_special
 from .layouts import Layout, enum_names, layout_of_kind, layouts, records_with_tails
@@ -194,9 +195,9 @@ class RecordStore:
             self._readers[file.name] = left
             self._chunks.extend(_Chunk(left, index) for index in range(left.count))
             collectors = self.meta.setdefault("collectors", {})
-            collectors.setdefault("count", {"sampling": "all"})
+            collectors.setdefault(COUNTERS, {"sampling": "all"})
             if not left.has_counts and self._left_images == left.images:
-                del collectors["count"]  # built for tracing only: nothing was counted
+                del collectors[COUNTERS]  # built for tracing only: nothing was counted
             added += left.count
         return added
 

@@ -13,9 +13,6 @@ from .arena import Counting, CountOptions, with_process_ends
 if TYPE_CHECKING:
     from ...capture.reader import Capture
 
-LEDGER = "count"
-"""In meta.json: what was found in the arena."""
-
 
 class CompiledPrograms(Part):
     """The arena of one recording. Collectors say what they want of it in `prepare`; it is made behind them."""
@@ -56,7 +53,7 @@ class CompiledPrograms(Part):
             return []
         self.totals = _write(self.recording, self.arena)
         self.arena.close()
-        self.recording.ledger(LEDGER, {**self.totals, "reading_s": self.arena.cost_s})
+        self.recording.ledger(count_arena.COUNTERS, {**self.totals, "reading_s": self.arena.cost_s})
         return []
 
     def tables(self, capture: Capture) -> None:

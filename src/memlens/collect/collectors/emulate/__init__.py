@@ -117,7 +117,7 @@ DESCRIPTOR = CollectorDescriptor(
             "only the running function's own frame being stack; x86-64), cpu=NAME, stacks=off, wait=off, seed=N",
             metavar="WHAT", bare="", shown="window=1000,period=100000",
         ),
-        Option("--functions", "with --emulate: functions that are regions, callees included", metavar="REGEX", only_with="--emulate"),
+        Option("--functions", "with --emulate: functions that are regions, callees included", metavar="REGEX", shown="–", only_with="--emulate"),
     ),
     order=60,
     main="--emulate",

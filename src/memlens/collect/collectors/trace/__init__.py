@@ -139,7 +139,7 @@ DESCRIPTOR = CollectorDescriptor(
             "--functions",
             "with --trace: record only accesses of the code of these functions and of what was inlined into them; "
             "@FILE: expressions of a file, one a line",
-            metavar="REGEX", only_with="--trace",
+            metavar="REGEX", shown="–", only_with="--trace",
         ),
     ),
     order=20,
