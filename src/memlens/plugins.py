@@ -16,6 +16,8 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
+from .errors import PluginWarning
+
 METADATA = (".dist-info", ".egg-info")
 MOST_BYTES = 1 << 20
 """Of an entry_points.txt: real ones have a few hundred."""
@@ -45,10 +47,6 @@ class Problem:
 
     def __str__(self) -> str:
         return f"the {self.kind} {self.name} of the package {self.package} was left out: {self.reason}"
-
-
-class PluginWarning(UserWarning):
-    """A plug-in of another package was left out."""
 
 
 PROBLEMS: list[Problem] = []

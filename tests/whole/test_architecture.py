@@ -19,7 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "version": set(),
     "registry": {"plugins"},
-    "plugins": set(),
+    "plugins": {"errors"},
     "plain_text": {"errors"},
     "results": {"errors", "selection", "view"},
     "view": set(),

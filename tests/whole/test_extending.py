@@ -101,7 +101,7 @@ def test_its_side_table_is_checked(capture: Path, tmp_path: Path) -> None:
 def test_an_analysis_and_a_finding_of_another_package_are_shown(site: Path, capture: Path, tmp_path: Path) -> None:
     environment = with_path(site)
     shown = run_memlens("report", capture, env=environment).stdout
-    assert "Load of the machine" in shown and "threads at most" in shown and "How busy" in shown
+    assert "Load of the machine" in shown and "threads at most" in shown and "threads wait" in shown
     assert "threads   " in shown and re.search(r"[▁▂▃▄▅▆▇█]", shown)
     report = json.loads(run_memlens("report", capture, "--json", env=environment).stdout)
     rows = memlens.open(capture).side_table("load_readings").to_pylist()
@@ -209,23 +209,32 @@ BROKEN: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("how", BROKEN)
-def test_a_broken_plug_in_is_named_and_left_out(tmp_path: Path, capture: Path, how: str) -> None:
-    text, reason = BROKEN[how]
-    folder = install(tmp_path, "broken", {"memlens.analyses": {"entry": "broken_part"}}, {"broken_part.py": text})
-    environment = with_path(folder)
+@pytest.fixture(scope="module")
+def broken_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package for each broken analysis."""
+    folder = tmp_path_factory.mktemp("broken")
+    for at, (text, _) in enumerate(BROKEN.values()):
+        install(folder, f"broken{at}", {"memlens.analyses": {"entry": f"part{at}"}}, {f"part{at}.py": text})
+    return folder
+
+
+def test_broken_analyses_are_named_and_left_out(broken_site: Path, capture: Path, tmp_path: Path) -> None:
+    environment = with_path(broken_site)
     done = run_memlens("report", capture, env=environment)
     assert done.returncode == 0 and "Faults" in done.stdout, done.stderr
-    assert done.stderr.count("of the package broken 1.0 was left out") == 1 and reason in done.stderr
-    assert "remove the package broken 1.0" in done.stderr or "update memlens" in done.stderr
-    if how not in ("fails", "wrong result"):  # doctor runs no analysis
-        shown = run_memlens("doctor", env=environment)
-        assert shown.returncode == 0 and "left out  broken 1.0" in shown.stdout and shown.stderr == ""
+    shown = run_memlens("doctor", env=environment)
+    assert shown.returncode == 0 and shown.stderr == ""
+    code = "import memlens, sys, warnings\nwarnings.simplefilter('always')\nmemlens.analyses.list(); memlens.analyses.list()"
+    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert asked.returncode == 0
+    for at, (how, (_, reason)) in enumerate(BROKEN.items()):
+        (line,) = [line for line in done.stderr.splitlines() if f"package broken{at} 1.0 was left out" in line]
+        assert reason in line, how
+        if how not in ("fails", "wrong result"):  # doctor runs no analysis
+            assert re.search(rf"left out  broken{at} 1.0\n\s+• .*{re.escape(reason)}", shown.stdout), shown.stdout
+            assert asked.stderr.count(f"package broken{at} 1.0 was left out") == 1 and "PluginWarning" in asked.stderr
     quiet = run_memlens("record", "-q", "-o", tmp_path / "q.memlens", "--", "sh", "-c", "exit 9", env=environment)
     assert (quiet.returncode, quiet.stderr) == (9, "")
-    code = "import memlens, warnings\nwarnings.simplefilter('error')\nmemlens.analyses.list()"
-    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    assert ("PluginWarning" in asked.stderr) == (how not in ("fails", "wrong result"))
 
 
 COLLECTOR = """
@@ -233,43 +242,59 @@ from memlens.collect.protocol import Availability, Collector
 from memlens.registry import CollectorDescriptor, Option
 class Bad(Collector):
     def describe(self): return {{"x": 1}}
-    def {method}: raise RuntimeError("broken on purpose")
+    def {method}: {body}
 def probe(facts): return Availability(True, "")
-DESCRIPTOR = CollectorDescriptor(name="bad", question="?", probe=probe, make=Bad, options=({options}))
+DESCRIPTOR = CollectorDescriptor(name={name!r}, question="?", probe=probe, make=Bad, options=({options}))
 """
-
-
-@pytest.mark.parametrize(
-    "method",
-    ["__init__(self, *words)", "prepare(self, program)", "plan_session(self, plan)", "environment(self)", "begin_meta(self)",
-     "attach(self, pid)", "due_s(self)", "tick(self)", "batch(self, batch)", "quality(self)", "end(self, counts, status)",
-     "finish(self)", "tables(self, capture)"],
+RAISES = "raise RuntimeError('broken on purpose')"
+BAD: tuple[tuple[str, str, str], ...] = (
+    *(
+        (method, RAISES, "RuntimeError: broken on purpose")
+        for method in (
+            "__init__(self, *words)", "prepare(self, program)", "plan_session(self, plan)", "plan_channel(self, plan)",
+            "environment(self)", "begin_meta(self)", "attach(self, pid)", "due_s(self)", "tick(self)", "batch(self, batch)",
+            "quality(self)", "end(self, counts, status)", "finish(self)", "tables(self, capture)",
+        )
+    ),
+    ("describe(self)", "return {'x': object()}", "no JSON"),
+    ("describe(self)", "return {'single': True}", "single is one of memlens"),
+    ("describe(self)", "return {'window': 'wide'}", "window is to be"),
+    ("begin_meta(self)", "return {'machine': 7}", "machine is memlens's own"),
+    ("end(self, counts, status)", "return 'a text'", "expected a list of texts"),
+    ("due_s(self)", "return 'soon'", "ValueError"),
+    ("attach(self, pid)", "self.recording.ledger('machine', {'cpus': 'many'})", "cannot keep these counts"),
+    ("tables(self, capture)", "self.recording.write_table(self, '../x', __import__('pyarrow').table({'a': [1]}))", "no name of a table"),
 )  # fmt: skip
-def test_a_collector_that_fails_is_left_out_and_the_rest_recorded(tmp_path: Path, method: str) -> None:
-    text = COLLECTOR.format(method=method, options="")
-    folder = install(tmp_path / "site", "broken", {"memlens.collectors": {"bad": "bad_part"}}, {"bad_part.py": text})
+
+
+def test_collectors_that_fail_are_left_out_and_the_rest_recorded(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    for at, (method, body, _) in enumerate(BAD):
+        text = COLLECTOR.format(method=method, body=body, options="", name=f"bad{at}")
+        install(site, f"broken{at}", {"memlens.collectors": {"bad": f"bad_part{at}"}}, {f"bad_part{at}.py": text})
     path = tmp_path / "c.memlens"
-    done = run_memlens("record", "-o", path, "--", "sh", "-c", "sleep 0.3; echo out; exit 6", env=with_path(folder))
+    done = run_memlens("record", "-o", path, "--", "sh", "-c", "sleep 0.3; echo out; exit 6", env=with_path(site))
     assert (done.returncode, done.stdout) == (6, "out\n"), done.stderr
-    assert "recording failed" not in done.stderr
+    assert "recording failed" not in done.stderr and "bug" not in done.stderr
     opened = memlens.open(path)
-    assert opened.complete and {"timeline"} <= opened.meta["collectors"].keys() and "timeline" in opened.kinds()
-    (note,) = [note for note in opened.quality.notes if "bad of the package broken 1.0" in note]
-    assert "RuntimeError: broken on purpose" in note
+    assert (
+        opened.complete and {"timeline", "alloc"} <= opened.meta["collectors"].keys() and "timeline" in opened.kinds()
+    )
+    for at, (method, _, reason) in enumerate(BAD):
+        (note,) = [note for note in opened.quality.notes if f"bad{at} of the package broken{at} 1.0" in note]
+        assert reason in note, (method, note)
     assert opened.table("processes").num_rows >= 1 and (path / "sites.parquet").exists()
+    assert opened.side_table_names() == []
 
 
-def test_a_collector_whose_option_is_taken_is_left_out(tmp_path: Path) -> None:
-    for name, options in (
-        ("a", "Option('--rate', 'mine', 1),"),
-        ("b", "Option('--output', 'mine'),"),
-        ("c", "Option('x', 'mine'),"),
-    ):
-        text = COLLECTOR.format(method="tick(self)", options=options)
-        folder = install(tmp_path / name, "broken", {"memlens.collectors": {"bad": "bad_part"}}, {"bad_part.py": text})
-        done = run_memlens("record", "-o", tmp_path / f"{name}.memlens", "--", "true", env=with_path(folder))
-        assert done.returncode == 0 and "its option" in done.stderr, done.stderr
-        assert "bad" not in memlens.open(tmp_path / f"{name}.memlens").meta["collectors"]
+def test_collectors_whose_options_are_taken_are_left_out(tmp_path: Path) -> None:
+    options = ("Option('--rate', 'mine', 1),", "Option('--output', 'mine'),", "Option('x', 'mine'),")
+    for at, text in enumerate(options):
+        module = COLLECTOR.format(method="tick(self)", body=RAISES, options=text, name=f"bad{at}")
+        install(tmp_path / "s", f"broken{at}", {"memlens.collectors": {"bad": f"part{at}"}}, {f"part{at}.py": module})
+    done = run_memlens("record", "-o", tmp_path / "c.memlens", "--", "true", env=with_path(tmp_path / "s"))
+    assert done.returncode == 0 and done.stderr.count("its option") == 3, done.stderr
+    assert not any(name.startswith("bad") for name in memlens.open(tmp_path / "c.memlens").meta["collectors"])
 
 
 def test_two_packages_of_one_name_exclude_each_other(tmp_path: Path) -> None:
@@ -281,28 +306,25 @@ def test_two_packages_of_one_name_exclude_each_other(tmp_path: Path) -> None:
     assert "the name twice is taken by the package one 1.0" in done.stdout
 
 
-@pytest.mark.parametrize("kind", ["memlens.presenters", "memlens.findings", "memlens.importers"])
-def test_other_kinds_that_fail_are_left_out(tmp_path: Path, capture: Path, kind: str) -> None:
+def test_other_kinds_that_fail_are_left_out(tmp_path: Path, capture: Path) -> None:
     texts = {
         "memlens.presenters": "from memlens.registry import PresenterDescriptor\nDESCRIPTOR = PresenterDescriptor(name='bad', question='?', suffix='.x', render=lambda report: 1 / 0)\n",
         "memlens.findings": "from memlens.registry import FindingDescriptor\nDESCRIPTOR = FindingDescriptor(name='bad', question='?', check=lambda capture, results: [1])\n",
         "memlens.importers": "from memlens.registry import ImporterDescriptor\nDESCRIPTOR = ImporterDescriptor(name='bad', question='?', recognises=lambda b: 1 / 0, read=None)\n",
     }  # fmt: skip
-    folder = install(tmp_path / "site", "broken", {kind: {"bad": "bad_part"}}, {"bad_part.py": texts[kind]})
-    environment = with_path(folder)
-    if kind == "memlens.presenters":
-        done = run_memlens("report", capture, "--as", "bad", env=environment)
-        assert (
-            done.returncode == 73
-            and "the presenter bad of the package broken 1.0 failed: ZeroDivisionError" in done.stderr
-        )
-    elif kind == "memlens.findings":
-        done = run_memlens("report", capture, env=environment)
-        assert done.returncode == 0 and "the finding bad of the package broken 1.0 was left out" in done.stderr
-    else:
-        (tmp_path / "t").write_text("nothing that is known\n")
-        done = run_memlens("import", tmp_path / "t", "-o", tmp_path / "t.memlens", env=environment)
-        assert done.returncode == 74 and "none of the formats" in done.stderr and "bug" not in done.stderr
+    for at, (kind, text) in enumerate(texts.items()):
+        install(tmp_path / "site", f"broken{at}", {kind: {"bad": f"bad_part{at}"}}, {f"bad_part{at}.py": text})
+    environment = with_path(tmp_path / "site")
+    done = run_memlens("report", capture, "--as", "bad", env=environment)
+    assert (
+        done.returncode == 73
+        and "the presenter bad of the package broken0 1.0 failed: ZeroDivisionError" in done.stderr
+    )
+    done = run_memlens("report", capture, env=environment)
+    assert done.returncode == 0 and "the finding bad of the package broken1 1.0 was left out" in done.stderr
+    (tmp_path / "t").write_text("nothing that is known\n")
+    done = run_memlens("import", tmp_path / "t", "-o", tmp_path / "t.memlens", env=environment)
+    assert done.returncode == 74 and "none of the formats" in done.stderr and "bug" not in done.stderr
 
 
 def test_entry_points_are_read_as_importlib_reads_them(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,7 +341,8 @@ def test_entry_points_are_read_as_importlib_reads_them(site: Path, monkeypatch: 
         plugins._all_entries.cache_clear()
     theirs = {
         (one.group, one.name, one.value)
-        for one in importlib.metadata.entry_points()
+        for installed in importlib.metadata.distributions()
+        for one in installed.entry_points
         if one.group.startswith("memlens.")
     }
     assert ours == theirs and len(ours) >= len(KINDS)

@@ -14,9 +14,8 @@ import sys
 import warnings
 from typing import NoReturn
 
-from ..errors import MemlensError, MemoryLimitError, OutputError, UsageError, os_reason
+from ..errors import MemlensError, MemoryLimitError, OutputError, PluginWarning, UsageError, os_reason
 from ..plain_text import PlainStream
-from ..plugins import PluginWarning
 from ..version import __version__
 
 COMMANDS: dict[str, str] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +31,8 @@ def _check_event(name: str) -> None:
     try:
         event_code(name)
     except ValueError:
+        import difflib
+
         close = difflib.get_close_matches(name, EVENTS, n=1)
         raise UsageError(
             f"--count: there is no event {name!r}",
