@@ -98,6 +98,33 @@ def test_its_side_table_is_checked(capture: Path, tmp_path: Path) -> None:
     assert run_memlens(*again).returncode == 0  # the file is known as one of a capture
 
 
+def test_side_tables_are_bounded_and_redacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow as pa
+
+    from memlens.capture.store import writer as writing
+
+    writer = writing.CaptureWriter(tmp_path / "c.memlens", {}, redact=True)
+    table = pa.table({"path": ["/home/me/secret/data.bin", None], "word": pa.array(["KEY=hunter2", "x"]).dictionary_encode(),
+                      "n": [1, 2], "raw": [b"/home/me", b""]})  # fmt: skip
+    writer.write_other_table("paths", table)
+    for name in ("", "A", "../x", "x" * 81, "sites.parquet"):
+        with pytest.raises(ValueError, match="no name of a table"):
+            writer.write_other_table(name, table)
+    monkeypatch.setattr(writing, "MOST_OTHER_BYTES", 1000)
+    with pytest.raises(ValueError, match="at most 1,000 are kept"):
+        writer.write_other_table("large", pa.table({"n": range(1000)}))
+    monkeypatch.setattr(writing, "MOST_OTHER_TABLES", 2)
+    writer.write_other_table("second", pa.table({"n": [1]}))
+    with pytest.raises(ValueError, match="at most 2 tables"):
+        writer.write_other_table("third", pa.table({"n": [1]}))
+    writer.finish()
+    opened = memlens.open(tmp_path / "c.memlens")
+    assert opened.side_table_names() == ["paths", "second"]
+    assert opened.side_table("paths").to_pydict() == {
+        "path": ["data.bin", None], "word": ["KEY=redacted", "x"], "n": [1, 2],
+    }  # fmt: skip
+
+
 def test_an_analysis_and_a_finding_of_another_package_are_shown(site: Path, capture: Path, tmp_path: Path) -> None:
     environment = with_path(site)
     shown = run_memlens("report", capture, env=environment).stdout
@@ -235,6 +262,10 @@ def test_broken_analyses_are_named_and_left_out(broken_site: Path, capture: Path
             assert asked.stderr.count(f"package broken{at} 1.0 was left out") == 1 and "PluginWarning" in asked.stderr
     quiet = run_memlens("record", "-q", "-o", tmp_path / "q.memlens", "--", "sh", "-c", "exit 9", env=environment)
     assert (quiet.returncode, quiet.stderr) == (9, "")
+    loud = run_memlens("record", "-o", tmp_path / "l.memlens", "--", "sh", "-c", "exit 9", env=environment)
+    assert loud.returncode == 9
+    for at in range(len(BROKEN)):
+        assert loud.stderr.count(f"package broken{at} 1.0 was left out") == 1, loud.stderr
 
 
 COLLECTOR = """
@@ -275,7 +306,7 @@ def test_collectors_that_fail_are_left_out_and_the_rest_recorded(tmp_path: Path)
     path = tmp_path / "c.memlens"
     done = run_memlens("record", "-o", path, "--", "sh", "-c", "sleep 0.3; echo out; exit 6", env=with_path(site))
     assert (done.returncode, done.stdout) == (6, "out\n"), done.stderr
-    assert "recording failed" not in done.stderr and "bug" not in done.stderr
+    assert "recording failed" not in done.stderr and "bug in memlens" not in done.stderr
     opened = memlens.open(path)
     assert (
         opened.complete and {"timeline", "alloc"} <= opened.meta["collectors"].keys() and "timeline" in opened.kinds()
@@ -324,7 +355,7 @@ def test_other_kinds_that_fail_are_left_out(tmp_path: Path, capture: Path) -> No
     assert done.returncode == 0 and "the finding bad of the package broken1 1.0 was left out" in done.stderr
     (tmp_path / "t").write_text("nothing that is known\n")
     done = run_memlens("import", tmp_path / "t", "-o", tmp_path / "t.memlens", env=environment)
-    assert done.returncode == 74 and "none of the formats" in done.stderr and "bug" not in done.stderr
+    assert done.returncode == 74 and "none of the formats" in done.stderr and "bug in memlens" not in done.stderr
 
 
 def test_entry_points_are_read_as_importlib_reads_them(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--check", action="store_true", help="exit with 1 when a collector of this version cannot run")
     options = parser.parse_intermixed_args(arguments)
     state = gather()
-    failed = any(entry["state"] == "cannot run" for entry in state["collectors"])
+    failed = any(entry["state"] == "cannot run" and not entry["package"] for entry in state["collectors"])
     if options.json:
         json.dump(state, sys.stdout, indent=1, default=str)
         sys.stdout.write("\n")

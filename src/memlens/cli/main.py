@@ -127,10 +127,15 @@ def run(arguments: list[str]) -> int:
     return status
 
 
-def warn_of_plugins() -> None:
-    """Says what plug-ins of other packages were left out, once; `doctor` says it in full."""
+def warn_of_plugins(*, observing: bool | None = None) -> None:
+    """Says what plug-ins of other packages were left out, once; `doctor` says it in full.
+
+    `observing`: only collectors, or only the others; `record` and its summary are two processes.
+    """
     registry = sys.modules.get("memlens.registry")
     for problem in registry.problems() if registry is not None else ():
+        if observing is not None and observing != (problem.kind == "collector"):
+            continue
         sys.stderr.write(f"memlens: {problem}\n         {problem.remedy}\n")
 
 

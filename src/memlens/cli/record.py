@@ -196,7 +196,7 @@ def main(arguments: list[str]) -> int:
         for message in messages(recorder, output, quiet=options.quiet):
             sys.stderr.write(message)
         if not options.quiet:
-            warn_of_plugins()
+            warn_of_plugins(observing=True)
     if outcome.wait_status is not None:
         exit_like(outcome.wait_status)
     return 0
@@ -244,3 +244,4 @@ def _summarise(capture: Capture) -> None:
     from ..present import terminal
 
     terminal.show(analyses.report(capture), file=sys.stderr, brief=True)
+    warn_of_plugins(observing=False)

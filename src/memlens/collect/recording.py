@@ -20,6 +20,7 @@ from ..capture.store.writer import CaptureWriter
 from ..errors import MemlensError, os_reason
 from ..registry import CollectorDescriptor
 from . import facts as machine_facts
+from . import protocol
 from .choice import Choice
 from .protocol import NEVER_S, ChannelPlan, Collector, Part, SessionPlan, takes_batches
 from .record_options import RecordOptions
@@ -64,7 +65,7 @@ class Recording:
         assert descriptor.make is not None
         settings = self.options.settings_of(descriptor)
         try:
-            collector: Collector[Any] = descriptor.make(settings, self)
+            collector: Collector[Any] = descriptor.make(settings, _for_collectors(self))
             collector.descriptor, collector.package = descriptor, descriptor.package
         except Exception as error:
             if not descriptor.package or isinstance(error, MemlensError):
@@ -273,6 +274,11 @@ class Recording:
             self.notes.append(f"Recording stopped early because of an error in memlens ({self.failure}).")
         with contextlib.suppress(Exception):
             self.session.stop()
+
+
+def _for_collectors(recording: Recording) -> protocol.Recording:
+    """For the type checker: this is what collectors are handed."""
+    return recording
 
 
 def _due_s(part: Part) -> float:
