@@ -120,11 +120,12 @@ def collectors_table() -> str:
 
 
 def option_table(options: Iterable[Any]) -> str:
-    return markdown_table(["option", "default", "meaning"], ((code(o.name), code(o.default), o.help) for o in options))
+    return markdown_table(["option", "default", "meaning"], ((code(o.name), code(o.default if o.shown is None else o.shown), o.help) for o in options))
 
 
 def collectors_page() -> str:
     from memlens import registry
+    from memlens.cli.record import BUDGET_OPTIONS
 
     parts = [
         HEADER,
@@ -133,14 +134,17 @@ def collectors_page() -> str:
         "to type. *later*: its records are part of the [format](../../format/FORMAT.md), the collector itself is not "
         "in this version.\n\n",
         markdown_table(["collector", "state", "needs", "question"], collector_rows()),
+        "\nOptions for what all of them may cost:\n\n",
+        option_table(BUDGET_OPTIONS),
     ]
     for descriptor in sorted(registry.all_of("collector").values(), key=lambda d: not d.available):
         if not descriptor.available:
             continue
         parts.append(f"\n## {descriptor.name}\n\n{descriptor.question}\n\n")
         parts.append(f"- needs: {'; '.join(descriptor.needs) or 'nothing'}\n")
-        tables = ", ".join(code(_plural(kind)) for kind in descriptor.gives)
-        parts.append(f"- writes the record kinds behind the tables {tables} ([tables](tables.md))\n")
+        if descriptor.gives:
+            tables = ", ".join(code(_plural(kind)) for kind in descriptor.gives)
+            parts.append(f"- writes the record kinds behind the tables {tables} ([tables](tables.md))\n")
         if descriptor.options:
             parts.append("\n" + option_table(descriptor.options))
     return "".join(parts)
@@ -200,6 +204,30 @@ def findings_page() -> str:
         if descriptor.evidence_sql:
             parts.append(f"\n```sql\n{descriptor.evidence_sql}\n```\n")
     return "".join(parts)
+
+
+def presenters_page() -> str:
+    from memlens import registry
+
+    rows = [(code(d.name), d.suffix or "–", d.question) for d in registry.all_of("presenter").values()]
+    return (
+        HEADER
+        + "# Presenters\n\nA presenter renders a report. Those that write files of their own suffix: "
+        "`memlens report CAPTURE --as NAME -o FILE`. More come with other packages ([extending](../extending.md)).\n\n"
+        + markdown_table(["presenter", "files", "what it shows"], rows)
+    )
+
+
+def importers_page() -> str:
+    from memlens.importing.formats import formats
+
+    rows = [(code(d.name), d.question, ", ".join(map(code, d.settings)) or "–") for d in formats()]
+    return (
+        HEADER
+        + "# Importers\n\nFormats that `memlens import` reads, in the order in which they are asked whether a file has them "
+        "([import](../import.md)). More come with other packages ([extending](../extending.md)).\n\n"
+        + markdown_table(["format", "what it reads", "settings"], rows)
+    )
 
 
 # ---- tables ---------------------------------------------------------------------------------
@@ -322,6 +350,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/collectors.md": collectors_page,
     "docs/reference/analyses.md": analyses_page,
     "docs/reference/findings.md": findings_page,
+    "docs/reference/presenters.md": presenters_page,
+    "docs/reference/importers.md": importers_page,
     "docs/reference/tables.md": tables_page,
 }
 PARTS: dict[str, Callable[[], str]] = {

@@ -134,3 +134,7 @@ def os_reason(error: OSError) -> str:
     """
     text = error.strerror or str(error)
     return text[:1].lower() + text[1:]
+
+
+class PluginWarning(UserWarning):
+    """A plug-in of another package was left out; `memlens doctor` lists it."""

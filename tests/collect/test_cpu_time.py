@@ -62,7 +62,7 @@ def capture_of(collectors: dict[str, Any], faults: int, **meta: Any) -> Any:
         ({"faults": {"single": False}}, {}, 1.1),
         ({"faults": {"single": True}}, {"fault_recording_ns": None}, 0.6),
         ({"faults": {"single": True}}, {"fault_recording_ns": 800.0}, 0.8),
-        ({"faults": {}}, {"fault_recording_ns": 9000.0}, 9.0),
+        ({"faults": {"single": False}}, {"fault_recording_ns": 9000.0}, 9.0),
     ],
 )
 def test_cost_is_the_measured_one_else_the_documented_one(

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from memlens.collect import emulator
 from memlens.collect.collectors import emulate, faults, sample, timeline, trace
+from memlens.collect.collectors.emulate import emulator
 from memlens.collect.facts import why_no_perf_event
 
 GOOD: dict[str, Any] = {

@@ -344,11 +344,11 @@ def test_faults_that_cannot_be_opened_are_not_claimed(tmp_path: Path) -> None:
         "    def attach(self, *words, **options):\n"
         "        if self.faults: raise OSError(errno.EMFILE, 'Too many open files', 'perf_event_open')\n"
         "        return self.session.attach(*words, **options)\n"
-        "new = recorder.Recorder._new_session\n"
-        "def new_session(self, *, faults):\n"
-        "    session = new(self, faults=faults)\n"
-        "    return Refused(session, faults) if faults else session\n"
-        "recorder.Recorder._new_session = new_session"
+        "new = recorder.Recorder.new_session\n"
+        "def new_session(self):\n"
+        "    session = new(self)\n"
+        "    return Refused(session, self.session_plan.faults)\n"
+        "recorder.Recorder.new_session = new_session"
     )
     output = tmp_path / "c.memlens"
     words = with_changes(changes, "record", "-o", output, "--", "sleep", "0.3")

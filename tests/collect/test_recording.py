@@ -334,10 +334,19 @@ def test_timeline_rate_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "broken", ["slow_sampler.SlowSampler.tick", "finish.write_side_tables", "recorder.Recorder._pump"]
+    "broken",
+    [
+        "collectors.timeline.Timeline.tick",
+        "collectors.faults.Faults.tick",
+        "finish.write_side_tables",
+        "recorder.Recorder.pump",
+        "ending._quality_notes",
+    ],
 )
 def test_a_bug_in_the_recorder_does_not_change_the_programs_status(tmp_path: Path, broken: str) -> None:
-    module, *names = broken.split(".")
+    words = broken.split(".")
+    at = 2 if words[0] == "collectors" else 1
+    module, names = ".".join(words[:at]), words[at:]
     target = ".".join([f"memlens.collect.{module}", *names[:-1]])
     code = (
         "import sys, importlib\n"

@@ -13,7 +13,7 @@ from count_tools import CALL, LOAD, STORE, Function, Site, build_program
 
 import memlens
 from memlens.capture.store import counted_modules
-from memlens.collect import counting
+from memlens.collect.collectors.count import options as counting
 from memlens.errors import UsageError
 
 Record = Callable[..., memlens.Capture]

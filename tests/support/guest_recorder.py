@@ -141,12 +141,14 @@ def without_ours(text: str) -> list[str]:
 def main() -> None:
     output, what = Path(sys.argv[1]), json.loads(sys.argv[2])
     from memlens.collect import program, record_options, recorder
+    from memlens.collect.collectors import alloc
 
     def for_a_guest(channel_value: str, *, program: str | None = None) -> list[str]:
         return [f"{preload.CHANNEL_VARIABLE}={channel_value}", *(f"{k}={v}" for k, v in what["variables"].items())]
 
     preload.preloading = for_a_guest  # type: ignore[assignment]
-    options = record_options.RecordOptions(output=output, collectors=("alloc", "timeline"), sample_bytes=0)
+    exact = {"alloc": alloc.AllocOptions(sample_bytes=0)}
+    options = record_options.RecordOptions(output=output, collectors=("alloc", "timeline"), settings=exact)
     outcome = recorder.Recorder(options).run_command(what["command"])
     assert outcome.wait_status is not None
     program.exit_like(outcome.wait_status)

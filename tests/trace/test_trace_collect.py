@@ -15,7 +15,7 @@ from count_runs import each_clang, environment, needs_clang
 
 import memlens
 from memlens.analyses.object_accesses import object_accesses
-from memlens.collect import tracing
+from memlens.collect.collectors.trace import tracing
 from memlens.errors import UsageError
 
 SOURCE = r"""

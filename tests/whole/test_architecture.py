@@ -12,13 +12,14 @@ from memlens import registry
 from memlens.cli.main import COMMANDS
 
 PACKAGE = ROOT / "src" / "memlens"
-LEAVES = {"errors", "plain_text", "registry", "results", "selection", "units", "version", "view"}
+LEAVES = {"errors", "plain_text", "plugins", "registry", "results", "selection", "units", "version", "view"}
 ALLOWED: dict[str, set[str]] = {
     # core ← bindings ← capture ← analyses ← present ← cli; collect beside capture
     "annotations": set(),  # runs inside other people's programs: nothing of ours comes with it
     "errors": set(),
     "version": set(),
-    "registry": set(),
+    "registry": {"plugins"},
+    "plugins": {"errors"},
     "plain_text": {"errors"},
     "results": {"errors", "selection", "view"},
     "view": set(),
@@ -150,3 +151,100 @@ def test_no_lock_file_or_script_names_a_registry() -> None:
         if path.suffix in (".lock", ".json", ".toml", ".cfg", ".sh", "") and path.is_file() and path != Path(__file__):
             text = path.read_text(errors="replace")
             assert not pattern.search(text), name
+
+
+# ---- names of collectors ------------------------------------------------------------------
+ROOMS_WITHOUT_NAMES = ("collect", "cli", "present", "capture", "analyses")
+NAMED: dict[str, tuple[str, str]] = {
+    "capture/store/count_arena.py": ("count", "what a program that records itself calls its collector in meta.json"),
+    "capture/store/meta.py": (
+        "count emulate trace",
+        "fields of meta.json with what was found in arenas: part of the format",
+    ),
+    "capture/model/call_stacks.py": ("alloc", "a part of names of functions that allocate"),
+    "analyses/accuracy.py": ("emulate", "a field of meta.json: blocks that the arena refused"),
+    "cli/verify.py": ("count emulate", "the command runs a program under one and judges the other by it"),
+}
+"""Files outside a collector's module that name one, which, and why."""
+WORDS = {"count", "faults", "sample", "timeline", "trace"}
+"""Also names of kinds of values, tables, records, analyses and charts: as such they may stand anywhere."""
+
+
+ASKED = {"collector", "collectors", "is_asked", "is_chosen", "is_named", "ledger", "leave_out"}
+
+
+def speaks_of_collectors(node: ast.AST) -> bool:
+    """Whether an expression has a variable, a method or a key that is about collectors."""
+    for inner in ast.walk(node):
+        said = {getattr(inner, "id", None), getattr(inner, "attr", None), getattr(inner, "value", None)} if isinstance(
+            inner, (ast.Name, ast.Attribute, ast.Constant)
+        ) else set()  # fmt: skip
+        if ASKED & {word for word in said if isinstance(word, str)}:
+            return True
+    return False
+
+
+def names_of_collectors(path: Path) -> set[str]:
+    """Collectors that a module names: in its imports, or in a text where it speaks of collectors."""
+    names = set(registry.all_of("collector"))
+    tree = ast.parse(path.read_text())
+    if (
+        not any(isinstance(n, ast.Constant) and n.value in names for n in ast.walk(tree))
+        and "collectors" not in path.read_text()
+    ):
+        return set()
+    found = set()
+
+    def texts(node: ast.AST) -> set[str]:
+        return {n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)} & names
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            parts = (node.module or "").split(".")
+            if "collectors" in parts:
+                found |= {*parts[parts.index("collectors") + 1 :], *(alias.name for alias in node.names)} & names
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in names - WORDS:
+            found.add(node.value)
+        elif isinstance(node, (ast.Compare, ast.Subscript, ast.Call)) and texts(node) and speaks_of_collectors(node):
+            found |= texts(node)
+    return found
+
+
+def test_no_name_of_a_collector_stands_outside_its_module() -> None:
+    for room in ROOMS_WITHOUT_NAMES:
+        for path in (PACKAGE / room).rglob("*.py"):
+            inside = path.relative_to(PACKAGE)
+            own = set()
+            if inside.parts[:2] == ("collect", "collectors"):
+                own = {inside.parts[2].removesuffix(".py")}
+            allowed = set(NAMED.get(str(inside), ("", ""))[0].split())
+            found = names_of_collectors(path) - own
+            if room == "collect":  # strict: no word that is also something else
+                tree = ast.parse(path.read_text())
+                strings = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+                kinds = {"timeline"} if own else set()  # the record kind
+                found |= (strings & set(registry.all_of("collector"))) - own - kinds
+            assert found <= allowed, f"{inside} names the collectors {sorted(found - allowed)}"
+
+
+def test_names_of_collectors_are_found_where_they_hide(tmp_path: Path) -> None:
+    path = tmp_path / "x.py"
+    for text, expected in (
+        ('settings = meta["collectors"]["faults"]', {"faults"}),
+        ('if "timeline" in collectors: pass', {"timeline"}),
+        ('x = (meta.get("collectors") or {}).get("count")', {"count"}),
+        ("from ..collect.collectors import alloc", {"alloc"}),
+        ("from .collectors.trace import tracing", {"trace"}),
+        ('if name == "emulate": pass', {"emulate"}),
+        ('run.is_asked("trace")', {"trace"}),
+        ('table = capture.table("faults")', set()),
+        ('measure("x", "y", "count")', set()),
+    ):
+        path.write_text(text)
+        assert names_of_collectors(path) == expected, text
+
+
+def test_exceptions_from_the_rule_of_names_are_needed() -> None:
+    for inside, (names, reason) in NAMED.items():
+        text = (PACKAGE / inside).read_text()
+        assert reason and all(f'"{name}"' in text or f".{name}" in text for name in names.split()), inside

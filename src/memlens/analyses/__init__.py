@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import registry
+from ..registry import AnalysisDescriptor, FindingDescriptor
 from ..view import Absence, View, guessed
 
 if TYPE_CHECKING:
@@ -50,16 +52,48 @@ def locality(capture: Capture, **options: Any) -> Result:
 
 def run_all(capture: Capture, options: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Result]:
     """Every analysis of one capture that this one has data for, by name; `options` by the name of the analysis."""
-    kinds = capture.kinds()
+    kinds = _present(capture)
     wanted = {
         name: descriptor
         for name, descriptor in registry.all_of("analysis").items()
         if descriptor.captures == 1 and descriptor.in_report and all(need in kinds for need in descriptor.needs)
     }
-    results = {name: descriptor.run(capture, **(options or {}).get(name, {})) for name, descriptor in wanted.items()}
+    results: dict[str, Result] = {}
+    for name, descriptor in wanted.items():
+        run_one = partial(_run, descriptor, capture, **(options or {}).get(name, {}))
+        result = registry.guarded("analysis", descriptor, run_one, None)
+        if result is not None:
+            results[name] = result
     return {
-        name: one if wanted[name].join is None else wanted[name].join(one, results) for name, one in results.items()
+        name: one
+        if wanted[name].join is None
+        else registry.guarded("analysis", wanted[name], partial(wanted[name].join, one, results), one)
+        for name, one in results.items()
     }
+
+
+def _run(descriptor: AnalysisDescriptor, capture: Capture, **options: Any) -> Result:
+    from ..results import Result
+
+    result = descriptor.run(capture, **options)
+    if not isinstance(result, Result):
+        raise TypeError(f"expected a Result, found a {type(result).__name__}")
+    return result
+
+
+def _check(descriptor: FindingDescriptor, capture: Capture, results: Mapping[str, Result]) -> builtins.list[Finding]:
+    from ..results import Finding
+
+    found = [*descriptor.check(capture, results)]
+    for one in found:
+        if not isinstance(one, Finding) or one.severity not in SEVERITIES:
+            raise TypeError(f"expected findings of severity {', '.join(SEVERITIES)}, found {one!r:.60}")
+    return found
+
+
+def _present(capture: Capture) -> set[str]:
+    """What analyses may need: record kinds, and side tables of plug-ins."""
+    return {*capture.kinds(), *capture.side_table_names()}
 
 
 def check_findings(capture: Capture, results: dict[str, Result]) -> builtins.list[Finding]:
@@ -67,7 +101,10 @@ def check_findings(capture: Capture, results: dict[str, Result]) -> builtins.lis
     found: builtins.list[Finding] = []
     for descriptor in registry.all_of("finding").values():
         if all(name in results for name in descriptor.analyses):
-            found.extend(descriptor.check(capture, results))
+            nothing: builtins.list[Finding] = []
+            found.extend(
+                registry.guarded("finding", descriptor, partial(_check, descriptor, capture, results), nothing)
+            )
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
@@ -75,14 +112,16 @@ def views_of(results: Mapping[str, Result]) -> dict[str, View]:
     """What each result shows: the view that its analysis gives."""
     known = registry.all_of("analysis")
     return {
-        name: known[name].view(result) if name in known and known[name].view is not None else guessed(result)
+        name: (registry.guarded("analysis", known[name], partial(known[name].view, result), None) or guessed(result))
+        if name in known and known[name].view is not None
+        else guessed(result)
         for name, result in results.items()
     }
 
 
 def absences_of(capture: Capture, results: Mapping[str, Result]) -> tuple[Absence, ...]:
     """Analyses of a report that the capture has no data for, and the command that would record it."""
-    kinds = capture.kinds()
+    kinds = _present(capture)
     return tuple(
         Absence(
             analysis=name,

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..capture.store.settings import settings_of
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -68,7 +70,7 @@ def notes(capture: Capture) -> tuple[str, ...]:
     weights = capture.table("faults").column("weight").to_numpy()
     records = int((weights > 1).sum())
     stood_for = round(float(weights[weights > 1].sum()))
-    settings = (capture.meta.get("collectors") or {}).get("faults") or {}
+    settings = settings_of(capture.meta, "fault") or {}
     budget = settings.get("budget_share")
     limit = "the budget" if budget is None else f"the budget of {100 * budget:.3g} %"
     return (

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from ..capture.store.settings import settings_of
 from ..units import human_bytes
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def memory_bound_bytes(capture: Capture) -> int | None:
     from ._fault_sampling import is_sampled
 
     session = capture.meta.get("session") or {}
-    recorded = "faults" in (capture.meta.get("collectors") or {})
+    recorded = settings_of(capture.meta, "fault") is not None
     if not recorded or not session.get("include_kernel") or capture.meta.get("pid") is not None:
         return None  # faults in system calls unseen, or memory from before the recording
     if any(session.get(name) for name in LOSSES) or not capture.complete or not capture.meta.get("rusage"):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..capture.model.count_tables import MIX
+from ..capture.store.settings import settings_of
 from ._samples import EXACT, Error, Samples
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ class Regions:
             for name, value in row.items():
                 total[name] += value
         self.samples = Samples(capture, self.counts)
-        self.sampling = str(((capture.meta.get("collectors") or {}).get("count") or {}).get("sampling", "all"))
+        self.sampling = str((settings_of(capture.meta, "block_count") or {}).get("sampling", "all"))
         self.has_mix = bool(self.counts.blocks["has_mix"].any())
 
     def below(self, path: Path) -> list[Path]:

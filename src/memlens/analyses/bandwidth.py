@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..capture.model.count_tables import MIX
+from ..capture.store.settings import settings_of
 from ..registry import AnalysisDescriptor
 from ._bandwidth_view import view
 from ._code_rows import rows_by_code, rows_refused, rows_unseen
@@ -44,7 +45,7 @@ def bandwidth(capture: Capture) -> Result:
     from ..results import Quality, Result
 
     regions = Regions(capture)
-    settings = (capture.meta.get("collectors") or {}).get("count") or {}
+    settings = settings_of(capture.meta, "block_count") or {}
     statuses = capture.table("count_status").to_pylist()
     add_ns = float(settings.get("add_ps") or 0) / 1000
     by_region = rows_by_region(capture, regions, add_ns)
@@ -214,7 +215,7 @@ def _notes(capture: Capture, regions: Regions, *, sampled: bool, figures: dict[s
         notes.append(
             f"Regions were sampled: {counted:,} of {counted + untouched:,} executions were counted, and bytes are estimates for all."
         )
-        if capture.meta["collectors"]["count"].get("sampling") == "every":
+        if (settings_of(capture.meta, "block_count") or {}).get("sampling") == "every":
             notes.append(
                 "Every N-th execution was counted (periodic): a program whose executions repeat in a pattern gives wrong estimates, "
                 "and there is no error to show it."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..capture.store.settings import settings_of
 from ..registry import AnalysisDescriptor
 from ..units import human_bytes
 from ..view import Chart, Figure, Series, Table, View, detail, key, measure
@@ -196,10 +197,9 @@ def capacity(capture: Capture) -> Result:
         _, node_total = step_total(nodes["time_ns"][mine], nodes["process"][mine], nodes["value"][mine], ends)
         node_rows.append({"node": int(node), "peak_bytes": int(node_total.max()) if len(node_total) else 0})
     notes = []
-    collectors = capture.meta.get("collectors") or {}
     # Of an emulated program RSS would be the emulator's; a program that writes for itself has no reader, a trace no RSS.
     expected = not (capture.standalone or "import" in capture.meta) and (
-        "timeline" in collectors or "emulate" not in collectors
+        settings_of(capture.meta, "timeline") is not None or settings_of(capture.meta, "code_count") is None
     )
     if readings == 0 and expected:
         notes.append("No reading of RSS: the program ended before the first one.")

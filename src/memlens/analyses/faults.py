@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..capture.store.settings import settings_of
 from ..registry import AnalysisDescriptor
 from ..view import Chart, Figure, Series, Table, View, key, measure
 
@@ -103,7 +104,7 @@ def faults(capture: Capture) -> Result:
 
 def recording_seconds(capture: Capture) -> float:
     """System time of the program that our events took, estimated; 0 where faults were not recorded."""
-    settings = (capture.meta.get("collectors") or {}).get("faults")
+    settings = settings_of(capture.meta, "fault")
     if settings is None:
         return 0.0
     cost_ns = capture.meta.get("fault_recording_ns")

@@ -163,20 +163,20 @@ class Capture(RecordStore):
         """Everything `table` and `memlens query` offer."""
         from .tables.catalogue import tables
 
-        return list(tables())
+        return [*tables(), *(name for name in self.side_table_names() if name not in tables())]
 
     def reader(self, name: str) -> pa.RecordBatchReader:
         """A table as a stream of record batches: for ``accesses``, which may not fit in memory."""
-        from .tables.catalogue import descriptor_of
+        from .tables.catalogue import tables
 
-        stream = descriptor_of(name).stream
+        stream = tables()[name].stream if name in tables() else None
         return stream(self) if stream is not None else self.table(name).to_reader()
 
     def row_count(self, name: str) -> int:
         """The number of rows of a table."""
-        from .tables.catalogue import descriptor_of
+        from .tables.catalogue import tables
 
-        count = descriptor_of(name).count_rows
+        count = tables()[name].count_rows if name in tables() else None
         return count(self) if count is not None else self.table(name).num_rows
 
     def table(self, name: str) -> pa.Table:
@@ -207,8 +207,10 @@ class Capture(RecordStore):
         return f"<Capture {self.path.name}: {said}; {', '.join(self.kinds()) or 'no records'}>"
 
     def _make_table(self, name: str) -> pa.Table:
-        from .tables.catalogue import descriptor_of
+        from .tables.catalogue import descriptor_of, tables
 
+        if name not in tables() and name in self.side_table_names():
+            return self.side_table(name)
         descriptor = descriptor_of(name)
         if descriptor.schema is None:
             return descriptor.make(self)

@@ -12,6 +12,9 @@ from .main import new_parser
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ..collect.facts import Availability
+    from ..registry import CollectorDescriptor
+
 EXAMPLES = """\
   memlens doctor            what works here, why not, and the command that changes that
   memlens doctor --json     the same for a machine, with every fact that was probed
@@ -29,14 +32,16 @@ def gather() -> dict[str, Any]:
     facts = machine_facts.gather()
     collectors = []
     for descriptor in registry.all_of("collector").values():
-        assert descriptor.probe is not None
-        availability = descriptor.probe(facts)
+        availability = _probed(descriptor, facts)
+        if availability is None:
+            continue
         state = "works" if availability.usable else "later" if not descriptor.available else "cannot run"
         if availability.usable and availability.reasons:
             state = "works in part"
         collectors.append(
             {
                 "collector": descriptor.name,
+                "package": descriptor.package or None,
                 "question": descriptor.question,
                 "state": state,
                 "detail": availability.detail,
@@ -50,6 +55,39 @@ def gather() -> dict[str, Any]:
         "counted_machines": sorted(toolchain.installed().archives),
         "imports": survey_imports(),
         "calibration": calibration_state(),
+        "plugins": _plugins(),
+    }
+
+
+def _probed(descriptor: CollectorDescriptor, facts: dict[str, Any]) -> Availability | None:
+    """What a collector says of this machine; None where a plug-in fails to."""
+    from .. import registry
+    from ..collect.facts import Availability
+
+    if descriptor.probe is None:
+        return Availability(True, "")
+    try:
+        found: Availability = descriptor.probe(facts)
+    except Exception as error:
+        if not descriptor.package:
+            raise
+        registry.left_out("collector", descriptor, f"its probe failed: {type(error).__name__}: {error}")
+        return None
+    return found
+
+
+def _plugins() -> dict[str, list[dict[str, str]]]:
+    """What other packages add to memlens, and what of it was left out."""
+    from .. import registry
+    from ..collect.arguments import usable_collectors
+
+    usable_collectors()
+    return {
+        "found": [
+            {"kind": kind, "name": one.name, "package": one.package, "question": one.question}
+            for kind, one in registry.installed()
+        ],
+        "left_out": [vars(problem).copy() for problem in registry.problems()],
     }
 
 
@@ -79,7 +117,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--check", action="store_true", help="exit with 1 when a collector of this version cannot run")
     options = parser.parse_intermixed_args(arguments)
     state = gather()
-    failed = any(entry["state"] == "cannot run" for entry in state["collectors"])
+    failed = any(entry["state"] == "cannot run" and not entry["package"] for entry in state["collectors"])
     if options.json:
         json.dump(state, sys.stdout, indent=1, default=str)
         sys.stdout.write("\n")
@@ -113,6 +151,7 @@ def _show(state: dict[str, Any]) -> None:
     _show_compilers(state, console)
     _show_imports(state, console)
     _show_calibration(state["calibration"], console)
+    _show_plugins(state["plugins"], console)
     facts = state["facts"]
     console.print(
         f"\nperf_event_paranoid {facts['perf_event_paranoid']}, mlock limit {_limit(facts['memlock_limit_bytes'])}, "
@@ -135,6 +174,23 @@ def _show_calibration(state: dict[str, Any], console: Console) -> None:
     console.print(f"\n[bold]peaks of this machine[/]  [green]known[/]  {age}  [dim]{escape(state['path'])}[/]")
     for warning in state["warnings"]:
         console.print(f"    • {escape(warning)}")
+
+
+def _show_plugins(state: dict[str, Any], console: Console) -> None:
+    """Nothing, where no other package adds to memlens."""
+    from rich.markup import escape
+
+    if not state["found"] and not state["left_out"]:
+        return
+    console.print("\n[bold]plug-ins of other packages[/]")
+    for entry in state["found"]:
+        console.print(f"  {entry['kind']} {entry['name']}  [green]found[/]  [dim]{escape(entry['package'])}[/]")
+    for entry in state["left_out"]:
+        console.print(
+            f"  {entry['kind']} {escape(entry['name'])}  [red]left out[/]  [dim]{escape(entry['package'])}[/]"
+        )
+        console.print(f"    • {escape(entry['reason'])}")
+        console.print(f"      → {escape(entry['remedy'])}", style="cyan")
 
 
 def _show_compilers(state: dict[str, Any], console: Console) -> None:
@@ -161,6 +217,9 @@ def _show_imports(state: dict[str, Any], console: Console) -> None:
 
     console.print("\n[bold]traces for memlens import[/]  [dim]read everywhere; recorded where their tools are[/]")
     for entry in state["imports"]:
+        if entry["records_here"] is None:
+            console.print(f"  {entry['format']}  [dim]read by the package {escape(entry['package'])}[/]")
+            continue
         if entry["records_here"]:
             console.print(f"  {entry['format']}  [green]recordable here[/]  {escape(entry['detail'])}")
             continue

@@ -14,14 +14,7 @@ from .main import new_parser
 if TYPE_CHECKING:
     from ..importing.target import Outcome
 
-FORMATS = {
-    "lackey": "valgrind --tool=lackey --trace-mem=yes --log-file=FILE PROGRAM",
-    "memgaze": "MemGaze: NAME.trace, with NAME.binanlys and NAME.hpcstruct beside it",
-    "drmemtrace": "DynamoRIO: the directory of drrun -t drmemtrace -offline, or its *.trace files",
-    "ptwrite": "perf record -e intel_pt/ptw,fup_on_ptw/u: addresses written with ptwrite",
-}
-EXAMPLES = (
-    """\
+EXAMPLES = """\
   memlens import lackey.out -o prog.memlens            a full trace; then: memlens report prog.memlens
   xz -dc big.xz | memlens import - -o big.memlens      from a pipe (gz, xz, zst, lz4, bz2 files are read as they are)
   memlens import lackey.out --module ./prog@0x108000 -o p.memlens
@@ -33,9 +26,6 @@ EXAMPLES = (
 
 formats, recognised by content:
 """
-    + "\n".join(f"  {name:<11} {text}" for name, text in FORMATS.items())
-    + "\n"
-)
 
 
 def module_at(text: str) -> tuple[str, int]:
@@ -50,12 +40,16 @@ def module_at(text: str) -> tuple[str, int]:
 
 
 def main(arguments: list[str]) -> int:
-    parser = new_parser("import", description="Turns other tools' traces into a capture.", examples=EXAMPLES)
+    from ..importing.formats import Settings, formats, import_trace
+
+    known = formats()
+    listed = "".join(f"  {one.name:<11} {one.question}\n" for one in known)
+    parser = new_parser("import", description="Turns other tools' traces into a capture.", examples=EXAMPLES + listed)
     parser.add_argument(
         "sources", nargs="+", metavar="SOURCE", help="file or directory of a trace; - is standard input"
     )
     parser.add_argument("-o", "--output", metavar="DIR", help="capture to write (default: SOURCE.memlens)")
-    parser.add_argument("--format", choices=tuple(FORMATS), help="take the files for this format")
+    parser.add_argument("--format", choices=tuple(one.name for one in known), help="take the files for this format")
     parser.add_argument("--force", action="store_true", help="replace the capture if it exists")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
     parser.add_argument(
@@ -71,7 +65,6 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_intermixed_args(arguments)
     if options.period < 0:
         parser.error(f"--period {options.period}: write a number of loads, 1 or more")
-    from ..importing.formats import Settings, import_trace
     from .progress import spinning
 
     output = Path(options.output or _default_output(options.sources[0]))

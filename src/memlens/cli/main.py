@@ -11,9 +11,10 @@ import errno
 import importlib
 import os
 import sys
+import warnings
 from typing import NoReturn
 
-from ..errors import MemlensError, MemoryLimitError, OutputError, UsageError, os_reason
+from ..errors import MemlensError, MemoryLimitError, OutputError, PluginWarning, UsageError, os_reason
 from ..plain_text import PlainStream
 from ..version import __version__
 
@@ -119,8 +120,23 @@ def run(arguments: list[str]) -> int:
 
         return compiler.main(name, rest)
     file = "import_" if name == "import" else name  # a word of Python
-    status: int = importlib.import_module(f".{file}", __package__).main(rest)
+    command = importlib.import_module(f".{file}", __package__)
+    status: int = command.main(rest)
+    if name not in ("doctor", "record"):  # they say it themselves
+        warn_of_plugins()
     return status
+
+
+def warn_of_plugins(*, observing: bool | None = None) -> None:
+    """Says what plug-ins of other packages were left out, once; `doctor` says it in full.
+
+    `observing`: only collectors, or only the others; `record` and its summary are two processes.
+    """
+    registry = sys.modules.get("memlens.registry")
+    for problem in registry.problems() if registry is not None else ():
+        if observing is not None and observing != (problem.kind == "collector"):
+            continue
+        sys.stderr.write(f"memlens: {problem}\n         {problem.remedy}\n")
 
 
 class _WithoutPandas:
@@ -141,6 +157,7 @@ def print_error(error: MemlensError) -> None:
 def main() -> NoReturn:
     """Entry point of the `memlens` command."""
     sys.meta_path.insert(0, _WithoutPandas())  # type: ignore[arg-type]
+    warnings.filterwarnings("ignore", category=PluginWarning)  # the command line says it itself
     # A caller may have closed our streams; the descriptors opened here are not passed to the program.
     sys.stdout = out = PlainStream(sys.stdout or open(os.devnull, "w"), "standard output")  # type: ignore[assignment]
     sys.stderr = PlainStream(sys.stderr or open(os.devnull, "w"), "standard error")  # type: ignore[assignment]

@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import MemlensError, UsageError
-from .main import new_parser
+from ..registry import Asked, CollectorDescriptor, Option
+from .main import new_parser, warn_of_plugins
 
 if TYPE_CHECKING:
     from ..capture.reader import Capture
-    from ..collect.counting import CountOptions
-    from ..collect.emulator import EmulateOptions
     from ..collect.recorder import Recorder
-    from ..collect.tracing import TraceOptions
 
 EXAMPLES = """\
   memlens record -- ./solver input.dat          writes solver.memlens, then a summary
@@ -36,20 +34,6 @@ writes to standard error only, after the program has ended.
 """
 
 
-COLLECTORS = ("faults", "timeline", "alloc", "count", "trace", "emulate")
-
-
-def byte_count(text: str) -> int:
-    """4096, 512K, 2M, 1G."""
-    factors = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-    digits = text.upper().removesuffix("B").removesuffix("I")
-    factor = factors.get(digits[-1:], 1)
-    digits = digits.rstrip("KMG") if factor > 1 else digits
-    if not digits.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes; write 4096, 512K, 2M or 1G")
-    return int(digits) * factor
-
-
 def share_of_time(text: str) -> float:
     """3%, 0.5%: a part of the program's time.
 
@@ -65,8 +49,21 @@ def share_of_time(text: str) -> float:
     return percent / 100
 
 
-def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Options, and the command after `--` (or from the first word that is no option)."""
+BUDGET_OPTIONS = (
+    Option(
+        "--budget",
+        "what recording faults may cost of the program's time (3%): above it, one event a fault instead of two, then one "
+        "fault in 31, with errors of the estimates",
+        "3%", share_of_time, "P%",
+    ),
+    Option("--exact", "no budget: record every fault with both events, whatever it costs", False, flag=True),
+)  # fmt: skip
+
+
+def _parser(collectors: list[CollectorDescriptor]) -> argparse.ArgumentParser:
+    from ..collect import arguments
+
+    names = ", ".join(descriptor.name for descriptor in collectors)
     parser = new_parser("record", description="Runs a program and records its memory.", examples=EXAMPLES)
     parser.usage = "memlens record [options] -- PROGRAM [arguments]\n       memlens record [options] --pid N"
     parser.add_argument("-o", "--output", metavar="DIR", help="capture to write (default: PROGRAM.memlens)")
@@ -74,82 +71,10 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--pid", type=int, metavar="N", help="watch a running process instead of starting one")
     parser.add_argument("--duration", type=float, metavar="S", help="stop recording after S seconds")
     parser.add_argument(
-        "--collectors", metavar="A,B", help=f"use exactly these ({', '.join(COLLECTORS)}); default: whatever works here"
+        "--collectors", metavar="A,B", help=f"use exactly these ({names}); default: whatever works here"
     )
-    parser.add_argument(
-        "--rate", type=float, default=10.0, metavar="HZ", help="timeline readings a second, 1 to 1000 (10)"
-    )
-    parser.add_argument(
-        "--stacks",
-        choices=("fp", "dwarf", "none"),
-        help="call stacks of sampled faults: from unwind tables (dwarf) or frame pointers (fp); default: dwarf on x86-64 and "
-        "AArch64, fp elsewhere, with little lockable memory (ulimit -l) and with --redact, since dwarf keeps copies of stack memory",
-    )
-    parser.add_argument(
-        "--single",
-        action="store_true",
-        help="half the cost a fault; upgrades and repeated touches cannot be told apart",
-    )
-    parser.add_argument(
-        "--budget",
-        type=share_of_time,
-        default="3%",
-        metavar="P%",
-        help="what recording faults may cost of the program's time (3%%): above it, one event a fault instead of two, then one "
-        "fault in 31, with errors of the estimates",
-    )
-    parser.add_argument(
-        "--exact", action="store_true", help="no budget: record every fault with both events, whatever it costs"
-    )
-    parser.add_argument(
-        "--sample-bytes",
-        type=byte_count,
-        default="512K",
-        metavar="N",
-        help="record one small object in N allocated bytes (512K); 0: every object",
-    )
-    parser.add_argument(
-        "--large-bytes",
-        type=byte_count,
-        default="64K",
-        metavar="N",
-        help="always record objects of N bytes and more (64K)",
-    )
-    parser.add_argument(
-        "--emulate",
-        nargs="?",
-        const="",
-        metavar="WHAT",
-        help="run the program under qemu and count every access; WHAT, after =, joined by commas: counts (nothing else), "
-        "window=N,period=N (addresses of N accesses in every so many; default 1000 in 100000), full (all addresses), "
-        "pages (accesses by page and thread), stack (tell stack and other memory apart at every access), frames (the same, only the running function's own frame being stack; x86-64), cpu=NAME, stacks=off, wait=off, seed=N",
-    )
-    parser.add_argument(
-        "--functions",
-        metavar="REGEX",
-        help="with --emulate: functions that are regions, callees included; with --trace: record only accesses of the code of these "
-        "functions and of what was inlined into them; @FILE: expressions of a file, one a line",
-    )
-    parser.add_argument(
-        "--count",
-        nargs="?",
-        const="",
-        metavar="HOW",
-        help="a program built with memlens cc counts its accesses by default; HOW, after =, joined by commas: every=N (one "
-        "execution of a region in N, at random), first=K (and the first K), periodic (every N-th instead), seed=N, budget=1%% (limit "
-        "the overhead to 1 %%), "
-        "epoch=100ms (values over time), events=A+B (perf events at the ends of regions), threads=N, counters=N, "
-        "children (only programs that it starts have counters)",
-    )
-    parser.add_argument(
-        "--trace",
-        nargs="?",
-        const="",
-        metavar="HOW",
-        help="a program built with memlens cc --memlens=trace records addresses in windows by default; HOW, after =, joined by "
-        "commas: window=N,period=N (N accesses in every so many; default 1000 in 100000), full (all of them), loads (no stores), "
-        "regions=A+B (only there), seed=N, stacks=off, on-full=drop|wait (what happens when the recorder is behind; default drop)",
-    )
+    for option in BUDGET_OPTIONS:
+        arguments.add_option(parser, option)
     parser.add_argument(
         "--ptwrite",
         action="store_true",
@@ -162,57 +87,45 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="no summary")
     parser.add_argument("words", nargs="*", metavar="PROGRAM [arguments]")
-    options_part, command = _split(arguments)
+    arguments.add_options(parser, collectors)
+    return parser
+
+
+def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Options, and the command after `--` (or from the first word that is no option); `settings`: of collectors by name."""
+    from ..collect import arguments as of_collectors
+
+    collectors = of_collectors.usable_collectors()
+    parser = _parser(collectors)
+    declared = [*BUDGET_OPTIONS, *(option for descriptor in collectors for option in descriptor.options)]
+    options_part, command = _split(arguments, VALUE_OPTIONS | of_collectors.with_values(declared))
     options = parser.parse_args(options_part)
+    values = vars(options)
     command = [*options.words, *command]
     if options.pid is not None and command:
         raise UsageError("give either --pid or a program, not both", hint="memlens record --help")
     if options.pid is None and not command:
         raise UsageError("no program to record", hint="memlens record -- PROGRAM [arguments]")
-    if not 1 <= options.rate <= 1000:
-        raise UsageError(f"--rate {options.rate:g} is out of range", hint="give 1 to 1000 readings a second")
     if options.duration is not None and options.duration <= 0:
         raise UsageError(f"--duration {options.duration:g} must be positive")
-    if options.functions is not None and options.emulate is None and options.trace is None:
+    of_collectors.check(collectors, values, pid=options.pid)
+    chosen = options.pid is not None or options.collectors is not None
+    if options.ptwrite and (chosen or of_collectors.is_any_given(collectors, values)):
         raise UsageError(
-            "--functions needs --emulate or --trace", hint="memlens record --emulate --functions REGEX -- PROGRAM"
-        )
-    if options.emulate is not None and options.pid is not None:
-        raise UsageError("--emulate starts a program; it cannot watch a running one")
-    if options.redact and options.stacks == "dwarf":
-        raise UsageError(
-            "--redact keeps no copies of stack memory, which --stacks dwarf is made of",
-            hint="use --stacks fp or none with --redact",
-        )
-    if options.count is not None and (options.pid is not None or options.emulate is not None):
-        raise UsageError("--count starts a program natively; it goes with neither --pid nor --emulate")
-    if options.trace is not None and (options.pid is not None or options.emulate is not None):
-        raise UsageError("--trace starts a program natively; it goes with neither --pid nor --emulate")
-    others = (options.emulate, options.count, options.trace, options.pid, options.collectors)
-    if options.ptwrite and any(other is not None for other in others):
-        raise UsageError(
-            "--ptwrite records by perf alone; it goes with no --emulate, --count, --trace, --collectors or --pid",
+            f"--ptwrite records by perf alone; it goes with no {', '.join(of_collectors.mains(collectors))}, --collectors or --pid",
             hint="memlens record --ptwrite -- PROGRAM",
         )
+    asked = Asked(pid=options.pid, redact=options.redact)
+    options.settings = of_collectors.settings_of(collectors, values, asked)
     if options.collectors is not None:
-        names = [name for name in options.collectors.split(",") if name]
-        unknown = [name for name in names if name not in COLLECTORS]
-        if unknown or not names:
-            raise UsageError(
-                f"there is no collector {', '.join(unknown) or '(none named)'} in this version",
-                hint=f"collectors: {', '.join(COLLECTORS)}; see memlens doctor",
-            )
-        options.collectors = tuple(dict.fromkeys(names))
+        options.collectors = of_collectors.names_of(options.collectors, collectors)
     return options, command
 
 
-VALUE_OPTIONS = {
-    "--budget", "-o", "--output", "--pid", "--duration", "--collectors", "--rate", "--stacks", "--sample-bytes", "--large-bytes",
-    "--functions",
-}  # fmt: skip
+VALUE_OPTIONS = frozenset(("-o", "--output", "--pid", "--duration", "--collectors"))
 
 
-def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+def _split(arguments: list[str], value_options: frozenset[str]) -> tuple[list[str], list[str]]:
     """Our options end at `--` or at the first word that is not an option or an option's value."""
     at = 0
     while at < len(arguments):
@@ -221,7 +134,7 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
             return arguments[:at], arguments[at + 1 :]
         if not word.startswith("-"):
             return arguments[:at], arguments[at:]
-        at += 2 if word in VALUE_OPTIONS else 1
+        at += 2 if word in value_options else 1
     return arguments, []
 
 
@@ -234,50 +147,6 @@ def default_output(command: list[str], pid: int | None) -> Path:
         path = Path(f"{stem}-{number}.memlens")
         number += 1
     return path
-
-
-def _emulate_options(options: argparse.Namespace) -> EmulateOptions | None:
-    asked = options.emulate is not None or "emulate" in (options.collectors or ())
-    if not asked:
-        return None
-    from dataclasses import replace
-
-    from ..collect import emulator
-
-    return replace(emulator.parse(options.emulate or ""), functions=function_pattern(options.functions or ""))
-
-
-def function_pattern(text: str) -> str:
-    """A regular expression, or `@FILE` with one a line (as `memlens suggest` writes them), as one expression."""
-    if not text.startswith("@"):
-        return text
-    try:
-        lines = Path(text[1:]).read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise UsageError(f"--functions {text}: cannot read the file: {reason}") from None
-    found = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-    if not found:
-        raise UsageError(f"--functions {text}: the file names no function", hint="write one expression a line")
-    return "|".join(f"(?:{line})" for line in found)
-
-
-def _count_options(options: argparse.Namespace) -> CountOptions | None:
-    if options.count is None:
-        return None
-    from ..collect import counting
-
-    return counting.parse(options.count)
-
-
-def _trace_options(options: argparse.Namespace) -> TraceOptions | None:
-    if options.trace is None:
-        return None
-    from dataclasses import replace
-
-    from ..collect import tracing
-
-    return replace(tracing.parse(options.trace), functions=function_pattern(options.functions or ""))
 
 
 def _record_ptwrite(options: argparse.Namespace, command: list[str]) -> int:
@@ -302,7 +171,7 @@ def main(arguments: list[str]) -> int:
     if options.ptwrite:
         return _record_ptwrite(options, command)
     from ..collect.program import exit_like
-    from ..collect.record_options import RecordOptions, default_stacks
+    from ..collect.record_options import RecordOptions
     from ..collect.recorder import Recorder
     from .progress import spinning
 
@@ -311,16 +180,9 @@ def main(arguments: list[str]) -> int:
         RecordOptions(
             output=output,
             collectors=options.collectors,
-            stacks=options.stacks or ("fp" if options.redact else default_stacks()),
-            single=options.single,
+            settings=options.settings,
             budget_share=0.0 if options.exact else options.budget,
-            rate_hz=options.rate,
-            sample_bytes=options.sample_bytes,
-            large_bytes=options.large_bytes,
             duration_s=options.duration,
-            emulate=_emulate_options(options),
-            count=_count_options(options),
-            trace=_trace_options(options),
             force=options.force,
             redact=options.redact,
         ),
@@ -333,6 +195,8 @@ def main(arguments: list[str]) -> int:
     with contextlib.suppress(MemlensError, OSError) if outcome.wait_status is not None else contextlib.nullcontext():
         for message in messages(recorder, output, quiet=options.quiet):
             sys.stderr.write(message)
+        if not options.quiet:
+            warn_of_plugins(observing=True)
     if outcome.wait_status is not None:
         exit_like(outcome.wait_status)
     return 0
@@ -380,3 +244,4 @@ def _summarise(capture: Capture) -> None:
     from ..present import terminal
 
     terminal.show(analyses.report(capture), file=sys.stderr, brief=True)
+    warn_of_plugins(observing=False)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import NoDataError, OutputError, UsageError, os_reason
+from ..errors import MemlensError, NoDataError, OutputError, UsageError, os_reason
 from ..units import human_bytes
 from .main import new_parser
 
@@ -110,7 +110,15 @@ def _rendered(name: str, report: Report) -> str | bytes:
     known = {n: d for n, d in registry.all_of("presenter").items() if d.suffix}
     if name not in known:
         raise UsageError(f"invalid value {name!r} for --as", hint=f"presenters: {', '.join(known)}")
-    content: str | bytes = known[name].render(report)
+    try:
+        content: str | bytes = known[name].render(report)
+    except Exception as error:
+        if not known[name].package or isinstance(error, MemlensError):
+            raise
+        raise OutputError(
+            f"the presenter {name} of the package {known[name].package} failed: {type(error).__name__}: {error}",
+            hint=f"update or remove the package {known[name].package}",
+        ) from error
     return content
 
 

@@ -98,7 +98,7 @@ def parse(arguments: list[str]) -> tuple[Any, list[str]]:
         raise UsageError("no program to judge by", hint="memlens verify PLAIN CLAIM... [-- arguments]")
     if not options.claims:
         raise UsageError(f"no claim to judge {options.plain} by", hint=f"memlens verify {options.plain} CLAIM.memlens")
-    from .record import function_pattern
+    from ..collect.function_pattern import function_pattern
 
     options.functions = function_pattern(options.functions)
     return options, arguments[at + 1 :]
@@ -111,13 +111,14 @@ def _side(name: str, words: list[str], output: Path, *, options: Any, is_claim: 
     if os.path.isdir(name):
         capture = open_capture(name)
         _refuse_killed(f"the program of {name}", capture.meta.get("wait_status"), remedy="; then record it again")
-        emulated = "emulate" in capture.meta.get("collectors", {})
+        emulated = "code_count" in capture.kinds() and not capture.meta.get("import")
         return Side(name, "capture", capture, "counted under the emulator" if emulated else "as recorded")
     if name.endswith(".memlens") and not os.path.exists(name):
         raise CaptureError(
             f"there is no capture at {name}", hint=f"record one: memlens record --emulate -o {name} -- PROGRAM"
         )
-    from ..collect.emulated_run import counts_for_itself, record_counted, record_emulated
+    from ..collect.collectors.count.run import counts_for_itself, record_counted
+    from ..collect.collectors.emulate.run import record_emulated
     from .progress import spinning
 
     if is_claim and counts_for_itself(name):

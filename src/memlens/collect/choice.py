@@ -2,86 +2,127 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..capture.store import counted_modules
-from ..errors import CollectorError
-from . import counting, tracing
+from .. import registry
+from ..errors import CollectorError, UsageError
+from ..registry import CollectorDescriptor
+from .protocol import Availability, Collector
 from .record_options import RecordOptions
+
+Maker = Callable[[CollectorDescriptor], "Collector[Any] | None"]
+
+
+def in_order() -> list[CollectorDescriptor]:
+    """All collectors, in the order in which they are chosen, begun and finished."""
+    return sorted(registry.all_of("collector").values(), key=lambda one: (one.order, one.package, one.name))
 
 
 class Choice:
     """The collectors of one recording; changes as the program is looked at and things fail."""
 
-    def __init__(self, options: RecordOptions, facts: dict[str, Any]) -> None:
+    def __init__(self, options: RecordOptions, facts: Mapping[str, Any], make: Maker) -> None:
         self.options = options
         self.unsupported: list[dict[str, str]] = []
-        self.names = self._usable(facts)
+        self.chosen: list[Collector[Any]] = []
+        self._facts = facts
+        self._make = make
+        self._by_program: list[CollectorDescriptor] = []
+        for descriptor in self._candidates():
+            self._choose(descriptor)
 
     def __contains__(self, name: str) -> bool:
         return name in self.names
 
-    def _usable(self, facts: dict[str, Any]) -> list[str]:
-        from .collectors import alloc, emulate, faults, timeline
+    @property
+    def names(self) -> list[str]:
+        return [collector.name for collector in self.chosen]
 
-        chosen = []
-        candidates = [faults.DESCRIPTOR, timeline.DESCRIPTOR, alloc.DESCRIPTOR]
-        if self.options.emulate is not None:  # the others would watch the emulator, not the program
-            candidates = [emulate.DESCRIPTOR, alloc.DESCRIPTOR]
-        for descriptor in candidates:
-            asked = self.options.collectors is not None and descriptor.name in self.options.collectors
-            if self.options.collectors is not None and not asked:
-                continue
-            assert descriptor.probe is not None
-            availability = descriptor.probe(facts)
-            if availability.usable:
-                chosen.append(descriptor.name)
-            elif asked:
-                reason, remedy = availability.reasons[0]
-                raise CollectorError(f"collector {descriptor.name} cannot run here: {reason}", hint=remedy)
-            for reason, remedy in availability.reasons:
-                self.unsupported.append({"collector": descriptor.name, "reason": reason, "remedy": remedy})
-        return chosen
+    @property
+    def wrapper(self) -> Collector[Any] | None:
+        """The collector that runs the program inside another one."""
+        return next((collector for collector in self.chosen if collector.descriptor.wraps), None)
 
-    def add_compiled_in(self, program: str, settings: counting.CountOptions) -> list[str]:
-        """`count` and `trace`, when the program was built for them or they are asked for."""
-        options = self.options
-        wanted = [
-            name
-            for name, given, needed in (
-                ("count", options.count, self._counts(program, settings)),
-                ("trace", options.trace, self._traces(program)),
+    def _candidates(self) -> list[CollectorDescriptor]:
+        usable = [one for one in in_order() if one.available and one.make is not None]
+        wrappers = [one for one in usable if one.wraps and self.options.is_asked(one)]
+        if len(wrappers) > 1:
+            raise UsageError(
+                f"{wrappers[0].name} and {wrappers[1].name} exclude each other", hint="ask for one of them"
             )
-            if needed and (options.collectors is None or name in options.collectors or given is not None)
-        ]
-        self.names.extend(wanted)
-        return wanted
+        if wrappers:  # the others would watch what runs the program, not the program
+            return [wrappers[0], *(one for one in usable if one.within_wrapper)]
+        self._by_program = [one for one in usable if one.wanted is not None]
+        return [one for one in usable if not one.wraps and one.wanted is None]
 
-    def _counts(self, program: str, settings: counting.CountOptions) -> bool:
-        """Whether the program may count; an error when that was asked for and cannot be."""
-        asked = self.options.count is not None or "count" in (self.options.collectors or ())
-        reason = counting.why_not(program)
-        if reason is None:
-            built = tracing.built(program)
-            return asked or built.counted or not built.traced  # else its tables are there for traces alone
-        if asked and not settings.children:
-            raise CollectorError(reason[0], hint=reason[1])
-        return settings.children
+    def _choose(self, descriptor: CollectorDescriptor) -> None:
+        asked = self.options.is_asked(descriptor)
+        if not asked and (self.options.collectors is not None or not descriptor.by_default):
+            return
+        availability = self._availability(descriptor)
+        if availability.usable or (descriptor.wraps and not self.options.is_named(descriptor.name)):
+            self._add(descriptor)  # whether there is what runs this very program is seen when it is to start
+        elif asked:
+            reason, remedy = (*availability.reasons, (availability.detail, "see memlens doctor"))[0]
+            raise CollectorError(f"collector {descriptor.name} cannot run here: {reason}", hint=remedy)
+        for reason, remedy in availability.reasons:
+            self.note(descriptor.name, reason, remedy)
 
-    def _traces(self, program: str) -> bool:
-        """The same for traces. A script may start a program that was built for them."""
-        asked = self.options.trace is not None or "trace" in (self.options.collectors or ())
-        if tracing.built(program).traced:
-            return True
-        if asked and counted_modules.is_elf(program):
-            reason, remedy = tracing.why_not(program)
-            raise CollectorError(reason, hint=remedy)
-        return asked
+    def _availability(self, descriptor: CollectorDescriptor) -> Availability:
+        if descriptor.probe is None:
+            return Availability(True, "")
+        try:
+            found: Availability = descriptor.probe(self._facts)
+        except Exception as error:
+            if not descriptor.package:
+                raise
+            return Availability(False, "not usable", (_failed(descriptor, error),))
+        return found
+
+    def _add(self, descriptor: CollectorDescriptor) -> None:
+        collector = self._make(descriptor)
+        if collector is not None:
+            self.chosen.append(collector)
+
+    def look_at(self, program: str) -> None:
+        """Adds collectors of which only the program says whether they have anything to record."""
+        for descriptor in self._by_program:
+            assert descriptor.wanted is not None
+            asked = self.options.is_asked(descriptor)
+            wanted = descriptor.wanted(program, self.options.settings_of(descriptor), asked)
+            if not wanted or not (asked or self.options.collectors is None):
+                continue
+            availability = self._availability(descriptor)
+            if availability.usable:
+                self._add(descriptor)
+            else:
+                for reason, remedy in availability.reasons:
+                    self.note(descriptor.name, reason, remedy)
+
+    def look_at_running(self) -> None:
+        """The program runs already: leaves out what begins with it. Raises CollectorError for what was asked for by its own option."""
+        for descriptor in in_order():
+            if descriptor.needs_start is None:
+                continue
+            if descriptor.main and self.options.is_asked(descriptor):
+                raise CollectorError(descriptor.needs_start[0], hint=descriptor.needs_start[1])
+            self.leave_out(descriptor.name, *descriptor.needs_start)
 
     def leave_out(self, name: str, reason: str, remedy: str) -> None:
-        if name not in self.names:
+        if name not in self:
             return
         if self.options.collectors is not None and len(self.options.collectors) == 1:
             raise CollectorError(f"collector {name} cannot run here: {reason}", hint=remedy)
+        self.remove(name, reason, remedy)
+
+    def remove(self, name: str, reason: str, remedy: str) -> None:
+        self.note(name, reason, remedy)
+        self.chosen = [collector for collector in self.chosen if collector.name != name]
+
+    def note(self, name: str, reason: str, remedy: str) -> None:
         self.unsupported.append({"collector": name, "reason": reason, "remedy": remedy})
-        self.names.remove(name)
+
+
+def _failed(descriptor: CollectorDescriptor, error: Exception) -> tuple[str, str]:
+    return f"{type(error).__name__}: {error}", f"update or remove the package {descriptor.package}"

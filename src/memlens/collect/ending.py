@@ -1,33 +1,37 @@
-"""The end of a recording: what was counted becomes records, what was lost becomes notes, the side tables are written."""
+"""The end of a recording: what collectors hold becomes records, what was lost becomes notes, the side tables are written."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
-from ..capture.store import count_arena, count_records
-from ..capture.store.layouts import Packer, enum_value
 from ..errors import os_reason
-from . import counting, emulator, tracing
 from .finishing import Finished, Work, finish_apart
 from .record_options import Outcome
+from .recording import Recording
 
 if TYPE_CHECKING:
     from ..capture.reader import Capture
-    from .recorder import Recorder
 
 
-def _quality_notes(run: Recorder, counts: dict[str, int], status: int | None) -> list[str]:
-    notes = list(run.notes)
-    if run.launch is not None and status is not None and os.WIFSIGNALED(status):
-        notes.extend(emulator.why_it_ended(run.launch, os.WTERMSIG(status)))
-    if counts["timeline_late_ticks"]:
-        notes.append(
-            f"{counts['timeline_late_ticks']} of {counts['timeline_ticks']} timeline readings were late by more than "
-            "one interval (table timeline, column interval_us, has the true ones)."
-        )
+class Ending(Protocol):
+    """What whoever ends a recording wants of it, and is told."""
+
+    @property
+    def while_finishing(self) -> Callable[[], AbstractContextManager[None]]: ...
+    @property
+    def summarise(self) -> Callable[[Capture], None] | None: ...
+
+    is_displaced: bool
+    unfinished: str | None
+
+
+def _quality_notes(run: Recording, counts: dict[str, int], status: int | None) -> list[str]:
+    said = [note for one in tuple(run.collectors.chosen) for note in run.said_by(one, partial(one.end, counts, status))]
+    notes = [*run.notes, *said]
     if counts["ring_lost"]:
         ring_kib = run.session.facts()["ring_bytes"] >> 10
         notes.append(
@@ -36,8 +40,8 @@ def _quality_notes(run: Recorder, counts: dict[str, int], status: int | None) ->
         )
     if counts["throttled"]:
         notes.append(f"The kernel throttled perf events {counts['throttled']} times.")
-    if run.slow.node_pages_skipped:
-        notes.append(f"The NUMA nodes of {run.slow.node_pages_skipped} pages were not asked: too many faults a second.")
+    if run.node_pages_skipped:
+        notes.append(f"The NUMA nodes of {run.node_pages_skipped} pages were not asked: too many faults a second.")
     if run.channel is not None:
         notes.extend(_channel_notes(run.channel.counts()))
     failure = run.writer.failure
@@ -46,150 +50,74 @@ def _quality_notes(run: Recorder, counts: dict[str, int], status: int | None) ->
             f"Writing stopped in the middle ({os_reason(failure)}); {run.writer.dropped_records} records after that "
             "are missing."
         )
-    if "faults" not in run.collectors and run.arena is None and run.collectors.names != ["count"]:
+    known = {collector.processes for collector in run.collectors.chosen}
+    if "events" not in known and known != {"own"}:
         notes.append("Processes that lived shorter than one timeline interval may be missing (found by polling).")
     return notes
 
 
-def _write_counts(run: Recorder, arena: emulator.Arena) -> None:
-    """What the emulated processes counted, from the memory that they left."""
-    from ..capture.reader import Capture
-
-    pids = {row["pid"]: row["process"] for row in Capture(run.writer.root).table("processes").to_pylist()}
-    totals = emulator.write_counts(run.writer, arena, pids)
-    run.writer.meta["emulate"] = {**totals, "refused_blocks": arena.refused}
-    arena.close()
-
-
-def _write_counting(run: Recorder, running: counting.Counting) -> list[str]:
-    """What counted processes left in their memory, as records; returns notes for the quality."""
-    from ..capture.reader import Capture
-
-    rows = Capture(run.writer.root).table("processes").to_pylist()
-    find = counting.with_process_ends(rows)
-    next_process = max((row["process"] for row in rows), default=0) + 1
-    strings = Packer("string")
-    ids = {text: number for number, text in run.writer.strings.items()}
-
-    def string_id(text: str) -> int:
-        if text not in ids:
-            ids[text] = max(run.writer.strings, default=0) + 1
-            run.writer.records("string", [strings.pack(text.encode(), id=ids[text])])
-        return ids[text]
-
-    made: dict[int, int] = {}
-
-    def process_of(image: count_arena.ImageEntries) -> tuple[int, int]:
-        nonlocal next_process
-        found = find(image)
-        if found is not None:
-            return found
-        if image.pid not in made:  # too short-lived to be seen otherwise, or in a PID namespace of its own
-            made[image.pid] = next_process
-            next_process += 1
-            name = image.modules[0].path if image.modules else ""
-            event = Packer("process_event").pack(
-                time_ns=image.born_ns, pid=image.pid, thread=image.pid, status=-1,
-                operation=enum_value("process_operation", "seen"), name=string_id(name) if name else 0,
-            )  # fmt: skip
-            run.writer.records(
-                "process_event", [event], process=made[image.pid], begin_ns=image.born_ns, end_ns=image.born_ns
-            )
-        return made[image.pid], 0
-
-    totals = running.finish(run.writer, string_id, process_of)
-    running.close()
-    run.writer.meta["count"] = {**totals, "reading_s": running.cost_s}
-    found = [] if run.trace is None else _trace_notes(run, running)
-    if not totals["images"]:  # a script that started nothing counted
-        run.writer.meta["collectors"].pop("count", None)
-        if run.options.count is not None or "count" in (run.options.collectors or ()):
-            found = ["Nothing counted: no program or library that ran was built with memlens cc.", *found]
-        return found
-    counted = (
-        [*count_records.notes(totals), *count_records.pattern_notes(running.matches)]
-        if "count" in run.collectors
-        else []
-    )
-    return [*counted, *found]
-
-
-def _trace_notes(run: Recorder, running: counting.Counting) -> list[str]:
-    assert run.trace is not None
-    found = tracing.totals(running.processes)
-    run.writer.meta["trace"] = found
-    if not found["images"] and not found["images_without_library"]:
-        run.writer.meta["collectors"].pop("trace", None)
-        return ["No traced program ran: nothing has recorded its accesses."]
-    unseen = [path for module, path in running.traced.items() if run.selection and module not in run.selection.modules]
-    return tracing.notes(found, windows=not run.trace.full, unseen=unseen)
-
-
-def end(run: Recorder, status: int | None, wall_s: float) -> Outcome:
+def end(run: Recording, ending: Ending, status: int | None, wall_s: float) -> Outcome:
     """Completes the capture after the program's end."""
     counts = dict(run.session.counts())
     processes = counts["processes"]
     outcome = Outcome(run.options.output, status, wall_s, 0, processes, counts)
     notes = _quality_notes(run, counts, status)
+    run.ledger("slow", {"node_pages_asked": run.node_pages_asked})
     run.writer.meta.update(
         end_ns=time.monotonic_ns(),
         wall_s=wall_s,
         wait_status=status,
         session={**run.session.facts(), **counts},
         **({"channel": run.channel.counts()} if run.channel is not None else {}),
-        slow={
-            "page_table_looks": run.slow.looks,
-            "page_table_looks_failed": run.slow.looks_failed,
-            "smaps_rollup_reads": run.slow.rollups,
-            "node_pages_asked": run.slow.node_pages_asked,
-            "window_pages_asked": run.window_pages.pages_asked if run.window_pages else 0,
-            "window_batches_not_asked": run.window_pages.batches_passed_over if run.window_pages else 0,
-        },
         quality={
             "notes": notes,
             "incomplete": run.writer.failure is not None or run.failure is not None,
-            "stack": run.options.stacks if "faults" in run.collectors else "none",
+            **run.quality_facts(),
         },
     )
-    if "faults" in run.collectors and run.failure is None:
-        costs = run.session.fault_costs()
-        run.writer.meta["fault_recording_ns"] = None if costs is None else costs[run.options.single]
     try:
         run.writer.write_later()
     except Exception as error:
         run.give_up(error)
     finished = finish_apart(
         run.writer,
-        Work(lambda: _write_lasting(run), lambda wrote: _write_tables(run, wrote), run.summarise),
-        while_finishing=run.while_finishing,
+        Work(lambda: _write_lasting(run), lambda wrote: _write_tables(run, wrote), ending.summarise),
+        while_finishing=ending.while_finishing,
     )
     notes.extend(finished.notes)
-    _conclude(run, finished, notes)
+    _conclude(run, ending, finished, notes)
     outcome.record_bytes = run.writer.record_bytes
     outcome.notes = notes
     outcome.interrupted = finished.interrupted
-    run.is_displaced = not run.writer.directory.is_in_place
+    ending.is_displaced = not run.writer.directory.is_in_place
     run.writer.directory.close()
     return outcome
 
 
-def _write_lasting(run: Recorder) -> list[str]:
+def _write_lasting(run: Recording) -> list[str]:
     """Records of what lies in memory only; returns notes."""
-    if run.arena is not None:
-        _write_counts(run, run.arena)
-    notes = _write_counting(run, run.counting) if run.counting is not None else []
+    known = len(run.notes)
+    for shared in run.shared_parts():
+        shared.finish()
+    notes = [note for one in tuple(run.collectors.chosen) for note in run.said_by(one, one.finish)]
+    notes += run.notes[known:]
     run.writer.meta["quality"]["notes"].extend(notes)
     return notes
 
 
-def _write_tables(run: Recorder, wrote: Callable[[], None]) -> Capture:
+def _write_tables(run: Recording, wrote: Callable[[], None]) -> Capture:
     from . import finish  # Arrow and NumPy come with it: not before the program has ended
 
-    sections = run.counting.sections if run.counting is not None else None
-    return finish.write_side_tables(run.writer, count_sections=sections, wrote=wrote)
+    def of_parts(capture: Capture) -> None:
+        known = len(run.notes)
+        for part in run.parts():
+            run.of(part, partial(part.tables, capture), None)
+        run.writer.meta["quality"]["notes"].extend(run.notes[known:])
+
+    return finish.write_side_tables(run.writer, more=of_parts, wrote=wrote)
 
 
-def _conclude(run: Recorder, finished: Finished, notes: list[str]) -> None:
+def _conclude(run: Recording, ending: Ending, finished: Finished, notes: list[str]) -> None:
     """meta.json of a capture that was not finished: its records are whole, and a reader makes the tables."""
     quality = run.writer.meta.setdefault("quality", {"notes": []})
     if not finished.has_counts:
@@ -197,7 +125,7 @@ def _conclude(run: Recorder, finished: Finished, notes: list[str]) -> None:
     if finished.failure is not None:
         run.give_up(RuntimeError(finished.failure), text=finished.failure)
         quality.update(notes=[*quality["notes"], run.notes[-1]], incomplete=True)
-    elif not finished.is_finished and not finished.has_counts and (run.arena is not None or run.counting is not None):
+    elif not finished.is_finished and not finished.has_counts and any(part.holds_records for part in run.parts()):
         why = finished.reason or "it was interrupted"
         quality["notes"].append(f"What the program counted is not in the capture: reading it was ended early, {why}.")
         quality["incomplete"] = True
@@ -208,9 +136,9 @@ def _conclude(run: Recorder, finished: Finished, notes: list[str]) -> None:
             "its records and from programs and libraries as they are then."
         )
     if not finished.is_finished:
-        run.unfinished = f"naming code and writing tables was ended early: {finished.reason or 'interrupted'}"
-    elif run.summarise is not None and not finished.summary_ended:
-        run.unfinished = f"no summary: {finished.reason or 'interrupted'}"
+        ending.unfinished = f"naming code and writing tables was ended early: {finished.reason or 'interrupted'}"
+    elif ending.summarise is not None and not finished.summary_ended:
+        ending.unfinished = f"no summary: {finished.reason or 'interrupted'}"
     if not finished.is_finished:
         run.writer.meta.pop("finishing", None)
         run.writer.finish()

@@ -32,14 +32,14 @@ STACKS_A_CHUNK = 4096
 def write_side_tables(
     writer: CaptureWriter,
     *,
-    count_sections: dict[str, tuple[bytes, int, bytes, int]] | None = None,
+    more: Callable[[Capture], None] = lambda capture: None,
     wrote: Callable[[], None] = lambda: None,
 ) -> Capture:
     """Writes everything that a complete capture has beside its records; returns the capture, as far as it was read.
 
     What needs little memory comes first: this may end at any point (collect/finishing.py).
 
-    `count_sections`: static tables of counted modules, which a redacted capture does not hold itself.
+    `more`: writes side tables of collectors, behind that of the modules.
     `wrote`: called when something more is in the files.
     """
     capture = Capture(writer.root)
@@ -50,8 +50,7 @@ def write_side_tables(
     real = {_redacted(path): path for path in writer.strings.values()}
     modules = derive_table(capture, "modules", paths=real if writer.redact else None)
     writer.write_table("modules", modules)
-    if count_sections:
-        _write_count_tables(capture, writer, count_sections)
+    more(capture)
     for name in ("processes", "threads", "regions", "pinning"):
         writer.write_table(name, derive_table(capture, name))
     wrote()
@@ -110,62 +109,6 @@ def _sites(capture: Capture, writer: CaptureWriter, modules: Any, real: dict[str
             row["function"] = row["function"] and redacted_text(row["function"])
             row["inlined_into"] = [redacted_text(name) for name in row["inlined_into"] or ()]
     return site_table(rows)
-
-
-def _write_count_tables(
-    capture: Capture, writer: CaptureWriter, sections: dict[str, tuple[bytes, int, bytes, int]]
-) -> None:
-    """What the counters of each counted module mean; what is wrong with a module's tables becomes a note."""
-    from ..capture.model.count_tables import decode_modules, problems, static_tables
-
-    decoded = decode_modules(sections)
-    tables = static_tables(decoded, redact=writer.redact)
-    for name, table in tables.items():
-        writer.write_table(name, table)
-    rows = capture.table("counted_modules")
-    paths = dict(zip(rows.column("module").to_pylist(), rows.column("path").to_pylist(), strict=True))
-    writer.write_table("count_callees", _callees(capture, writer, tables))
-    writer.meta.setdefault("quality", {}).setdefault("notes", []).extend(problems(decoded, paths))
-
-
-def _callees(capture: Capture, writer: CaptureWriter, tables: dict[str, Any]) -> Any:
-    """The library that defines each function which counted code calls and no counted module has, where one is found."""
-    import pyarrow as pa
-
-    from ..capture.model.count_tables import static_schema
-    from ..capture.store.counted_modules import ElfHeaders, libraries
-
-    called = set(tables["count_sites"].column("callee").to_pylist()) - {None, ""}
-    wanted = called - set(tables["count_functions"].column("linkage_name").to_pylist())
-    real = set(writer.strings.values())
-    programs = [
-        path for path in real if path.startswith("/") and os.path.isfile(path) and not path.endswith((".pyc", ".py"))
-    ]
-    mapped = dict.fromkeys(capture.table("modules").column("path").to_pylist())
-    found: dict[str, str] = {}
-    candidates = dict.fromkeys(path for path in programs if path in mapped or os.path.basename(path) in mapped)
-    counted: dict[str, None] = {}
-    for row in capture.table("counted_modules").to_pylist():
-        start = next((path for path in programs if path == row["path"] or os.path.basename(path) == row["path"]), None)
-        if start:
-            counted[start] = None
-            candidates |= dict.fromkeys(libraries(start))
-    # Counted modules last: what they take the place of, as pthread_create, is in a library.
-    candidates = {path: None for path in (*(c for c in candidates if c not in counted), *counted)}
-    for path in candidates:
-        if os.path.basename(path).startswith("libmemlens"):
-            continue  # it stands before others and calls them
-        missing = wanted - set(found)
-        if not missing:
-            break
-        try:
-            with ElfHeaders(path) as file:
-                for name in missing & file.defined_symbols():
-                    found[name] = os.path.basename(path)
-        except (OSError, ValueError):
-            continue
-    rows = [{"callee": name, "library": found.get(name)} for name in sorted(wanted)]
-    return pa.Table.from_pylist(rows, schema=static_schema("count_callees"))
 
 
 def _write_jit_code(capture: Capture, writer: CaptureWriter) -> int:

@@ -33,6 +33,37 @@ def find_program(name: str) -> str:
     raise ProgramNotFound(f"there is no program '{shown(name)}'", hint="check the name, or give its path after --")
 
 
+def memory_cgroup(pid: int) -> tuple[str, Path, list[Path]] | None:
+    """The control group that counts a process's memory: its path, the file of what it uses, files of its limits."""
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            root, current, limit = "/sys/fs/cgroup", "memory.current", "memory.max"
+        elif "memory" in controllers.split(","):
+            root, current, limit = "/sys/fs/cgroup/memory", "memory.usage_in_bytes", "memory.limit_in_bytes"
+        else:
+            continue
+        directory = Path(root + path)
+        if not (directory / current).is_file():
+            continue
+        limits = [folder / limit for folder in _up_to(directory, Path(root)) if (folder / limit).is_file()]
+        return path, directory / current, limits
+    return None
+
+
+def _up_to(directory: Path, root: Path) -> list[Path]:
+    """A directory and those above it: the tightest limit on the way up holds."""
+    found = []
+    while directory != root.parent:
+        found.append(directory)
+        directory = directory.parent
+    return found
+
+
 def fault_counts(pid: int) -> tuple[int, int]:
     """Minor and major faults so far: the waiting child's own, before the program."""
     try:

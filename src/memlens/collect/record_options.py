@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import resource
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from . import counting, emulator, tracing
+from ..registry import Asked, CollectorDescriptor, Option
 
-DEFAULT_SAMPLE_BYTES = 512 << 10
-DEFAULT_LARGE_BYTES = 64 << 10
 DEFAULT_BUDGET_SHARE = 0.03
-LEAST_RING_BYTES = 512 << 10
-
-
-def default_stacks() -> str:
-    """Unwind tables, where the unwinder knows the machine and locked memory allows rings for copies of stacks.
-
-    Frame pointers lose the caller of memset and malloc, and every caller in code that is built without them.
-    """
-    if platform.machine() not in ("x86_64", "aarch64"):
-        return "fp"
-    if os.geteuid() == 0:
-        return "dwarf"
-    cpus, limit = os.cpu_count() or 1, resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    if limit == resource.RLIM_INFINITY:
-        return "dwarf"
-    try:
-        each = int(Path("/proc/sys/kernel/perf_event_mlock_kb").read_text()) << 10
-    except (OSError, ValueError):
-        each = 0
-    return "dwarf" if (each * cpus + limit) // (2 * cpus) >= LEAST_RING_BYTES else "fp"
 
 
 @dataclass(frozen=True)
@@ -42,24 +19,33 @@ class RecordOptions:
     output: Path
     collectors: tuple[str, ...] | None = None
     """None: whatever works here."""
-    stacks: str = field(default_factory=default_stacks)
-    single: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of collectors by name, of the types that these know; the others have their defaults."""
     budget_share: float = DEFAULT_BUDGET_SHARE
     """What faults, stacks and objects may cost of the program's time; 0: everything is recorded, whatever it costs."""
-    rate_hz: float = 10.0
-    sample_bytes: int = DEFAULT_SAMPLE_BYTES
-    """Mean distance of recorded small objects in allocated bytes; 0: every object."""
-    large_bytes: int = DEFAULT_LARGE_BYTES
-    """Objects of this size and more are always recorded."""
-    emulate: emulator.EmulateOptions | None = None
-    """Run the program under an emulator that sees every access."""
-    count: counting.CountOptions | None = None
-    """How a program with compiled-in counters counts; None: count everything, if it has any."""
-    trace: tracing.TraceOptions | None = None
-    """How a program that was built for tracing records accesses; None: windows of the default length, if it was."""
     duration_s: float | None = None
     force: bool = False
     redact: bool = False
+
+    def is_asked(self, descriptor: CollectorDescriptor) -> bool:
+        """Whether a collector was named, or its main option given."""
+        return self.is_named(descriptor.name) or bool(descriptor.main and descriptor.name in self.settings)
+
+    def is_named(self, name: str) -> bool:
+        return self.collectors is not None and name in self.collectors
+
+    def settings_of(self, descriptor: CollectorDescriptor) -> Any:
+        if descriptor.name in self.settings or descriptor.settings is None:
+            return self.settings.get(descriptor.name)
+        return descriptor.settings(defaults(descriptor.options), Asked(redact=self.redact))
+
+
+def defaults(options: tuple[Option, ...]) -> dict[str, Any]:
+    """Values of options of which none is given."""
+    return {
+        one.key: one.parse(one.default) if one.parse is not None and isinstance(one.default, str) else one.default
+        for one in options
+    }
 
 
 @dataclass

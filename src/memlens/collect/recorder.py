@@ -12,10 +12,10 @@ import errno
 import os
 import signal
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import _recorder
@@ -24,16 +24,14 @@ from ..capture.store.layouts import Packer, enum_value, layouts
 from ..capture.store.os_names import shown, working_directory
 from ..capture.store.writer import CaptureWriter, redacted_text
 from ..errors import CollectorError, OutputError, ProgramNotExecutable, ProgramNotFound, os_reason
-from . import counting, emulator, ending, preload, tracing
-from . import facts as machine_facts
-from .choice import Choice
-from .program import fault_counts, find_program, is_zombie, peak_rss_bytes, why_not_ours
+from . import ending, preload
+from .choice import in_order
+from .program import fault_counts, find_program, is_zombie, memory_cgroup, peak_rss_bytes, why_not_ours
+from .protocol import Launch
 from .record_options import Outcome, RecordOptions
-from .shared_before import shared_memory_before
+from .recording import Recording
 from .signal_queue import SignalQueue
-from .slow_sampler import SlowSampler
 from .warmup import Warmup
-from .window_pages import WindowPages
 
 if TYPE_CHECKING:
     from ..capture.reader import Capture
@@ -47,13 +45,10 @@ PASSED_ON = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
     signal.SIGCONT, signal.SIGWINCH,
 )  # fmt: skip
-WAIT_MS = {True: 5000, False: 200}
-"""How long a thread of the program waits for a recorder that makes no progress, when every object counts or not."""
-STACK_MODES = {"none": 0, "fp": 1, "dwarf": 2}
 
 
-class Recorder:
-    """One recording. Use `record_command` or `record_pid`."""
+class Recorder(Recording):
+    """One recording. Use `run_command` or `run_pid`."""
 
     def __init__(
         self,
@@ -63,7 +58,7 @@ class Recorder:
         summarise: Callable[[Capture], None] | None = None,
         summary_modules: tuple[str, ...] = (),
     ) -> None:
-        self.options = options
+        super().__init__(options)
         self.while_finishing = while_finishing
         self.summarise = summarise
         """Called with the finished capture, in the process that finishes it."""
@@ -72,135 +67,53 @@ class Recorder:
         """The capture's directory was moved, removed or replaced while it was written."""
         self.unfinished: str | None = None
         """What of the work after the program's end was not done, and why; whoever reads the capture does it."""
-        self.notes: list[str] = []
-        self.facts = machine_facts.gather()
-        self.collectors = Choice(options, self.facts)
-        self.writer: CaptureWriter
-        self.session: _recorder.Session
-        self.slow: SlowSampler
-        self.channel: _recorder.Channel | None = None
-        self.arena: emulator.Arena | None = None
-        self.launch: emulator.Launch | None = None
-        self.counting: counting.Counting | None = None
-        self.trace: tracing.TraceOptions | None = None
-        self.selection: tracing.Selection | None = None
-        self.window_pages: WindowPages | None = None
-        self._recording = True
-        self._is_open = False
-        self._has_begun = False
-        self._window_kind = layouts()["window"].kind
-        self.failure: str | None = None
-        self.is_bug = False
-        """The failure is a fault of memlens, not the machine's lack of something."""
 
-    def _new_session(self, *, faults: bool) -> _recorder.Session:
-        session = _recorder.Session(
-            faults=faults,
-            fault_before=not self.options.single,
-            include_kernel=True,
-            stack_mode=STACK_MODES[self.options.stacks] if faults else 0,
-            timeline_hz=self.options.rate_hz if "timeline" in self.collectors else 0.0,
-            emulated=self.options.emulate is not None,
-            budget_share=self.options.budget_share,
-        )
-        if self.channel is not None:
-            session.use_channel(self.channel)
-        return session
-
+    # ---- before the program -----------------------------------------------------------------
     def _open_channel(self, program: str) -> None:
-        """The memory that the program's processes write to; without it `alloc` and `trace` are left out."""
-        users = [name for name in ("alloc", "trace") if name in self.collectors]
-        if not users:
+        """The memory that the program's processes write to; without it those that use it are left out."""
+        plan = self.plan_channel()
+        if not plan.users:
             return
-        reason = preload.why_not(program)
+        wrapper = self.collectors.wrapper
+        reason = preload.why_not(program) if wrapper is None else None
         if reason is not None:  # what it starts may load the library all the same
-            for name in users:
-                self.collectors.unsupported.append({"collector": name, "reason": reason[0], "remedy": reason[1]})
-        waits = self.options.sample_bytes == 0 or (self.trace is not None and self.trace.wait)
+            for name in plan.users:
+                self.unsupported(name, *reason)
         try:
-            self.channel = _recorder.Channel(
-                sample_bytes=self.options.sample_bytes,
-                large_bytes=self.options.large_bytes,
-                alloc="alloc" in self.collectors,
-                wait_ms=WAIT_MS[waits],
-                ring_bytes=tracing.RING_BYTES if self.trace is not None else 0,
-                slot_max=256 if self.trace is not None else 0,
-                windows=self.trace is not None,
-                budget_share=self.options.budget_share,
-            )
+            self.channel = _recorder.Channel(**plan.arguments())
+            self.channel_users = plan.users
         except OSError as error:
-            for name in users:
+            if wrapper is not None:
+                raise
+            for name in plan.users:
                 failed = f"{error.filename}: {os_reason(error)}"
-                self.collectors.leave_out(name, failed, "free some memory, or raise the limit")
-            self.trace = None
-
-    def _open_counting(self, program: str) -> None:
-        """Memory for compiled-in counters, when there are any or they are asked for."""
-        options = self.options
-        settings = options.count or counting.CountOptions()
-        wanted = self.collectors.add_compiled_in(program, settings)
-        if not wanted:
-            return
-        trace = options.trace or tracing.TraceOptions()
-        if "trace" in wanted and trace.functions:
-            self.selection = tracing.select(program, trace.functions)
-        selection = self.selection.content if self.selection is not None else b""
-        try:
-            self.counting = counting.Counting(settings, has_pmu=bool(self.facts["has_pmu"]), selection=selection)
-        except OSError as error:
-            for name in wanted:
-                self.collectors.leave_out(name, f"memfd: {os_reason(error)}", "raise the limit: ulimit -f unlimited")
-            return
-        if "trace" in wanted:
-            self.trace = trace.drawn()
+                self.leave_out(name, failed, "free some memory, or raise the limit")
 
     def _attach(self, pid: int, *, enable_on_exec: bool) -> None:
-        faults = "faults" in self.collectors
-        self.session = self._new_session(faults=faults)
+        self.session = self.new_session()
         try:
             self.session.attach(pid, enable_on_exec=enable_on_exec)
         except OSError as error:
             if error.errno == errno.ESRCH:
                 raise CollectorError(f"process {pid} ended before it could be watched") from error
-            if not faults:
-                raise
-            number = error.errno or errno.EIO
-            if self.options.collectors is not None:
-                raise CollectorError(f"collector faults failed: {error.filename}: {os_reason(error)}") from error
-            reason, remedy = (
-                ("too many open files for this many CPUs and threads", "raise the limit: ulimit -n 65536")
-                if number == errno.EMFILE
-                else (f"{error.filename}: {os_reason(error)}", "see memlens doctor")
-            )
-            self.collectors.unsupported.append({"collector": "faults", "reason": reason, "remedy": remedy})
-            self.collectors.names.remove("faults")
-            if self._is_open:  # meta.json is written already
-                self.writer.meta["collectors"].pop("faults", None)
-            self.session = self._new_session(faults=False)
+            self._do_without(error)
+            self.session = self.new_session()
             self.session.attach(pid, enable_on_exec=enable_on_exec)
 
-    def _settings(self, name: str) -> dict[str, Any]:
-        """What a reader must know of how a collector was used."""
-        options = self.options
-        if name == "faults":
-            return {"stacks": options.stacks, "single": options.single, "budget_share": options.budget_share or None}
-        if name == "emulate":
-            assert self.launch is not None and options.emulate is not None
-            return {
-                **options.emulate.settings,
-                "qemu": self.launch.emulator.version,
-                "plugin_api": self.launch.emulator.plugin_api,
-                "machine": self.launch.guest.machine,
-            }
-        if name == "count":
-            assert self.counting is not None
-            return self.counting.settings
-        if name == "trace":
-            assert self.trace is not None
-            return self.trace.settings
-        if name == "alloc":
-            return {"sample_bytes": options.sample_bytes, "large_bytes": options.large_bytes}
-        return {"rate_hz": options.rate_hz}
+    def _do_without(self, error: OSError) -> None:
+        """Removes collectors that an attempt to attach failed for; raises where there are none, or somebody chose collectors."""
+        refused = [
+            (one, why) for one in self.collectors.chosen if (why := self.of(one, partial(one.refused, error), None))
+        ]
+        if not refused:
+            raise error
+        if self.options.collectors is not None:
+            raise CollectorError(
+                f"collector {refused[0][0].name} failed: {error.filename}: {os_reason(error)}"
+            ) from error
+        for collector, (reason, remedy) in refused:
+            self.collectors.remove(collector.name, reason, remedy)
+            self.was_not_used(collector.name)
 
     def _open(self, command: list[str] | None, pid: int | None) -> None:
         now = time.time_ns()
@@ -215,6 +128,10 @@ class Recorder:
                 if command is None
                 else [redacted_text(os.path.basename(command[0])), *["redacted"] * (len(command) - 1)]
             )
+        settings = {one.name: self.settings_of(one) for one in tuple(self.collectors.chosen)}
+        fields: dict[str, Any] = {}
+        for collector in tuple(self.collectors.chosen):
+            fields |= self.fields_of(collector, collector.begin_meta)
         self.writer = CaptureWriter(
             self.options.output,
             {
@@ -226,33 +143,17 @@ class Recorder:
                 "begin_ns": time.monotonic_ns(),
                 "machine": described,
                 "calibration": calibration.for_capture(peaks) if peaks else None,
-                "collectors": {name: self._settings(name) for name in self.collectors.names},
+                "collectors": {name: settings[name] for name in self.collectors.names},
                 "unsupported": self.collectors.unsupported,
                 "redacted": self.options.redact,
-                "shared_memory_before": shared_memory_before() if "faults" in self.collectors else [],
+                **fields,
             },
             force=self.options.force,
             redact=self.options.redact,
         )
-        self._is_open = True
+        self.is_open = True
 
     # ---- recording -------------------------------------------------------------------------
-    def _pump(self) -> None:
-        for batch in self.session.take():
-            if self.window_pages is not None:
-                self.window_pages.take(batch.kind, batch.process, batch.payload)
-            header = {
-                "record_count": batch.record_count,
-                "process": batch.process,
-                "dropped": batch.dropped,
-                "begin_ns": batch.begin_ns,
-                "end_ns": batch.end_ns,
-            }
-            if batch.kind == self._window_kind:
-                self.writer.append_later(batch.kind, batch, **header)
-            else:
-                self.writer.append(batch.kind, batch.payload, **header)
-
     def _write_waiting(self) -> None:
         """Windows are compressed when a CPU is idle, and after the end: doing it takes as long as the program's own part of them."""
         self.writer.write_packed(keep_bytes=WAITING_BYTES, keep_s=WAITING_S)
@@ -284,120 +185,62 @@ class Recorder:
             )
 
     def _begin(self, pid: int) -> None:
-        self.slow = SlowSampler(
-            self.session,
-            self.writer,
-            timeline="timeline" in self.collectors,
-            pages="faults" in self.collectors,
-            nodes=self.facts["numa_nodes"],
-            windows=self.trace is not None,
-        )
-        if self.trace is not None and self.facts["numa_nodes"] > 1:
-            self.window_pages = WindowPages(self.session, page_bytes=self.slow.page_bytes)
-        cgroup = self.slow.watch_cgroup(pid)
-        if cgroup and not self.options.redact:
-            self.writer.meta["cgroup"] = shown(cgroup)
+        cgroup = memory_cgroup(pid)
+        if cgroup is not None and cgroup[0] and not self.options.redact:
+            self.writer.meta["cgroup"] = shown(cgroup[0])
+        self.attach_collectors(pid)
         self._write_clock_pairs()
         self._write_affinity(pid)
-        self.writer.update_meta(
-            session=self.session.facts(),
-            quality={"notes": [], "stack": self.options.stacks if "faults" in self.collectors else "none"},
-        )
+        self.writer.update_meta(session=self.session.facts(), quality={"notes": [], **self.quality_facts()})
 
     def _tick(self) -> None:
-        if not self._recording:
+        if not self.is_recording:
             return
         try:
-            self._pump()
+            self.pump()
             self._write_waiting()
-            self.slow.tick()
-            if self.counting is not None:
-                self.counting.tick(self.writer, self._session_string, self._pids)
+            for part in self.parts():
+                self.of(part, part.tick, None)
+            if self.wants_nodes:
+                self.ask_for_nodes()
         except Exception as error:  # whatever goes wrong here, the program runs on and its status is kept
             self.give_up(error)
 
-    def _session_string(self, text: str) -> int:
-        """The id of a text; its record is in the file when this returns."""
-        number = self.session.string(text)
-        if number not in self.writer.strings:
-            self._pump()
-        return number
-
-    def _pids(self) -> dict[int, int]:
-        """pid → process number of what runs now."""
-        return {entry[1]: entry[0] for entry in self.session.processes()}
-
-    def give_up(self, error: Exception, *, text: str | None = None) -> None:
-        """A bug or a machine in trouble: stop recording, say so at the end. `text`: an error of another process."""
-        if os.environ.get("MEMLENS_DEBUG") and text is None:
-            traceback.print_exc()
-        self._recording = False
-        if text is None and isinstance(error, OSError):
-            self.failure = f"{error.filename}: {os_reason(error)}" if error.filename else os_reason(error)
-            self.notes.append(f"Recording stopped early: {self.failure}.")
-        else:
-            self.is_bug = True
-            self.failure = text or f"{type(error).__name__}: {error}"
-            self.notes.append(f"Recording stopped early because of an error in memlens ({self.failure}).")
-        with contextlib.suppress(Exception):
-            self.session.stop()
-
     def _stop_recording(self) -> None:
-        if not self._recording:
+        if not self.is_recording:
             return
         try:
             self.session.stop()
-            self._pump()
+            self.pump()
             self.writer.write_later()
             self._write_clock_pairs()
         except Exception as error:
             self.give_up(error)
-        self._recording = False
-
-    def _open_emulator(self, program: str, command: list[str], options: emulator.EmulateOptions) -> emulator.Launch:
-        self.channel = _recorder.Channel(
-            sample_bytes=self.options.sample_bytes,
-            large_bytes=self.options.large_bytes,
-            alloc="alloc" in self.collectors,
-            wait_ms=10_000,
-            ring_bytes=emulator.RING_BYTES,
-            slot_max=256,
-        )
-        self.arena = emulator.Arena(self.channel.value)
-        self.launch = emulator.launch(
-            options,
-            program,
-            command,
-            self.channel.value,
-            self.arena,
-            alloc="alloc" in self.collectors,
-        )
-        for reason, remedy in self.launch.notes:
-            self.collectors.unsupported.append({"collector": "alloc", "reason": reason, "remedy": remedy})
-        return self.launch
+        self.is_recording = False
 
     def run_command(self, command: list[str]) -> Outcome:
         program = find_program(command[0])
-        if self.options.emulate is not None:
-            launch = self._open_emulator(program, command, self.options.emulate)
-            self._open(command, None)
-            return self._start(launch.command, launch.environment, command)
-        self._open_counting(program)
+        self.collectors.look_at(program)
+        for collector in tuple(self.collectors.chosen):
+            self.of(collector, partial(collector.prepare, program), None)
+        for shared in self.shared_parts():
+            shared.prepare(program)
         self._open_channel(program)
+        wrapper = self.collectors.wrapper
+        launch = wrapper.launch(program, command) if wrapper is not None else None
+        if launch is None:
+            loaded = preload.preloading(self.channel.value, program=program) if self.channel is not None else []
+            launch = Launch(command, loaded)
+        variables = [word for part in self.parts() for word in self.said_by(part, part.environment)]
         self._open(command, None)
-        environment = preload.preloading(self.channel.value, program=program) if self.channel is not None else []
-        if self.counting is not None:
-            environment = [*environment, *self.counting.environment]
-        if self.trace is not None:
-            environment = [*environment, self.trace.variable]
-        return self._start(command, environment, command)
+        return self._start(launch.command, [*launch.environment, *variables], command)
 
     def _start(self, words: list[str], environment: list[str], command: list[str]) -> Outcome:
         """Runs `words`, which are the command or what emulates it; a capture is only left when it has run."""
         try:
             return self._run(_recorder.Child(words, environment=environment, launcher=preload.launcher()), command)
         except BaseException:
-            if not self._has_begun:
+            if not self.has_begun:
                 self._take_back()
             raise
 
@@ -407,7 +250,7 @@ class Recorder:
         self.writer.directory.give_up()
 
     def _settle(self) -> None:
-        self._has_begun = True
+        self.has_begun = True
         try:
             self.writer.directory.settle()
         except OutputError as error:  # the program runs
@@ -424,7 +267,7 @@ class Recorder:
         with contextlib.closing(SignalQueue(signals)) as queue:
             failed = child.go()  # returns once the program has replaced the waiting child
             if failed:
-                self._recording = False
+                self.is_recording = False
                 text = f"cannot execute {command[0]}: {os.strerror(failed).lower()}"
                 raise ProgramNotFound(text) if failed == errno.ENOENT else ProgramNotExecutable(text)
             self._settle()
@@ -437,7 +280,7 @@ class Recorder:
             warmup.start()
             status, usage = self._wait_for(child.pid, begin, queue)
         wall_s = time.monotonic() - begin
-        if self._recording:
+        if self.is_recording:
             self.session.note_exit(child.pid, status)
         self._stop_recording()
         # The kernel keeps the largest RSS over exec: a peak below the waiting child's own is not the program's.
@@ -445,26 +288,23 @@ class Recorder:
         self.writer.meta["rusage"] = {
             "minor_faults": max(0, usage.ru_minflt - faults_before[0]),
             "major_faults": max(0, usage.ru_majflt - faults_before[1]),
-            "peak_rss_bytes": peak if peak > peak_before + (1 << 18) and self.arena is None else None,
+            "peak_rss_bytes": peak if peak > peak_before + (1 << 18) and self.collectors.wrapper is None else None,
             "peak_rss_floor_bytes": peak_before,
             "user_s": usage.ru_utime,
             "system_s": usage.ru_stime,
         }
         try:
             warmup.stop()
-            return ending.end(self, status, wall_s)
+            return ending.end(self, self, status, wall_s)
         except Exception as error:  # the status is passed on whatever happens
             self.give_up(error)
             return Outcome(self.options.output, status, wall_s, 0, 0, {})
 
     def _wait_for(self, pid: int, begin: float, signals: SignalQueue) -> tuple[int, Any]:
         while True:
-            busy = time.monotonic() - begin < EARLY_S or (
-                self.channel is not None and self.options.sample_bytes == 0 and "alloc" in self.collectors
-            )
-            until = EARLY_TICK_S if busy else TICK_S
-            if self.counting is not None and self._recording:
-                until = min(until, self.counting.until_due_s)
+            until = EARLY_TICK_S if time.monotonic() - begin < EARLY_S else TICK_S
+            if self.is_recording:
+                until = min(until, self.due_s())
             received = signals.wait(until)
             # Typed at the terminal (SI_KERNEL): the program has it already. Sent to us alone: pass it on.
             if (
@@ -483,37 +323,30 @@ class Recorder:
             if (
                 self.options.duration_s is not None
                 and time.monotonic() - begin > self.options.duration_s
-                and self._recording
+                and self.is_recording
             ):
                 self._stop_recording()
                 self.notes.append(f"Recorded the first {self.options.duration_s:g} s; the program ran on unrecorded.")
 
+    def _of_another(self, pid: int, reason: str) -> str:
+        """The note of a recording of another user's process; raises CollectorError where more is asked for than can be had."""
+        able = {one.name: one.foreign for one in in_order() if one.foreign}
+        if self.options.collectors is None or not able.keys() >= set(self.options.collectors):
+            raise CollectorError(
+                f"cannot watch process {pid}: {reason}",
+                hint=f"run memlens as root; --collectors {','.join(able)} --pid {pid} records {' and '.join(able.values())} alone",
+            )
+        return (
+            f"Only {' and '.join(able[name] for name in self.options.collectors)} of process {pid} was read: {reason}."
+        )
+
     def run_pid(self, pid: int) -> Outcome:
         if not os.path.isdir(f"/proc/{pid}"):
             raise CollectorError(f"there is no process {pid}", hint="look it up: pgrep -a NAME")
-        if self.options.trace is not None or "trace" in (self.options.collectors or ()):
-            raise CollectorError(
-                "a program records its accesses through a library that it loads when it starts; this one runs already",
-                hint="start the program with memlens record",
-            )
-        if self.options.count is not None or "count" in (self.options.collectors or ()):
-            raise CollectorError(
-                "counters are read from memory that a program gets when it starts; this one runs already",
-                hint="start the program with memlens record",
-            )
-        self.collectors.leave_out(
-            "alloc",
-            "the library that sees allocations is loaded when a program starts; this one runs already",
-            "start the program with memlens record",
-        )
+        self.collectors.look_at_running()
         reason = why_not_ours(pid)
         if reason is not None:
-            if self.options.collectors != ("timeline",):
-                raise CollectorError(
-                    f"cannot watch process {pid}: {reason}",
-                    hint=f"run memlens as root; --collectors timeline --pid {pid} records its RSS alone",
-                )
-            self.notes.append(f"Only the size of process {pid} was read: {reason}.")
+            self.notes.append(self._of_another(pid, reason))
         signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         try:
@@ -548,4 +381,4 @@ class Recorder:
         queue.close()
         wall_s = time.monotonic() - begin
         self._stop_recording()
-        return ending.end(self, None, wall_s)
+        return ending.end(self, self, None, wall_s)

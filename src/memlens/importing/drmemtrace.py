@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..errors import TraceError
-from .formats import Format, Settings
+from ..registry import ImporterDescriptor
+from . import survey
+from .formats import Settings
 from .sources import files_below
 
 if TYPE_CHECKING:
@@ -123,10 +125,12 @@ def _note(target: ImportTarget, reader: Any, cut: list[str]) -> None:
         target.notes.append("The trace has no data accesses.")
 
 
-FORMAT = Format(
+DESCRIPTOR = ImporterDescriptor(
     name="drmemtrace",
-    text="a directory of DynamoRIO's drmemtrace, or its trace files",
+    question="DynamoRIO: the directory of drrun -t drmemtrace -offline, or its *.trace files",
     recognises=recognises,
     read=read,
     expand=expand,
+    order=30,
+    survey=lambda: survey.tool("drmemtrace", "drrun", "install DynamoRIO, from dynamorio.org"),
 )

@@ -1,22 +1,19 @@
-"""What a format of traces is, which there are, and which of them a file has."""
+"""Formats of traces: which there are, which of them a file has, and reading it into a capture."""
 
 from __future__ import annotations
 
-import importlib
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import TraceError
+from .. import registry
+from ..errors import MemlensError, TraceError
+from ..registry import ImporterDescriptor
 from .sources import STDIN, Source
 
 if TYPE_CHECKING:
     from .target import ImportTarget, Outcome
-
-NAMES = ("lackey", "memgaze", "drmemtrace", "ptwrite")
-"""Modules of this package with a ``FORMAT``, in the order in which they are asked."""
 
 
 @dataclass(frozen=True)
@@ -39,27 +36,9 @@ class Settings:
         }
 
 
-@dataclass(frozen=True)
-class Format:
-    """One kind of trace."""
-
-    name: str
-    text: str
-    """What it is, in one line of help."""
-    recognises: Callable[[bytes], bool]
-    """Whether a file that begins like this has it."""
-    read: Callable[[ImportTarget, list[Source], Settings], dict[str, Any]]
-    """Reads all sources into the target; returns what it counted."""
-    expand: Callable[[Path], list[str]] | None = None
-    """The files of a directory."""
-    options: tuple[str, ...] = field(default=())
-    """Settings that mean something to it."""
-
-
-def load(name: str) -> Format:
-    module = importlib.import_module(f".{name}", __package__)
-    found: Format = module.FORMAT
-    return found
+def formats() -> list[ImporterDescriptor]:
+    """All formats, in the order in which they are asked whether a file has them."""
+    return sorted(registry.all_of("importer").values(), key=lambda one: (one.order, one.package, one.name))
 
 
 def import_trace(
@@ -82,7 +61,7 @@ def import_trace(
     from .target import ImportTarget
 
     settings = settings or Settings()
-    known = [load(name) for name in NAMES]
+    known = formats()
     sources = [Source(name) for name in _files(names, known)]
     try:
         chosen = _format_of(sources, known, format_name)
@@ -91,7 +70,7 @@ def import_trace(
         with ImportTarget(
             output, format_name=chosen.name, sources=shown, settings=settings.to_json(), force=force
         ) as target:
-            figures = chosen.read(target, sources, settings)
+            figures = _read(chosen, target, sources, settings)
             target.outcome.read_bytes = sum(source.read_bytes for source in sources)
             return target.finish(figures=figures)
     finally:
@@ -99,16 +78,48 @@ def import_trace(
             source.close()
 
 
-def _files(names: list[str], known: list[Format]) -> list[str]:
+def _read(
+    chosen: ImporterDescriptor, target: ImportTarget, sources: list[Source], settings: Settings
+) -> dict[str, Any]:
+    try:
+        return chosen.read(target, sources, settings)
+    except Exception as error:
+        if not chosen.package or isinstance(error, (MemlensError, OSError, MemoryError)):
+            raise
+        raise TraceError(
+            f"the importer {chosen.name} of the package {chosen.package} failed: {type(error).__name__}: {error}",
+            hint=f"update or remove the package {chosen.package}",
+        ) from error
+
+
+def _recognises(one: ImporterDescriptor, beginning: bytes) -> bool:
+    try:
+        return one.recognises(beginning)
+    except Exception as error:
+        if not one.package:
+            raise
+        registry.left_out("importer", one, f"looking at a file failed: {type(error).__name__}: {error}")
+        return False
+
+
+def _expanded(one: ImporterDescriptor, directory: Path) -> list[str]:
+    try:
+        return one.expand(directory) if one.expand is not None else []
+    except Exception as error:
+        if not one.package or isinstance(error, MemlensError):
+            raise
+        registry.left_out("importer", one, f"looking at a directory failed: {type(error).__name__}: {error}")
+        return []
+
+
+def _files(names: list[str], known: list[ImporterDescriptor]) -> list[str]:
     """Directories replaced by their files."""
     files: list[str] = []
     for name in names:
         if name == STDIN or not os.path.isdir(name):
             files.append(name)
             continue
-        found = next(
-            (f for known_format in known if known_format.expand and (f := known_format.expand(Path(name)))), None
-        )
+        found = next((files for one in known if (files := _expanded(one, Path(name)))), None)
         if found is None:
             raise TraceError(
                 f"{name} is a directory without a trace in it",
@@ -120,18 +131,18 @@ def _files(names: list[str], known: list[Format]) -> list[str]:
     return files
 
 
-def _format_of(sources: list[Source], known: list[Format], format_name: str | None) -> Format:
+def _format_of(sources: list[Source], known: list[ImporterDescriptor], format_name: str | None) -> ImporterDescriptor:
     for source in sources:
         if not source.beginning:
             raise TraceError(f"{source.shown} is empty", hint="the tool that wrote it recorded nothing, or did not end")
     if format_name is not None:
         return next(f for f in known if f.name == format_name)
-    found: dict[str, Format] = {}
+    found: dict[str, ImporterDescriptor] = {}
     for source in sources:
-        match = next((f for f in known if f.recognises(source.beginning)), None)
+        match = next((f for f in known if _recognises(f, source.beginning)), None)
         if match is None:
             raise TraceError(
-                f"{source.shown} is in none of the formats {', '.join(NAMES)}; it begins with {_beginning(source.beginning)}",
+                f"{source.shown} is in none of the formats {', '.join(f.name for f in known)}; it begins with {_beginning(source.beginning)}",
                 hint="memlens import --help says what each is; --format NAME takes a file for one of them",
             )
         found[match.name] = match
@@ -150,11 +161,11 @@ def _beginning(content: bytes) -> str:
     return f"the bytes {content[:12].hex(' ')}"
 
 
-def _check_settings(chosen: Format, settings: Settings) -> None:
+def _check_settings(chosen: ImporterDescriptor, settings: Settings) -> None:
     from ..errors import UsageError
 
     given = {name for name, value in vars(settings).items() if value}
-    foreign = sorted(given - set(chosen.options))
+    foreign = sorted(given - set(chosen.settings))
     if foreign:
         options = {"classes": "--classes", "structure": "--structure", "period": "--period", "modules": "--module",
                    "skip_malformed": "--skip-malformed"}  # fmt: skip

@@ -7,7 +7,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
-from .formats import Format, Settings, feed_all, malformed, note_lines
+from ..registry import ImporterDescriptor
+from . import survey
+from .formats import Settings, feed_all, malformed, note_lines
 from .modules import map_modules
 
 if TYPE_CHECKING:
@@ -67,10 +69,12 @@ def _describe(target: ImportTarget, source: Source, reader: Any, number: int) ->
         target.notes.append(f"{source.shown} has no accesses.")
 
 
-FORMAT = Format(
+DESCRIPTOR = ImporterDescriptor(
     name="lackey",
-    text="valgrind --tool=lackey --trace-mem=yes",
+    question="valgrind --tool=lackey --trace-mem=yes --log-file=FILE PROGRAM",
     recognises=recognises,
     read=read,
-    options=("skip_malformed", "modules"),
+    settings=("skip_malformed", "modules"),
+    order=10,
+    survey=lambda: survey.tool("lackey", "valgrind", "sudo apt-get install valgrind"),
 )

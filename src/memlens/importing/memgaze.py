@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..errors import TraceError, os_reason
-from .formats import Format, Settings, feed_all, malformed, note_lines
+from ..registry import ImporterDescriptor
+from . import survey
+from .formats import Settings, feed_all, malformed, note_lines
 
 if TYPE_CHECKING:
     from .sources import Source
@@ -274,10 +276,12 @@ def _note(target: ImportTarget, source: Source, reader: Any, *, classes_path: st
         )
 
 
-FORMAT = Format(
+DESCRIPTOR = ImporterDescriptor(
     name="memgaze",
-    text="MemGaze's .trace, with .binanlys and .hpcstruct",
+    question="MemGaze: NAME.trace, with NAME.binanlys and NAME.hpcstruct beside it",
     recognises=recognises,
     read=read,
-    options=("skip_malformed", "period", "classes", "structure"),
+    settings=("skip_malformed", "period", "classes", "structure"),
+    order=20,
+    survey=lambda: survey.ptwrite("memgaze"),
 )

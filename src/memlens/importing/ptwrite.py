@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..errors import TraceError
-from . import perf_data
-from .formats import Format, Settings
+from ..registry import ImporterDescriptor
+from . import perf_data, survey
+from .formats import Settings
 from .perf_data import NOBODY, PerfData, Record
 from .sources import BLOCK_BYTES, STDIN
 
@@ -341,9 +342,11 @@ def _note(target: ImportTarget, reader: Any, walk: Walk, data: PerfData) -> None
     target.incomplete = True  # nobody knows what was not written
 
 
-FORMAT = Format(
+DESCRIPTOR = ImporterDescriptor(
     name="ptwrite",
-    text="perf.data with Intel PT and ptwrite",
+    question="perf record -e intel_pt/ptw,fup_on_ptw/u: addresses written with ptwrite",
     recognises=recognises,
     read=read,
+    order=40,
+    survey=lambda: survey.ptwrite("ptwrite"),
 )

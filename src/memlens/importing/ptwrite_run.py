@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..capture.store.swept import SweptDirectory
 from ..errors import CollectorError, OutputError
-from .survey import survey
+from .survey import ptwrite
 
 if TYPE_CHECKING:
     from .target import Outcome
@@ -29,7 +29,7 @@ class PtwriteRun:
 
 def require() -> None:
     """Raises CollectorError, with what is missing, before anything is started."""
-    (found,) = (row for row in survey() if row["format"] == "ptwrite")
+    found = ptwrite("ptwrite")
     if found["missing"]:
         first = found["missing"][0]
         raise CollectorError(

@@ -11,21 +11,32 @@ INTEL_PT = "/sys/bus/event_source/devices/intel_pt"
 
 def survey() -> list[dict[str, Any]]:
     """For each format: the tool that records it, whether it is here, and why not."""
-    return [
-        _tool("lackey", "valgrind", "sudo apt-get install valgrind"),
-        _tool("drmemtrace", "drrun", "install DynamoRIO, from dynamorio.org"),
-        _ptwrite("memgaze"),
-        _ptwrite("ptwrite"),
-    ]
+    from .. import registry
+
+    found = []
+    for one in sorted(registry.all_of("importer").values(), key=lambda one: (one.order, one.package, one.name)):
+        state = _unknown(one.name)
+        try:
+            state = one.survey() if one.survey is not None else state
+        except Exception as error:
+            if not one.package:
+                raise
+            registry.left_out("importer", one, f"asking for its tool failed: {type(error).__name__}: {error}")
+        found.append({**state, "package": one.package})
+    return found
 
 
-def _tool(name: str, program: str, remedy: str) -> dict[str, Any]:
+def _unknown(name: str) -> dict[str, Any]:
+    return {"format": name, "records_here": None, "detail": "", "missing": []}
+
+
+def tool(name: str, program: str, remedy: str) -> dict[str, Any]:
     path = shutil.which(program)
     missing = [] if path else [{"reason": f"{program} is not installed", "remedy": remedy}]
     return {"format": name, "records_here": path is not None, "detail": path or "", "missing": missing}
 
 
-def _ptwrite(name: str) -> dict[str, Any]:
+def ptwrite(name: str) -> dict[str, Any]:
     """Both need a CPU with ptwrite, and perf."""
     missing = []
     if not os.path.isdir(INTEL_PT):

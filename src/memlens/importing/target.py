@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import _core
 from ..capture.store.directory import Replaced
 from ..capture.store.layouts import Packer, enum_value, layouts
 from ..capture.store.os_names import working_directory
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 IMPORTER_WRITER = 3
 NO_CPU = 0xFFFFFFFF
+WINDOW_ACCESSES = 4096
+"""Of a window that Python writes."""
 
 
 @dataclass
@@ -58,6 +62,8 @@ class ImportTarget:
         self.command: list[str] | None = None
         self._began = time.monotonic()
         self._strings: dict[str, int] = {}
+        self._executed: dict[tuple[int, int], int] = {}
+        """Accesses so far, by process and thread."""
         self._first_ns: int | None = None
         self._last_ns = 0
         self._processes: set[int] = set()
@@ -131,6 +137,44 @@ class ImportTarget:
             self._check()
             self.see(begin_ns)
             self.see(end_ns)
+
+    def accesses(
+        self, process: int, *, thread: int, begin_ns: int, pcs: Sequence[int], addresses: Sequence[int], sizes: Sequence[int],
+        stores: Sequence[bool],
+    ) -> None:  # fmt: skip
+        """All accesses of a thread since the last call, in their order: a full trace. Each counts as a nanosecond.
+
+        Parameters
+        ----------
+        begin_ns
+            When the first of them was made; not before the end of the call before.
+        pcs, addresses, sizes, stores
+            Address of the instruction, address of the data, bytes, and whether it was written: one of each for an access.
+        """
+        import numpy as np
+
+        load, store = enum_value("access_operation", "load"), enum_value("access_operation", "store")
+        packer = Packer("window")
+        for at in range(0, len(pcs), WINDOW_ACCESSES):
+            part = slice(at, at + WINDOW_ACCESSES)
+            operations = np.where(np.asarray(stores[part], dtype=bool), store, load).astype(np.uint8)
+            stream = bytes(
+                _core.encode_stream(
+                    np.asarray(pcs[part], dtype=np.uint64), np.asarray(addresses[part], dtype=np.uint64),
+                    np.asarray(sizes[part], dtype=np.uint32), operations,
+                )
+            )  # fmt: skip
+            count, first = len(operations), self._executed.get((process, thread), 0)
+            self._executed[process, thread] = first + count
+            begin, end = begin_ns + at, begin_ns + at + count
+            window = packer.pack(
+                stream, begin_ns=begin, end_ns=end, first_executed=first, executed=count, recorded=count, period=count,
+                thread=thread, encoding=enum_value("stream_encoding", "pc_delta"),
+            )  # fmt: skip
+            self.chunks([(process, window, 1, begin, end)])
+            self.outcome.accesses += count
+            self.outcome.windows += 1
+            self.outcome.stream_bytes += len(stream)
 
     def see(self, time_ns: int) -> None:
         """The capture lasts at least from its earliest to its latest time."""

@@ -208,10 +208,6 @@ def module_markup(path: str | None) -> str:
     return f'<code title="{esc(path)}">{esc(posixpath.basename(path) or path)}</code>' if path else "–"
 
 
-def unwinder(kind: str) -> str:
-    return {"fp": "frame pointers", "dwarf": "DWARF unwinding"}.get(kind, kind)
-
-
 def table(
     caption: str,
     heads: Sequence[tuple[str, str]],

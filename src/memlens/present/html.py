@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from .. import registry
 from ..registry import PresenterDescriptor
 from ..view import guessed
 from ._charts import esc
@@ -26,7 +27,6 @@ from ._markup import (
     number_cell,
     table,
     titled,
-    unwinder,
     value_text,
     words,
 )
@@ -130,50 +130,7 @@ def _ending(meta: dict[str, Any]) -> str:
 
 
 def _collector(name: str, options: Any) -> str:
-    if not isinstance(options, dict):
-        return name
-    said = []
-    if "rate_hz" in options:
-        said.append(f"{options['rate_hz']:g} readings a second")
-    if name == "emulate":
-        said.append(f"{options.get('machine')} under qemu {options.get('qemu')}")
-        if "window" in options:
-            said.append(f"windows of {options['window']:,} in {options['period']:,} accesses")
-        elif options.get("full"):
-            said.append("every address")
-        if options.get("pages"):
-            said.append("pages")
-    elif name == "count":
-        how = str(options.get("sampling", "all"))
-        said.append(
-            {
-                "all": "every execution",
-                "every": f"every {options.get('every')}th execution",
-                "random": f"one execution in {options.get('every')}, at random",
-                "budget": f"as many executions as cost {options.get('budget_ppm', 0) / 10_000:g} %",
-            }.get(how, how)
-        )
-        if options.get("epoch_s"):
-            said.append(f"read every {1000 * options['epoch_s']:g} ms")
-    elif name == "trace":
-        window, period = options.get("window") or 0, options.get("period") or 0
-        said.append(f"windows of {window:,} in {period:,} accesses" if period > window else "every access")
-    elif "stacks" in options:
-        said.append(
-            "no call stacks" if options["stacks"] == "none" else f"call stacks by {unwinder(options['stacks'])}"
-        )
-    if options.get("single"):
-        said.append("one event a fault")
-    if options.get("budget_share"):
-        said.append(f"a budget of {100 * options['budget_share']:.3g} % of the program's time")
-    if "sample_bytes" in options:
-        said.append(
-            f"one in {human_bytes(options['sample_bytes'])} of small objects"
-            if options["sample_bytes"]
-            else "every object"
-        )
-        if options["sample_bytes"] and options.get("large_bytes"):
-            said.append(f"all of {human_bytes(options['large_bytes'])} and more")
+    said = registry.words_of(name, options)
     return f"{name} ({', '.join(said)})" if said else name
 
 

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from ... import _core
 from ..store.layouts import enum_value
+from ..store.settings import settings_of
 from ..store.source import TableSource
 from .tracing import TraceSites
 
@@ -112,7 +113,7 @@ class ConstantsOfWindows:
         self.windows = windows
         self.imports = ImpliedConstants(windows.capture)
         self._sites = windows.capture.trace_sites.constants
-        trace = windows.capture.meta.get("collectors", {}).get("trace", {})
+        trace = settings_of(windows.capture.meta, "traced_module") or {}
         self.loads_only = bool(trace.get("loads_only"))
         self.is_selected = self.loads_only or bool(trace.get("functions"))
         """Records also leave out what nobody asked for: what belongs to no code is not known to be constant."""

@@ -19,6 +19,8 @@ from .files import open_regular
 from .layouts import enum_value
 from .os_names import text_of
 
+COUNTERS = "count"
+"""What meta.json calls the collector of compiled-in counters, and what was found in their arena."""
 VARIABLE = "MEMLENS_COUNT"
 _C = constants()
 MAGIC, VERSION = _C["ML_COUNT_MAGIC"], _C["ML_COUNT_VERSION"]

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ...errors import OutputError, os_reason
-from .side_tables import SIDE_TABLES
+from .side_tables import OTHER_NAME, OTHER_PREFIX, SIDE_TABLES
 
 META_FILE = "meta.json"
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
@@ -38,7 +38,7 @@ def is_capture_file(name: str) -> bool:
     [True, True, True, False]
     """
     tables = "|".join(SIDE_TABLES)
-    pattern = rf"meta\.(json|partial)|records-.+\.mlc|rings-.+\.mlr|counts-.+\.mla|({tables})\.(parquet|partial)"
+    pattern = rf"meta\.(json|partial)|records-.+\.mlc|rings-.+\.mlr|counts-.+\.mla|({tables}|{OTHER_PREFIX}{OTHER_NAME.pattern})\.(parquet|partial)"
     return re.fullmatch(pattern, name) is not None
 
 

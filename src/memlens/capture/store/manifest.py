@@ -19,6 +19,7 @@ from typing import Any
 from ...errors import CaptureError
 from .directory import META_FILE, MOST_META_BYTES
 from .files import open_regular
+from .side_tables import other_table_name
 
 SEAL = re.compile(rb',\n "sha256": "([0-9a-f]{64})"\n}\n\Z')
 """The end of meta.json; the sum is that of all bytes before it."""
@@ -92,7 +93,8 @@ def _compare(
     found: Verdict, path: Path, name: str, entry: dict[str, Any], chunks: int | None, *, growing: bool
 ) -> None:
     is_table = name.endswith(".parquet")
-    remedy = "; the table is made from the records" if is_table else ""
+    is_derived = is_table and other_table_name(name) is None
+    remedy = "; the table is made from the records" if is_derived else ""
     try:
         descriptor = open_regular(path / name)
     except (OSError, CaptureError):

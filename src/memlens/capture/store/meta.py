@@ -168,73 +168,83 @@ _MACHINE = record_of(
     }
 )  # fmt: skip
 
-_COLLECTORS = record_of(
+_SETTINGS = record_of(
     {
-        "faults": record_of({"stacks": or_null(either(text, flag)), "single": flag, "budget_share": or_null(number(0, 1))}),
-        "timeline": record_of({"rate_hz": number(0, 1e6)}),
-        "alloc": record_of({"sample_bytes": _COUNT, "large_bytes": _COUNT}),
-        "count": record_of({"sampling": text, "events": list_of(either(text, scalar), most=64), "add_ps": or_null(number())}),
-        "trace": record_of(
-            {"window": _COUNT, "period": _COUNT, "seed": _COUNT, "loads_only": flag, "regions": list_of(text), "functions": text,
-             "stacks": flag, "on_full": text}
-        ),
-        "emulate": record_of(
-            {"counts": flag, "pages": flag, "stacks": flag, "window": _COUNT, "period": _COUNT, "qemu": or_null(text),
-             "plugin_api": or_null(integer(0, 1000)), "machine": or_null(text)}
-        ),
-    },
-    others=record_of({}),
+        "stacks": or_null(either(text, flag)), "single": flag, "budget_share": or_null(number(0, 1)), "rate_hz": number(0, 1e6),
+        "sample_bytes": _COUNT, "large_bytes": _COUNT, "sampling": text, "events": list_of(either(text, scalar), most=64),
+        "add_ps": or_null(number()), "window": _COUNT, "period": _COUNT, "seed": or_null(_COUNT), "loads_only": flag,
+        "regions": list_of(text), "functions": text, "on_full": text, "counts": flag, "pages": flag, "full": flag,
+        "qemu": or_null(text), "plugin_api": or_null(integer(0, 1000)), "machine": or_null(text),
+    }
 )  # fmt: skip
+"""Of any collector: a setting means the same wherever it is kept."""
+_COLLECTORS = record_of({}, others=_SETTINGS)
 
-_META = record_of(
-    {
-        "format_version": integer(0, 1 << 31),
-        "memlens_version": or_null(text),
-        "state": one_of("recording", "complete", "standalone"),
-        "command": or_null(list_of(text)),
-        "pid": or_null(integer(0, (1 << 32) - 1)),
-        "working_directory": or_null(text),
-        "started": or_null(text),
-        "started_unix_ns": or_null(integer(0, 253402300799 * 10**9)),
-        "begin_ns": or_null(_TIME),
-        "end_ns": or_null(_TIME),
-        "wall_s": or_null(number(0, 1e11)),
-        "wait_status": or_null(integer(-(1 << 31), (1 << 31) - 1)),
-        "redacted": flag,
-        "machine": _MACHINE,
-        "collectors": _COLLECTORS,
-        "calibration": or_null(record_of({})),
-        "unsupported": list_of(record_of({}, others=or_null(text)), most=1 << 12),
-        "quality": record_of({"notes": list_of(text), "incomplete": flag, "stack": or_null(text)}),
-        "rusage": record_of({}, others=or_null(number(0, 1e19))),
-        "session": _LEDGER,
-        "channel": _LEDGER,
-        "slow": _LEDGER,
-        "count": _LEDGER,
-        "trace": _LEDGER,
-        "emulate": _LEDGER,
-        "fault_recording_ns": or_null(number(0, 1e9)),
-        "unnamed_modules": list_of(
-            record_of({"module": text, "addresses": _COUNT, "build_id": or_null(text), "remedy": or_null(text)},
-                      needed=("module", "addresses"))
-        ),
-        "shared_memory_before": or_null(
-            list_of(
-                record_of(
-                    {"placed": list_of(list_of(integer(0, 1 << 62), most=2)), "device": list_of(integer(0, (1 << 32) - 1), most=2),
-                     "inode": _COUNT},
-                    needed=("placed", "device", "inode"),
-                )
+_FIELDS: dict[str, Check] = {
+    "format_version": integer(0, 1 << 31),
+    "memlens_version": or_null(text),
+    "state": one_of("recording", "complete", "standalone"),
+    "command": or_null(list_of(text)),
+    "pid": or_null(integer(0, (1 << 32) - 1)),
+    "working_directory": or_null(text),
+    "started": or_null(text),
+    "started_unix_ns": or_null(integer(0, 253402300799 * 10**9)),
+    "begin_ns": or_null(_TIME),
+    "end_ns": or_null(_TIME),
+    "wall_s": or_null(number(0, 1e11)),
+    "wait_status": or_null(integer(-(1 << 31), (1 << 31) - 1)),
+    "redacted": flag,
+    "machine": _MACHINE,
+    "collectors": _COLLECTORS,
+    "calibration": or_null(record_of({})),
+    "unsupported": list_of(record_of({}, others=or_null(text)), most=1 << 12),
+    "quality": record_of({"notes": list_of(text), "incomplete": flag, "stack": or_null(text)}),
+    "rusage": record_of({}, others=or_null(number(0, 1e19))),
+    "session": _LEDGER,
+    "channel": _LEDGER,
+    "slow": _LEDGER,
+    "count": _LEDGER,
+    "trace": _LEDGER,
+    "emulate": _LEDGER,
+    "fault_recording_ns": or_null(number(0, 1e9)),
+    "unnamed_modules": list_of(
+        record_of({"module": text, "addresses": _COUNT, "build_id": or_null(text), "remedy": or_null(text)},
+                  needed=("module", "addresses"))
+    ),
+    "shared_memory_before": or_null(
+        list_of(
+            record_of(
+                {"placed": list_of(list_of(integer(0, 1 << 62), most=2)), "device": list_of(integer(0, (1 << 32) - 1), most=2),
+                 "inode": _COUNT},
+                needed=("placed", "device", "inode"),
             )
-        ),
-        "import": record_of(
-            {"format": text, "sources": list_of(text), "settings": record_of({}), "figures": record_of({}), "accesses": _COUNT,
-             "windows": _COUNT}
-        ),
-        "cgroup": or_null(text),
-    },
-    needed=("format_version",),
-)  # fmt: skip
+        )
+    ),
+    "import": record_of(
+        {"format": text, "sources": list_of(text), "settings": record_of({}), "figures": record_of({}), "accesses": _COUNT,
+         "windows": _COUNT}
+    ),
+    "cgroup": or_null(text),
+}  # fmt: skip
+_META = record_of(_FIELDS, needed=("format_version",))
+
+
+def why_not_field(name: str, value: Any) -> str | None:
+    """Why a reader would refuse a field that somebody wants to write; None: it is right."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"{name} is no JSON: {error}"
+    wrong = _META({"format_version": 1, name: value})
+    if wrong is None:
+        return None
+    place, expected = _below("", wrong)
+    return f"{place.lstrip('.')} is to be {expected}"
+
+
+def is_known_field(name: str) -> bool:
+    """A field that memlens itself writes and reads."""
+    return name in _FIELDS
 
 
 # ---- reading ------------------------------------------------------------------------------

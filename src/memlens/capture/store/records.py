@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ... import _core
-from ...errors import CaptureError, CaptureVersionError, os_reason
+from ...errors import CaptureError, CaptureVersionError, NoDataError, os_reason
 from ...results import Quality
 from . import manifest
 from .columns import named
+from .count_arena import COUNTERS
 from .directory import META_FILE
 from .files import refuse_special
 from .layouts import Layout, enum_names, layout_of_kind, layouts, records_with_tails
 from .meta import check_meta, read_meta
 from .os_names import text_of
+from .side_tables import other_table_file, other_table_name, read_side_table
 from .standalone import RUNTIME_WRITER, LeftCounts, LeftRings, OwnIds
 
 if TYPE_CHECKING:
@@ -193,11 +195,40 @@ class RecordStore:
             self._readers[file.name] = left
             self._chunks.extend(_Chunk(left, index) for index in range(left.count))
             collectors = self.meta.setdefault("collectors", {})
-            collectors.setdefault("count", {"sampling": "all"})
+            collectors.setdefault(COUNTERS, {"sampling": "all"})
             if not left.has_counts and self._left_images == left.images:
-                del collectors["count"]  # built for tracing only: nothing was counted
+                del collectors[COUNTERS]  # built for tracing only: nothing was counted
             added += left.count
         return added
+
+    # ---- tables of other packages ---------------------------------------------------
+    def side_table_names(self) -> list[str]:
+        """Tables that collectors of other packages have written beside the records."""
+        files = self.meta.get("files") if self.complete else None
+        found = (other_table_name(file) for file in (files or {}))
+        return sorted(name for name in found if name is not None)
+
+    def side_table(self, name: str) -> pa.Table:
+        """A table that a collector of another package has written.
+
+        Raises
+        ------
+        NoDataError
+            The capture has none of this name.
+        CaptureError
+            Its file is missing or damaged.
+        """
+        if name not in self.side_table_names():
+            known = ", ".join(self.side_table_names()) or "none"
+            raise NoDataError(f"the capture has no side table {name!r}", hint=f"side tables: {known}")
+        import pyarrow as pa
+
+        file = self.path / other_table_file(name)
+        if not file.exists() or not self.is_as_written(file.name):
+            raise CaptureError(f"{file} is missing or has changed since it was written", hint="record again")
+        found = read_side_table(file, pa.schema([]))
+        assert found is not None
+        return found
 
     # ---- facts -----------------------------------------------------------------------
     @property

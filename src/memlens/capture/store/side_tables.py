@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,12 @@ SIDE_TABLES = (
     *COUNT_TABLES,
     *IMPORT_TABLES,
 )
+OTHER_PREFIX = "other-"
+"""Files of tables that collectors of other packages write: NAME is in other-NAME.parquet."""
+OTHER_NAME = re.compile(r"[a-z][a-z0-9_]{0,79}")
+MOST_OTHER_TABLES = 32
+MOST_OTHER_BYTES = 64 << 20
+"""Of one such table in memory, as Arrow has it."""
 REMEDY = "remove it: it is made anew from the records"
 MOST_EXPANSION = 4096
 """Bytes of a table for each byte of its file: what dictionaries and runs of one value explain. More is a bomb."""
@@ -87,6 +94,25 @@ def read_side_table(file: Path, schema: pa.Schema) -> pa.Table | None:
         if kind != field.type and not _is_alike(kind, field.type):
             raise CaptureError(f"{file}: the column {field.name} is {kind}; expected {field.type}", hint=REMEDY)
     return table
+
+
+def other_table_file(name: str) -> str:
+    """The file of a table of another package.
+
+    >>> other_table_file("clock_readings")
+    'other-clock_readings.parquet'
+    """
+    return f"{OTHER_PREFIX}{name}.parquet"
+
+
+def other_table_name(file: str) -> str | None:
+    """The name of the table in such a file, None for other files.
+
+    >>> other_table_name("other-clock_readings.parquet"), other_table_name("sites.parquet"), other_table_name("other-../x.parquet")
+    ('clock_readings', None, None)
+    """
+    name = file.removeprefix(OTHER_PREFIX).removesuffix(".parquet")
+    return name if OTHER_NAME.fullmatch(name) and file == other_table_file(name) else None
 
 
 def _is_alike(found: pa.DataType, wanted: pa.DataType) -> bool:

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Sized
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ... import _core
 from ...errors import OutputError, os_reason
@@ -25,6 +25,10 @@ from . import manifest
 from .directory import META_FILE, CaptureDirectory
 from .layouts import Packer, layouts, records_with_tails
 from .os_names import text_of
+from .side_tables import MOST_OTHER_BYTES, MOST_OTHER_TABLES, OTHER_NAME, other_table_file, other_table_name
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 RECORD_FILE = "records-recorder.mlc"
 META_PARTIAL = "meta.partial"
@@ -80,6 +84,23 @@ def _redacted_notes(value: Any) -> Any:
     if isinstance(value, list):
         return [_redacted_notes(entry) for entry in value]
     return {key: _redacted_notes(entry) for key, entry in value.items()} if isinstance(value, dict) else value
+
+
+def _redacted_texts(table: pa.Table) -> pa.Table:
+    """Columns of text as `redacted_text` leaves them; columns of other types than numbers, times and texts are dropped."""
+    import pyarrow as pa
+
+    kept = {}
+    for field in table.schema:
+        column = table.column(field.name)
+        if pa.types.is_dictionary(field.type):
+            column = column.cast(field.type.value_type)
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            texts = [None if text is None else redacted_text(text) for text in column.to_pylist()]
+            kept[field.name] = pa.array(texts, pa.string())
+        elif pa.types.is_primitive(column.type):
+            kept[field.name] = column
+    return pa.table(kept)
 
 
 class CaptureWriter:
@@ -297,6 +318,25 @@ class CaptureWriter:
             self.side_failure = self.side_failure or error
             with contextlib.suppress(OSError):
                 self.directory.unlink(partial)
+
+    def write_other_table(self, name: str, table: pa.Table) -> None:
+        """Writes a table that only its writer knows: `RecordStore.side_table` reads it. Texts of a redacted capture are redacted.
+
+        Raises
+        ------
+        ValueError
+            The name is none, or the table is too large.
+        """
+        if not OTHER_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of a table: small letters, digits and underscores, at most 80")
+        known = {file for file in self.tables if other_table_name(file) is not None}
+        if len(known | {other_table_file(name)}) > MOST_OTHER_TABLES:
+            raise ValueError(f"a capture takes at most {MOST_OTHER_TABLES} tables of other packages")
+        if table.nbytes > MOST_OTHER_BYTES:
+            raise ValueError(f"the table {name} has {table.nbytes:,} bytes; at most {MOST_OTHER_BYTES:,} are kept")
+        self.write_table(
+            other_table_file(name).removesuffix(".parquet"), _redacted_texts(table) if self.redact else table
+        )
 
     def write_meta(self) -> None:
         """A reader sees the old file or the new one, never half of one."""

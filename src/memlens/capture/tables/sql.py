@@ -20,6 +20,8 @@ class Queried(Protocol):
 
     def table(self, name: str) -> pa.Table: ...
     def reader(self, name: str) -> pa.RecordBatchReader: ...
+    def side_table_names(self) -> list[str]: ...
+    def side_table(self, name: str) -> pa.Table: ...
 
 
 def connect(capture: Queried, sql: str) -> Any:
@@ -35,6 +37,9 @@ def connect(capture: Queried, sql: str) -> Any:
                 connection.execute(f"CREATE TEMP TABLE {name} AS FROM {name}_once")
         elif uses:
             connection.register(name, capture.table(name))
+    for name in capture.side_table_names():
+        if name not in tables() and re.search(rf"\b{name}\b", sql, re.IGNORECASE):
+            connection.register(name, capture.side_table(name))
     return connection
 
 

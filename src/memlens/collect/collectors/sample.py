@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...registry import CollectorDescriptor
+from ..facts import Availability, why_no_perf_event
 
 
-def probe(facts: Mapping[str, Any]) -> Any:
-    from ..facts import Availability
-
+def probe(facts: Mapping[str, Any]) -> Availability:
     if not facts["has_pmu"]:
         return Availability(
             False,
@@ -23,8 +22,6 @@ def probe(facts: Mapping[str, Any]) -> Any:
             ),
         )
     if facts["hardware_event_errno"]:
-        from ..facts import why_no_perf_event
-
         return Availability(
             False, "comes in a later version", (why_no_perf_event(dict(facts), facts["hardware_event_errno"]),)
         )
@@ -36,5 +33,6 @@ DESCRIPTOR = CollectorDescriptor(
     question="PMU samples: address, latency, data source",
     gives=("access",),
     available=False,
+    order=70,
     probe=probe,
 )

@@ -1,4 +1,4 @@
-"""Collector `emulate`: finds qemu-user and our plugin for a program, starts it so, and takes the counters home.
+"""Finds qemu-user and our plugin for a program, and makes the command line that runs it so.
 
 The plugin (native/emulator) writes windows, stacks and modules through the channel. Exact counts are in the
 *arena*, a memory file of the recorder that outlives every process; they become records when the program has ended.
@@ -17,14 +17,11 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..errors import CollectorError, UsageError
-from . import preload
-from .links import plain_path
-
-if TYPE_CHECKING:
-    from ..capture.store.writer import CaptureWriter
+from ....errors import CollectorError, UsageError
+from ... import preload
+from ...links import plain_path
 
 SEPARATOR = "\x1f"
 EMULATOR_VARIABLE = "MEMLENS_EMULATOR"
@@ -281,7 +278,7 @@ def why_it_ended(launch: Launch, number: int) -> list[str]:
 
 
 def launch(
-    options: EmulateOptions, program: str, command: list[str], channel: str, arena: Arena, *, alloc: bool
+    options: EmulateOptions, program: str, command: list[str], channel: str, arena: Arena, *, loads_library: bool
 ) -> Launch:
     """`arena`: also keeps the plugin's list of functions."""
     guest = examine(program, command)
@@ -301,17 +298,17 @@ def launch(
     notes: list[tuple[str, str]] = []
     preloaded: list[str] = []
     library = guest_library(guest.machine)
-    if alloc and not guest.dynamic:
+    if loads_library and not guest.dynamic:
         notes.append((
             f"{os.path.basename(program)} is statically linked: its allocations, memory policies and programs it starts are not seen",
             "link it dynamically",
         ))  # fmt: skip
-    elif alloc and library is None:
+    elif loads_library and library is None:
         notes.append((
             f"there is no library for {guest.machine} programs: their allocations and programs they start are not seen",
             f"install a cross compiler for {guest.machine} and build memlens again",
         ))  # fmt: skip
-    elif alloc:
+    elif loads_library:
         assert library is not None
         others = os.environ.get("LD_PRELOAD", "")
         path = plain_path(library)
@@ -323,7 +320,7 @@ def launch(
     if options.window and not options.full:
         settings |= {"window": options.window, "period": options.period}
     if options.functions:
-        from .function_list import list_of
+        from .functions import list_of
 
         listed = list_of(options.functions, guest.words[0], guest.machine, root or "")
         settings["functions"] = arena.keep(listed)
@@ -388,10 +385,3 @@ class Arena:
     def close(self) -> None:
         for descriptor in (self.fd, *self._kept):
             os.close(descriptor)
-
-
-def write_counts(writer: CaptureWriter, arena: Arena, processes: dict[int, int]) -> dict[str, int]:
-    """Turns the arena's counters into `code_count` records. `processes`: pid → process number."""
-    from .emulator_counts import code_counts
-
-    return code_counts(writer, arena.extents(), processes)

@@ -1,25 +1,22 @@
-"""Collector `count`, the recorder's part: an arena for counted processes, and records from what they left in it.
+"""The memory that programs built with `memlens cc` count in, and what its contents become.
 
-Options are in `CountOptions`. `Counting` lives as long as a recording: it copies the static tables of modules while they
-can be read, reads all counters at each epoch and at the end, and never disturbs the program: a process that
-was killed in the middle has left everything that it had counted.
+`Counting` lives as long as a recording: it copies the static tables of modules while they can be read, reads all counters at each
+epoch and at the end, and never disturbs the program: a process that was killed in the middle has left everything that it had counted.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .. import _recorder
-from ..capture.store import count_arena, counted_modules
-from ..capture.store.count_arena import CountArena, Image, ImageEntries
-from ..capture.store.count_records import CountRecords, Writer
-from ..capture.store.layouts import Packer
-from ..errors import UsageError
+from ... import _recorder
+from ...capture.store import count_arena
+from ...capture.store.count_arena import CountArena, Image, ImageEntries
+from ...capture.store.count_records import CountRecords, Writer
+from ...capture.store.layouts import Packer
 
 HARDWARE, SOFTWARE, CACHE, RAW = 0, 1, 3, 4
 MISS = 1 << 16
@@ -34,15 +31,11 @@ EVENTS: dict[str, tuple[int, int]] = {
 SAMPLE_GROUPS = 32
 """Random groups of sampled executions: what the error of an estimate comes from."""
 PMU_EVENTS = ("L1-dcache-load-misses", "LLC-load-misses", "instructions")
-HINT = (
-    "use every=N, first=K, periodic, seed=N, budget=1%, epoch=100ms, events=A+B, threads=N, counters=N or children, "
-    "joined by commas"
-)
 
 
 @dataclass(frozen=True)
 class CountOptions:
-    """What `--count` asks for."""
+    """How compiled-in counters count."""
 
     every: int = 0
     """Count one execution of a region in so many, at random; 0 and 1: all."""
@@ -75,90 +68,18 @@ class CountOptions:
 
 
 def event_code(name: str) -> tuple[int, int]:
-    """Type and config of a perf event; `rHEX` is a raw one."""
+    """Type and config of a perf event; `rHEX` is a raw one.
+
+    Raises
+    ------
+    ValueError
+        There is none of this name.
+    """
     if name in EVENTS:
         return EVENTS[name]
-    if name[:1] == "r" and name[1:]:
-        try:
-            return RAW, int(name[1:], 16)
-        except ValueError:
-            pass
-    import difflib
-
-    close = difflib.get_close_matches(name, EVENTS, n=1)
-    raise UsageError(
-        f"--count: there is no event {name!r}",
-        hint=f"did you mean {close[0]}?" if close else f"events: {', '.join(EVENTS)}",
-    )
-
-
-def duration_s(text: str) -> float:
-    """100ms, 2s, 500us.
-
-    >>> duration_s("100ms"), duration_s("2s")
-    (0.1, 2.0)
-    """
-    for suffix, factor in (("ms", 1e-3), ("us", 1e-6), ("s", 1.0)):
-        if text.endswith(suffix):
-            return float(text.removesuffix(suffix)) * factor
-    raise ValueError(text)
-
-
-def parse(text: str) -> CountOptions:
-    """`every=N`, `first=K`, `periodic`, `seed=N`, `budget=1%`, `epoch=100ms`, `events=A+B`, `threads=N`, joined by commas."""
-    options = CountOptions()
-    words = [word for word in text.split(",") if word]
-    names = ("every", "first", "seed", "threads", "counters")
-    at = 0
-    while at < len(words):
-        word = words[at]
-        name, equals, value = word.partition("=")
-        at += 1
-        try:
-            changed: dict[str, Any]
-            if name in ("random", "periodic", "children") and not equals:
-                changed = {name: True}
-            elif name in names and equals:
-                number = int(value.replace("_", ""))
-                if number < (0 if name in ("seed", "first") else 1):
-                    raise ValueError(value)
-                changed = {name: number}
-            elif name == "budget" and equals:
-                percent = float(value.removesuffix("%"))
-                if not 0 < percent < 100:
-                    raise ValueError(value)
-                changed = {"budget_ppm": round(percent * 10_000)}
-            elif name == "epoch" and equals:
-                seconds = duration_s(value)
-                if seconds < 0.01:
-                    raise UsageError(f"--count: an epoch of {value} is too short", hint="give 10ms or more")
-                changed = {"epoch_s": seconds}
-            elif name == "events":
-                # Events may be joined by commas too: words that follow belong here as far as they are names of events.
-                listed = [part for part in value.split("+") if part and part != "none"]
-                while at < len(words) and words[at] in EVENTS:
-                    listed.append(words[at])
-                    at += 1
-                for event in listed:
-                    event_code(event)
-                if len(listed) > count_arena.EVENTS:
-                    raise UsageError(
-                        f"--count: {len(listed)} events are too many", hint=f"at most {count_arena.EVENTS} are read"
-                    )
-                changed = {"events": tuple(listed)}
-            else:
-                raise UsageError(f"--count: there is no {word!r}", hint=HINT)
-        except ValueError:
-            raise UsageError(f"--count: {word} makes no sense", hint=HINT) from None
-        options = replace(options, **changed)
-    if options.random and options.periodic:
-        raise UsageError("--count: random and periodic exclude each other", hint="random is the default of every=N")
-    for name in ("random", "periodic"):
-        if getattr(options, name) and options.every <= 1:
-            raise UsageError(
-                f"--count: {name} needs every=N", hint=f"memlens record --count={name},every=100 -- PROGRAM"
-            )
-    return options
+    if name[:1] == "r":
+        return RAW, int(name[1:], 16)
+    raise ValueError(name)
 
 
 class Counting(CountRecords):
@@ -295,16 +216,3 @@ def with_process_ends(rows: list[dict[str, Any]]) -> Callable[[ImageEntries], tu
         return int(row["process"]), int(row["end_ns"] or 0)
 
     return find
-
-
-def why_not(program: str) -> tuple[str, str] | None:
-    """(reason, remedy) when neither the program nor a library that it needs has counters; a script may start one that has, and a program
-    that knows dlopen may load one."""
-    if not counted_modules.is_elf(program) or counted_modules.first_counted(program) is not None:
-        return None
-    if counted_modules.loads_plugins(program):
-        return None
-    return (
-        f"{os.path.basename(program)} has no counters: neither it nor a library that it needs was built with memlens cc",
-        'build it with CC="memlens cc" (and CXX="memlens c++"), or use --count=children if it starts programs that were',
-    )

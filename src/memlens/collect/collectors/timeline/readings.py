@@ -1,8 +1,8 @@
-"""Readings that are too costly for every tick: smaps_rollup, numa_maps, pagemap, the cgroup.
+"""Readings that are too costly for every tick: smaps_rollup, numa_maps, CPU time of threads, the cgroup.
 
 smaps_rollup and numa_maps walk the page tables under the target's mmap lock, tens
 of milliseconds for a big process. Each is read so seldom that all of them together
-use at most `share` of one core; the true intervals are in the records.
+use at most a share of one core; the true intervals are in the records.
 """
 
 from __future__ import annotations
@@ -12,35 +12,12 @@ import os
 import time
 from pathlib import Path
 
-from .. import _recorder
-from ..capture.store.layouts import Packer, enum_value
-from ..capture.store.writer import CaptureWriter
+from .... import _recorder
+from ....capture.store.layouts import Packer, enum_value
+from ....capture.store.writer import CaptureWriter
+from ...budget import Budget
 
 MIN_INTERVAL_NS = 100_000_000
-
-
-class Budget:
-    """Lets work run while it stays under a share of one core; the first runs are free.
-
-    >>> budget = Budget(share=0.5, grace_ns=0, now_ns=0)
-    >>> budget.spend(100)
-    >>> budget.allows(now_ns=150)
-    False
-    >>> budget.allows(now_ns=250)
-    True
-    """
-
-    def __init__(self, *, share: float, grace_ns: int, now_ns: int) -> None:
-        self.share = share
-        self.grace_ns = grace_ns
-        self.begin_ns = now_ns
-        self.spent_ns = 0
-
-    def allows(self, *, now_ns: int) -> bool:
-        return self.spent_ns <= self.grace_ns + self.share * (now_ns - self.begin_ns)
-
-    def spend(self, spent_ns: int) -> None:
-        self.spent_ns += spent_ns
 
 
 class _Watched:
@@ -48,82 +25,37 @@ class _Watched:
 
     def __init__(self, pid: int, now_ns: int) -> None:
         self.pid = pid
-        self.execs = 0
-        self.mappings_changed = 0
-        self.unexplained = 0
         self.rollup_due_ns = now_ns
         self.numa_due_ns = now_ns
-        self.look_due_ns = now_ns
         self.threads_due_ns = now_ns
         self.last_threads_ns = 0
         self.last_rollup_ns = 0
         self.last_numa_ns = 0
-        self.pages: _recorder.PageTable | None = None
 
 
-class SlowSampler:
+class Readings:
     """Owns the adaptive readings of one recording."""
 
-    def __init__(
-        self,
-        session: _recorder.Session,
-        writer: CaptureWriter,
-        *,
-        timeline: bool,
-        pages: bool,
-        nodes: int,
-        windows: bool = False,
-    ) -> None:
+    def __init__(self, session: _recorder.Session, writer: CaptureWriter, *, nodes: int) -> None:
         now = time.monotonic_ns()
         self.session = session
         self.writer = writer
-        self.timeline = timeline
-        self.pages = pages
-        self.windows = windows
         self.nodes = nodes
-        self.page_bytes = os.sysconf("SC_PAGE_SIZE")
-        # A few looks at the start are worth more than the budget: short programs end soon.
+        # A few readings at the start are worth more than the budget: short programs end soon.
         # Each reading has its own budget: a slow one must not starve the others.
         self.rollup_budget = Budget(share=0.005, grace_ns=5_000_000, now_ns=now)
         self.threads_budget = Budget(share=0.01, grace_ns=20_000_000, now_ns=now)
         self.numa_budget = Budget(share=0.01, grace_ns=5_000_000, now_ns=now)
-        self.look_budget = Budget(share=0.01, grace_ns=10_000_000, now_ns=now)
         self.watched: dict[int, _Watched] = {}
-        self.looks = 0
-        self.looks_failed = 0
         self.rollups = 0
-        self.node_pages_asked = 0
-        self.node_pages_skipped = 0
         self._timeline = Packer("timeline")
         self._cgroup_files: list[tuple[int, Path]] = []
         self._cgroup_due_ns = 0
         self._last_cgroup_ns = 0
 
-    def watch_cgroup(self, pid: int) -> str | None:
-        """Finds the memory controller's files of a process; returns the cgroup's path."""
-        try:
-            lines = Path(f"/proc/{pid}/cgroup").read_text(errors="surrogateescape").splitlines()
-        except OSError:
-            return None
-        for line in lines:
-            _, controllers, path = line.split(":", 2)
-            root = None
-            if controllers == "":
-                root, current, limit = "/sys/fs/cgroup", "memory.current", "memory.max"
-            elif "memory" in controllers.split(","):
-                root, current, limit = "/sys/fs/cgroup/memory", "memory.usage_in_bytes", "memory.limit_in_bytes"
-            if root is None:
-                continue
-            directory = Path(root + path)
-            if (directory / current).is_file():
-                self._cgroup_files.append((enum_value("metric", "cgroup_bytes"), directory / current))
-                # The tightest limit on the way up holds.
-                while directory != Path(root).parent:
-                    if (directory / limit).is_file():
-                        self._cgroup_files.append((enum_value("metric", "cgroup_limit_bytes"), directory / limit))
-                    directory = directory.parent
-                return path
-        return None
+    def watch_cgroup(self, current: Path, limits: list[Path]) -> None:
+        self._cgroup_files.append((enum_value("metric", "cgroup_bytes"), current))
+        self._cgroup_files.extend((enum_value("metric", "cgroup_limit_bytes"), limit) for limit in limits)
 
     def tick(self) -> None:
         now = time.monotonic_ns()
@@ -131,31 +63,13 @@ class SlowSampler:
         if len(live) != len(self.watched):
             numbers = {entry[0] for entry in live}
             self.watched = {number: watched for number, watched in self.watched.items() if number in numbers}
-        for process, pid, mappings_changed, execs, unexplained in live:
-            watched = self.watched.get(process)
-            if watched is None:
-                watched = self.watched[process] = _Watched(pid, now)
-            if execs != watched.execs:
-                watched.execs = execs
-                watched.pages = None
-            # The kernel counts faults that raise no event. Only where that count moved, a look can find anything.
-            worth_a_look = not self.timeline or unexplained > watched.unexplained or watched.pages is None
-            if mappings_changed != watched.mappings_changed:  # perhaps MAP_POPULATE: look soon
-                watched.mappings_changed = mappings_changed
-                watched.look_due_ns = min(watched.look_due_ns, now)
-            if self.timeline:
-                self._rollup(process, watched)
-                self._threads(process, watched)
-                if self.nodes > 1:
-                    self._numa_maps(process, watched)
-            if self.pages and worth_a_look and self._look(process, watched):
-                watched.unexplained = unexplained
-        if self.timeline:
-            self._cgroup(now)
-        if (self.pages or self.windows) and self.nodes > 1:
-            asked, skipped = self.session.resolve_nodes(2_000_000)
-            self.node_pages_asked += asked
-            self.node_pages_skipped = skipped
+        for process, pid, *_ in live:
+            watched = self.watched.setdefault(process, _Watched(pid, now))
+            self._rollup(process, watched)
+            self._threads(process, watched)
+            if self.nodes > 1:
+                self._numa_maps(process, watched)
+        self._cgroup(now)
 
     def _record(
         self, metric: int, value: int, now: int, last: int, cost: int, node: int = -1, thread: int = 0
@@ -270,37 +184,6 @@ class SlowSampler:
             end_ns=now,
         )
         watched.last_numa_ns = now
-
-    def _look(self, process: int, watched: _Watched) -> bool:
-        """Looks at the page table if it is due and affordable; returns whether it did."""
-        begin = time.monotonic_ns()
-        if begin < watched.look_due_ns or not self.look_budget.allows(now_ns=begin):
-            return False
-        cpu_begin = time.thread_time_ns()
-        if watched.pages is None:
-            watched.pages = _recorder.PageTable(watched.pid)
-        try:
-            records = watched.pages.look()
-        except OSError:
-            self.looks_failed += 1
-            watched.look_due_ns = begin + MIN_INTERVAL_NS
-            return False
-        now = time.monotonic_ns()
-        cost = time.thread_time_ns() - cpu_begin
-        self.look_budget.spend(cost)
-        watched.look_due_ns = now + max(MIN_INTERVAL_NS, 50 * cost)
-        self.looks += 1
-        if records:
-            layout_bytes = Packer("residency").layout.record_bytes
-            self.writer.append(
-                Packer("residency").layout.kind,
-                records,
-                record_count=len(records) // layout_bytes,
-                process=process,
-                begin_ns=begin,
-                end_ns=now,
-            )
-        return True
 
     def _cgroup(self, now: int) -> None:
         if now < self._cgroup_due_ns or not self._cgroup_files:

@@ -8,8 +8,8 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from .. import _core
-from ..errors import UsageError
+from .... import _core
+from ....errors import UsageError
 
 SHT_SYMTAB, SHT_DYNSYM, SHT_DYNAMIC = 2, 11, 6
 STT_FUNC, STT_GNU_IFUNC = 2, 10

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ..capture.store.arena_layouts import constants, layout
-from ..capture.store.layouts import Packer, enum_value, layouts
-from ..capture.store.writer import CaptureWriter
+from ....capture.store.arena_layouts import constants, layout
+from ....capture.store.layouts import Packer, enum_value, layouts
+from ....capture.store.writer import CaptureWriter
 
 _C = constants()
 BLOCK_BYTES = _C["ML_BLOCK_BYTES"]

@@ -11,12 +11,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from .. import _core
-from ..capture.store.layouts import layouts
-from .slow_sampler import Budget
+from .... import _core
+from ....capture.store.layouts import layouts
+from ...budget import Budget
 
 if TYPE_CHECKING:
-    from .. import _recorder
+    from .... import _recorder
 
 STALE_NS = 1_000_000_000
 ABOUT_ACCESSES = 1 << 12
@@ -37,10 +37,8 @@ class WindowPages:
         self.pages_asked = 0
         self._asked: dict[tuple[int, int], int] = {}
 
-    def take(self, kind: int, process: int, payload: bytes) -> None:
-        """Looks at a batch of records on its way to the capture."""
-        if kind != self.kind:
-            return
+    def take(self, process: int, payload: bytes) -> None:
+        """Looks at a batch of windows on its way to the capture."""
         now = time.monotonic_ns()
         if not self.budget.allows(now_ns=now):
             self.batches_passed_over += 1

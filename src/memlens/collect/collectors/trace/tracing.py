@@ -1,4 +1,4 @@
-"""Collector `trace`, the recorder's part: what is asked of traced programs, and what they say at the end.
+"""What is asked of traced programs, and what they report at the end.
 
 The programs write windows through the channel of `alloc` (native/runtime/services.c); their sites are numbered in the arena
 of `count`, which also keeps what could not be recorded.
@@ -14,13 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .. import _core
-from ..capture.store import counted_modules
-from ..errors import UsageError
+from .... import _core
+from ....capture.store import counted_modules
+from ....errors import UsageError
+from ...compiled.built import sums
 
 VARIABLE = "MEMLENS_TRACE"
-FUNCTION = struct.Struct("<QqIIQII")
-"""ml_count_function: offset, table, counters, bytes of the table, first site, traced sites, reserved"""
 RING_BYTES = 4 << 20
 CALL_PLACE = re.compile(r" \([^()]*:\d+\)$")
 """Behind the names of functions that another was inlined into."""
@@ -145,7 +144,7 @@ def _names(tables: Mapping[str, Any]) -> Iterator[tuple[int, str, list[str]]]:
 
 def select(program: str, pattern: str) -> Selection:
     """Finds the functions in the program and in the libraries that it needs. Raises UsageError where there is none."""
-    from ..capture.model.count_tables import decode_modules, static_tables
+    from ....capture.model.count_tables import decode_modules, static_tables
 
     try:
         matches = re.compile(pattern).search
@@ -164,7 +163,7 @@ def select(program: str, pattern: str) -> Selection:
             {path: (sections.functions, sections.functions_address, sections.tables, sections.tables_address)}
         )
         known: dict[str, bool] = {}
-        bits = bytearray((_sums(path)[1] + 63) // 64 * 8)
+        bits = bytearray((sums(path)[1] + 63) // 64 * 8)
         for number, name, outer in _names(static_tables(decoded)):
             for function in (name, *outer):
                 if function not in known:
@@ -173,7 +172,7 @@ def select(program: str, pattern: str) -> Selection:
                     found.add(function)
                     bits[number // 8] |= 1 << number % 8
         modules.add(build_id.hex())
-        parts.append(struct.pack("<II64s", len(build_id), _sums(path)[1], build_id) + bits)
+        parts.append(struct.pack("<II64s", len(build_id), sums(path)[1], build_id) + bits)
     if not found:
         raise UsageError(
             f"no traced function of {os.path.basename(program)} or its libraries matches --functions {pattern!r}",
@@ -183,34 +182,6 @@ def select(program: str, pattern: str) -> Selection:
 
 
 # ---- programs -------------------------------------------------------------------------------------------------------
-def _sums(path: str) -> tuple[int, int]:
-    """Counters and traced sites of a module."""
-    try:
-        with counted_modules.ElfHeaders(path) as file:
-            if not file.has_section(counted_modules.FUNCTIONS):
-                return 0, 0
-            heads, _ = file.section(counted_modules.FUNCTIONS)
-    except (OSError, ValueError):
-        return 0, 0
-    found = list(FUNCTION.iter_unpack(heads[: len(heads) // FUNCTION.size * FUNCTION.size]))
-    return sum(head[2] for head in found), sum(head[5] for head in found)
-
-
-@dataclass(frozen=True)
-class Built:
-    """What a program and the libraries that it needs were built with."""
-
-    counted: bool
-    traced: bool
-
-
-def built(program: str) -> Built:
-    if not counted_modules.is_elf(program):
-        return Built(False, False)
-    sums = [_sums(path) for path in counted_modules.libraries(program)]
-    return Built(any(counters for counters, _ in sums), any(sites for _, sites in sums))
-
-
 def why_not(program: str) -> tuple[str, str]:
     """(what is missing, remedy) of a program without traced code."""
     name = os.path.basename(program)
