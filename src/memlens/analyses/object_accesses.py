@@ -96,7 +96,10 @@ def object_accesses(capture: Capture) -> Result:
     names = CodeNames(capture)
     function_of_code, functions = names.functions()
     groups = ObjectGroups(capture)
-    join = capture.windows.join(groups.of_object, function_of_code)
+    totals_of = capture.windows.join(groups.of_object, function_of_code)
+    for chunk in capture.decoded:
+        totals_of.add(chunk, [*capture.decoded.batches(chunk)])
+    join = totals_of.finish()
     totals = join.totals
     text, number = pa.string(), pa.uint32()
     where = [("object", text), ("kind", text), ("function", text), ("module", text), ("file", text), ("line", number),

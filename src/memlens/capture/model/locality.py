@@ -23,6 +23,7 @@ from ... import _core
 from ..store.layouts import enum_value
 from .accesses import NO_CODE, NO_UNIT, Windows, WindowSource
 from .call_stacks import StackSource
+from .decoded import BATCH_ACCESSES
 
 if TYPE_CHECKING:
     from .constants import Told
@@ -41,7 +42,6 @@ REUSE_FIRST: int = _core.REUSE_FIRST
 REUSE_EARLIER: int = _core.REUSE_EARLIER
 
 CLASSES = ("unknown", "constant", "strided", "irregular")
-BATCH_ACCESSES = 1 << 17
 PROCESS_SHIFT = 48
 """Processes have address spaces of their own: the number of a process goes above its addresses."""
 STORE, ATOMIC = 2, 3
@@ -136,14 +136,12 @@ class ThreadAccesses:
         raw = windows.raw
         pc_delta = enum_value("stream_encoding", "pc_delta")
         maker = _ConstantMaker(self) if constants else None
-        first = 0
         self.damaged = 0
-        for header, payload in self.capture.payloads("window"):
-            process = header["process"]
-            count = len(_core.window_headers(payload)[1])
-            reader = _core.AccessReader(payload, batch_accesses=BATCH_ACCESSES)
-            while (found := reader.next()) is not None:
-                window = found["row"] + np.uint32(first)
+        decoded = self.capture.decoded
+        for chunk in decoded:
+            process = chunk.process
+            for found in decoded.unpacked(chunk):
+                window = found["row"] + np.uint32(chunk.first)
                 by_site = raw["encoding"][window] != pc_delta
                 has_sites = bool(by_site.any())
                 if maker is not None:
@@ -165,9 +163,8 @@ class ThreadAccesses:
                     if len(batch) or batch.constants is not None:
                         yield batch
             if maker is not None:
-                yield from maker.empty_before(first + count)
-            self.damaged += reader.damaged
-            first += count
+                yield from maker.empty_before(chunk.first + chunk.count)
+            self.damaged += chunk.n_damaged
 
     def _batch(
         self, process: int, stream: int, window: Any, found: dict[str, Any], site_codes: Any, part: Any
