@@ -56,10 +56,40 @@ def run_all(capture: Capture, options: Mapping[str, Mapping[str, Any]] | None = 
         for name, descriptor in registry.all_of("analysis").items()
         if descriptor.captures == 1 and descriptor.in_report and all(need in kinds for need in descriptor.needs)
     }
-    results = {name: descriptor.run(capture, **(options or {}).get(name, {})) for name, descriptor in wanted.items()}
+    read = _read_once(capture, {name: d for name, d in wanted.items() if d.consumer is not None}, options or {})
+    results = {
+        name: read[name] if name in read else descriptor.run(capture, **(options or {}).get(name, {}))
+        for name, descriptor in wanted.items()
+    }
     return {
         name: one if wanted[name].join is None else wanted[name].join(one, results) for name, one in results.items()
     }
+
+
+def _read_once(
+    capture: Capture, wanted: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Result]:
+    """Results of the analyses of windows: the accesses are read once for all of them."""
+    from ..capture.model.access_pass import sweep
+    from ..capture.model.locality import ThreadAccesses
+
+    if not wanted:
+        return {}
+    accesses = ThreadAccesses(capture)
+    mine = {name: dict(options.get(name, {})) for name in wanted}
+    progress = [one.pop("progress") for one in mine.values() if "progress" in one]
+    consumers = {name: descriptor.consumer(capture, **mine[name]) for name, descriptor in wanted.items()}
+    failures = sweep(accesses, consumers.values(), progress=progress[0] if progress else None)
+    results = {}
+    for name, consumer in consumers.items():
+        error = failures.get(id(consumer))
+        if error is None:
+            results[name] = consumer.snapshot()
+        elif hasattr(consumer, "failed"):
+            results[name] = consumer.failed(error)
+        else:
+            raise error
+    return results
 
 
 def check_findings(capture: Capture, results: dict[str, Result]) -> builtins.list[Finding]:
@@ -119,7 +149,7 @@ def report(
         A regular expression: functions and modules that match are never shown as the place of an allocation or a first
         touch, but the first caller that does not match is.
     progress
-        Called with (accesses done, accesses in all, name of the analysis) by those that read every access.
+        Called with (accesses read, accesses in all, "accesses").
     """
     import os
     import re
@@ -128,8 +158,8 @@ def report(
     from ..results import Report
 
     options: dict[str, dict[str, Any]] = {}
-    for name in ("locality", "caches") if progress is not None else ():
-        options[name] = {"progress": _named(progress, name)}
+    if progress is not None:
+        options["locality"] = {"progress": _named(progress, "accesses")}
     if memory_limit_bytes is not None:
         options.setdefault("locality", {})["memory_limit_bytes"] = memory_limit_bytes
     if machine is not None:

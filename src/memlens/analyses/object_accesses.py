@@ -6,7 +6,7 @@ errors, known also of variables, stacks and files, and of captures without alloc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..registry import AnalysisDescriptor
 from ._traffic_view import accesses_view
@@ -14,9 +14,11 @@ from ._traffic_view import accesses_view
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..capture.model.access_pass import ChunkBatch, TaskPool
     from ..capture.model.call_stacks import StackSource
     from ..capture.reader import Capture
     from ..results import Result
+    from .traffic import CodeNames
 
 MOST_INSTRUCTIONS = 2000
 NO_OBJECT = "no known object"
@@ -86,20 +88,52 @@ def object_accesses(capture: Capture) -> Result:
     time, which is interpolated in its window; tags go before what they lie in. Accesses to small heap objects that sampling did not
     record are shared out to allocation sites by the weights of recorded ones; what no site explains is "[heap], unattributed".
     """
+    from ..capture.model.access_pass import run
+    from ..capture.model.locality import ThreadAccesses
+
+    result: Result = run(ThreadAccesses(capture), AccessesConsumer(capture))
+    return result
+
+
+class AccessesConsumer:
+    """Chunks as they are: the native join looks objects and code up itself."""
+
+    order: Literal["chunk"] = "chunk"
+    columns: frozenset[str] = frozenset()
+
+    def __init__(self, capture: Capture) -> None:
+        from .traffic import CodeNames
+
+        self.capture = capture
+        self._names = CodeNames(capture)
+        self._function_of_code, self._functions = self._names.functions()
+        self._groups = ObjectGroups(capture)
+        self._totals = capture.windows.join(self._groups.of_object, self._function_of_code)
+
+    def begin(self, pool: TaskPool) -> None:
+        pass
+
+    def add(self, batch: ChunkBatch) -> None:
+        self._totals.add(batch.chunk, batch.packed)
+
+    def snapshot(self) -> Result:
+        return _result(self.capture, self._names, self._function_of_code, self._functions, self._groups, self._totals.finish())  # fmt: skip
+
+
+def _result(
+    capture: Capture,
+    names: CodeNames,
+    function_of_code: Any,
+    functions: list[tuple[str | None, str | None]],
+    groups: ObjectGroups,
+    join: Any,
+) -> Result:
     import numpy as np
     import pyarrow as pa
 
     from ..results import Quality, Result
     from ._sampled_objects import UNATTRIBUTED, SharedOut
-    from .traffic import CodeNames
 
-    names = CodeNames(capture)
-    function_of_code, functions = names.functions()
-    groups = ObjectGroups(capture)
-    totals_of = capture.windows.join(groups.of_object, function_of_code)
-    for chunk in capture.decoded:
-        totals_of.add(chunk, [*capture.decoded.batches(chunk)])
-    join = totals_of.finish()
     totals = join.totals
     text, number = pa.string(), pa.uint32()
     where = [("object", text), ("kind", text), ("function", text), ("module", text), ("file", text), ("line", number),
@@ -256,6 +290,7 @@ DESCRIPTOR = AnalysisDescriptor(
     question="Which objects do the accesses go to, how many, and from which functions?",
     needs=("window",),
     run=object_accesses,
+    consumer=AccessesConsumer,
     view=accesses_view,
     provide="memlens record --emulate, or memlens cc --memlens=trace and memlens record",
 )

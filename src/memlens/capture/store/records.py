@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from functools import cached_property
@@ -36,6 +37,8 @@ class Chunk:
     """One chunk of a file; its ids are the capture's."""
 
     __slots__ = ("header", "index", "own_ids", "reader")
+    _reading = threading.Lock()
+    """A reader of a file has one buffer: threads take turns."""
 
     def __init__(self, reader: Any, index: int, own_ids: OwnIds | None = None) -> None:
         self.reader = reader
@@ -46,7 +49,8 @@ class Chunk:
             self.header["process"] = own_ids.process
 
     def payload(self) -> bytes | None:
-        payload: bytes | None = self.reader.payload(self.index)
+        with Chunk._reading:
+            payload: bytes | None = self.reader.payload(self.index)
         if payload is None or self.own_ids is None:
             return payload
         return self.own_ids.to_capture(self.header["kind"], payload)
