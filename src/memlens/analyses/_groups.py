@@ -370,7 +370,9 @@ class _Pair(Dimension):
         new = numbers == NO_GROUP
         if new.any():
             found = np.unique(at[new])
-            self._number_new((found // sizes[1]).astype(np.uint64) << np.uint64(32) | (found % sizes[1]).astype(np.uint64))
+            self._number_new(
+                (found // sizes[1]).astype(np.uint64) << np.uint64(32) | (found % sizes[1]).astype(np.uint64)
+            )
             self._cells[self._cell_of(self._seen >> np.uint64(32), self._seen & np.uint64(2**32 - 1))] = self._number
             numbers = self._cells[at]
         return numbers

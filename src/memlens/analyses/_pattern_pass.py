@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..capture.model.decoded import BATCH_ACCESSES
 from ..capture.model.locality import (
-    BATCH_ACCESSES,
     REUSE_EARLIER,
     AccessBatch,
     AccessClasses,

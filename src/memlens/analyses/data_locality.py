@@ -101,7 +101,8 @@ def locality(
         capture, by=by, line_bytes=line_bytes, memory_limit_bytes=memory_limit_bytes, heat_columns=heat_columns, heat_rows=heat_rows,
         site_classes=site_classes, ranges=ranges, range_bytes=range_bytes, accesses=accesses,
     )  # fmt: skip
-    return _checked(lambda: run(consumer.accesses, consumer, workers=workers, progress=progress), consumer)  # type: ignore[no-any-return]
+    result: Result = _checked(lambda: run(consumer.accesses, consumer, workers=workers, progress=progress), consumer)
+    return result
 
 
 def _checked(work: Callable[[], Any], consumer: LocalityConsumer) -> Any:
@@ -139,15 +140,14 @@ class LocalityConsumer:
         if line_bytes < 1 or line_bytes & (line_bytes - 1):
             raise UsageError(f"a line of {line_bytes} bytes is not a power of two", hint="for example line_bytes=64")
         asked = [by] if isinstance(by, str) else list(by)
-        names = list(
-            dict.fromkeys(["program", *(part if isinstance(part, str) else ",".join(part) for part in asked)])
-        )
+        names = list(dict.fromkeys(["program", *(part if isinstance(part, str) else ",".join(part) for part in asked)]))
         self.capture, self.line_bytes, self.memory_limit_bytes = capture, line_bytes, memory_limit_bytes
         self.accesses = ThreadAccesses(capture) if accesses is None else accesses
         self._site_classes = site_classes
         self._dimensions = {
             name: named_dimension(self.accesses, name, ranges=ranges, range_bytes=range_bytes) for name in names
         }
+        self._took: set[int] = set()
         self.whole = self.accesses.is_whole
         self.count = max(1, len(self.accesses.streams))
         self.streams = [
@@ -168,8 +168,10 @@ class LocalityConsumer:
 
         self._pool = pool
         self._classes = batch_classes(self.accesses, self._site_classes)
+        self._parts = [self._classes]
 
     def add(self, batch: AccessBatch) -> None:
+        self._took.add(batch.stream)
         for ready, classes in self._classes.push(batch):
             for work in self._tasks(ready, classes):
                 self._pool.submit(self, ready.stream, work)
@@ -182,24 +184,34 @@ class LocalityConsumer:
         if len(batch):
             yield _adder(stream, batch, classes, [dimension.numbers(batch) for dimension in self._dimensions.values()])
 
+    def merge(self, other: LocalityConsumer) -> None:
+        """Of the same capture, with other threads."""
+        for at in other._took:
+            if at in self._took:
+                raise ValueError("both took accesses of one thread")
+            self.streams[at] = other.streams[at]
+        self._took |= other._took
+        self._parts += other._parts
+
     def snapshot(self) -> Result:
-        return _checked(self._snapshot, self)  # type: ignore[no-any-return]
+        result: Result = _checked(self._snapshot, self)
+        return result
 
     def _snapshot(self) -> Result:
-        for ready, classes in self._classes.rest():
-            for work in self._tasks(ready, classes):
-                work()
+        for part in self._parts:
+            for ready, classes in part.rest():
+                for work in self._tasks(ready, classes):
+                    work()
         for stream in self.streams:
             stream.finish()
-        classed = self._classes
+        inferred, static = (sum(getattr(p, f"{name}_accesses") for p in self._parts) for name in ("inferred", "static"))
         return _result(
             self.capture,
             self.accesses,
             self._dimensions,
             self.streams,
-            origin=classed.origin,
-            is_static=classed.inferred_accesses
-            <= FEW_INFERRED * (classed.inferred_accesses + classed.static_accesses),
+            origin="inferred" if not static else "mixed" if inferred else "static",
+            is_static=inferred <= FEW_INFERRED * (inferred + static),
             whole=self.whole,
             line_bytes=self.line_bytes,
             executed=int(self.accesses.unit_executed.sum()),

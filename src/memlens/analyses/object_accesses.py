@@ -6,6 +6,7 @@ errors, known also of variables, stacks and files, and of captures without alloc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..registry import AnalysisDescriptor
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ..capture.model.call_stacks import StackSource
     from ..capture.reader import Capture
     from ..results import Result
+    from ._sampled_objects import SharedOut
     from .traffic import CodeNames
 
 MOST_INSTRUCTIONS = 2000
@@ -102,6 +104,7 @@ class AccessesConsumer:
     columns: frozenset[str] = frozenset()
 
     def __init__(self, capture: Capture) -> None:
+        from ._sampled_objects import SharedOut
         from .traffic import CodeNames
 
         self.capture = capture
@@ -109,37 +112,39 @@ class AccessesConsumer:
         self._function_of_code, self._functions = self._names.functions()
         self._groups = ObjectGroups(capture)
         self._totals = capture.windows.join(self._groups.of_object, self._function_of_code)
+        self._shared = SharedOut(capture, self._groups.of_object, self._function_of_code, ESTIMATES)
 
     def begin(self, pool: TaskPool) -> None:
         pass
 
     def add(self, batch: ChunkBatch) -> None:
         self._totals.add(batch.chunk, batch.packed)
+        self._shared.add(batch.chunk, batch.packed)
 
     def snapshot(self) -> Result:
-        return _result(self.capture, self._names, self._function_of_code, self._functions, self._groups, self._totals.finish())  # fmt: skip
+        self._shared.finish()
+        return _result(self.capture, self._names, self._functions, self._groups, self._shared, self._totals.finish())
 
 
 def _result(
     capture: Capture,
     names: CodeNames,
-    function_of_code: Any,
-    functions: list[tuple[str | None, str | None]],
+    functions: Sequence[tuple[str | None, str | None]],
     groups: ObjectGroups,
+    shared: SharedOut,
     join: Any,
 ) -> Result:
     import numpy as np
     import pyarrow as pa
 
     from ..results import Quality, Result
-    from ._sampled_objects import UNATTRIBUTED, SharedOut
+    from ._sampled_objects import UNATTRIBUTED
 
     totals = join.totals
     text, number = pa.string(), pa.uint32()
     where = [("object", text), ("kind", text), ("function", text), ("module", text), ("file", text), ("line", number),
              ("process", number), ("thread", number)]  # fmt: skip
     estimates = _estimates(where)
-    shared = SharedOut(capture, groups.of_object, function_of_code, ESTIMATES)
     rest = {number for number, row in enumerate(groups.rows) if row["kind"] in ("none", "brk")}
     group_rows, pair_rows = _rows(join.by_group()), _rows(join.by_pair())
     accesses, all_bytes = (sum(row[name] for row in group_rows) for name in ("accesses", "bytes"))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..capture.model.access_pass import TaskPool
-    from ..capture.model.locality import AccessBatch, ThreadAccesses
+    from ..capture.model.locality import AccessBatch
     from ..capture.reader import Capture
     from ..results import Result
     from .caches import Level
@@ -105,7 +105,13 @@ class PatternsConsumer:
         from ..results import Quality, Result
         from ._pattern_rows import function_rows, instruction_rows, level_rows
 
-        capture, accesses, walk, chosen, line_bytes = self.capture, self.accesses, self._walk, self._levels, self._line_bytes
+        capture, accesses, walk, chosen, line_bytes = (
+            self.capture,
+            self.accesses,
+            self._walk,
+            self._levels,
+            self._line_bytes,
+        )
         instructions = instruction_rows(walk)
         whole = accesses.is_whole and walk.taken == accesses.recorded
         figures: dict[str, Any] = {
@@ -122,7 +128,9 @@ class PatternsConsumer:
         }
         notes = []
         if walk.taken < accesses.recorded:
-            notes.append(f"Patterns are those of {walk.taken:,} of {accesses.recorded:,} accesses, in evenly spread parts.")
+            notes.append(
+                f"Patterns are those of {walk.taken:,} of {accesses.recorded:,} accesses, in evenly spread parts."
+            )
         if not accesses.is_whole:
             notes.append("What is used of lines, and conflicts, are seen within windows only.")
         return Result(

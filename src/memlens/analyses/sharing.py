@@ -91,7 +91,10 @@ class SharingConsumer:
         else:
             _count_windows(accesses, rows, pairs, line_bytes)
         rows.sort(
-            key=lambda row: (-row["hand_overs"], -(row["reads"] + row["writes"] + row["other_reads"] + row["other_writes"]))
+            key=lambda row: (
+                -row["hand_overs"],
+                -(row["reads"] + row["writes"] + row["other_reads"] + row["other_writes"]),
+            )
         )
         kinds = kinds_of(pairs)
         figures: dict[str, Any] = {

@@ -60,11 +60,15 @@ class Consumer(Protocol):
         """Before the first batch; `pool` runs what the consumer does for different threads."""
 
     def add(self, batch: Any) -> None: ...
+    def snapshot(self) -> Any:
+        """What the accesses so far say."""
+
+
+class Mergeable(Consumer, Protocol):
+    """A consumer whose threads are independent of each other, so that several may take some threads each."""
+
     def merge(self, other: Self) -> None:
         """Adds what another one took, of other threads."""
-
-    def snapshot(self) -> Any:
-        """What is known so far; more batches may follow."""
 
 
 class TaskPool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import IO, Any, Protocol
@@ -34,7 +34,7 @@ class WindowChunk(Protocol):
 class ChunkSource(Protocol):
     """Where chunks come from."""
 
-    def chunks_of(self, name: str) -> list[WindowChunk]: ...
+    def chunks_of(self, name: str) -> Sequence[WindowChunk]: ...
 
 
 @dataclass
@@ -101,7 +101,13 @@ class DecodedWindows:
                 fixed, count, damaged, batches = made
                 self._chunks.append(
                     DecodedChunk(
-                        chunk.header["process"], self._windows, fixed, count, damaged, chunk, [self._keep(b) for b in batches]
+                        chunk.header["process"],
+                        self._windows,
+                        fixed,
+                        count,
+                        damaged,
+                        chunk,
+                        [self._keep(b) for b in batches],
                     )
                 )
                 self._windows += count
@@ -123,7 +129,7 @@ class DecodedWindows:
             return _Slot(words)
         try:
             if self._file is None:
-                self._file = tempfile.TemporaryFile(prefix="memlens-")  # noqa: SIM115 (kept as long as we are)
+                self._file = tempfile.TemporaryFile(prefix="memlens-")
             written = os.pwrite(self._file.fileno(), memoryview(words).cast("B"), self._file_bytes)
             if written != words.nbytes:
                 return _Slot(None)
@@ -151,9 +157,8 @@ class DecodedWindows:
 
         if slot.offset < 0 or self._file is None:
             return None
-        words = np.empty(slot.n_words, dtype=np.uint64)
-        got = os.preadv(self._file.fileno(), [memoryview(words).cast("B")], slot.offset)
-        return words if got == words.nbytes else None
+        content = os.pread(self._file.fileno(), 8 * slot.n_words, slot.offset)
+        return np.frombuffer(content, dtype=np.uint64) if len(content) == 8 * slot.n_words else None
 
     def unpacked(self, chunk: DecodedChunk) -> Iterator[dict[str, Any]]:
         """Columns of a chunk's accesses, batch by batch: row in the chunk, time_ns, code, address, bytes, operation."""

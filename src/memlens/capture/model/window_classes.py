@@ -25,8 +25,6 @@ class BatchClasses(Protocol):
     def push(self, batch: AccessBatch) -> Iterator[Classed]: ...
     def rest(self) -> Iterator[Classed]: ...
     @property
-    def origin(self) -> str: ...
-    @property
     def static_accesses(self) -> int: ...
     @property
     def inferred_accesses(self) -> int: ...
@@ -50,10 +48,6 @@ class _KnownBefore:
 
     def rest(self) -> Iterator[Classed]:
         return iter(())
-
-    @property
-    def origin(self) -> str:
-        return self._classes.origin
 
     @property
     def static_accesses(self) -> int:
@@ -85,10 +79,6 @@ class _AtWindowEnds:
         self._classes = classes
         self._held: dict[int, list[_Held]] = {}
         """By stream; the last window of the first one has not ended, and all of the others' accesses are of it."""
-
-    @property
-    def origin(self) -> str:
-        return self._classes.origin
 
     @property
     def static_accesses(self) -> int:
@@ -157,10 +147,10 @@ class _AtWindowEnds:
             end = last_end if at == len(held) - 1 and last_end is not None else len(one.batch)
             parts.append((one, slice(begin, end)))
         columns = [one.columns(part) for one, part in parts]
-        joined = [np.concatenate(column) for column in zip(*columns, strict=True)]
+        joined: list[Any] = [np.concatenate(column) for column in zip(*columns, strict=True)]
         if not len(joined[0]):
             return
         found = AccessClasses.by_window(2, *joined)
-        edges = np.cumsum([0, *(len(column[0]) for column in columns)]).tolist()
+        edges: list[int] = np.cumsum([0, *(len(column[0]) for column in columns)]).tolist()
         for (one, part), (low, high) in zip(parts, itertools.pairwise(edges), strict=True):
             one.take(part, found[low:high])
