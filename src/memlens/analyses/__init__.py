@@ -136,6 +136,7 @@ def report(
     machine: str | None = None,
     skip_frames: str | None = None,
     progress: Callable[[int, int, str], None] | None = None,
+    cache: bool = False,
 ) -> Report:
     """Runs everything that the capture has data for.
 
@@ -150,9 +151,43 @@ def report(
         touch, but the first caller that does not match is.
     progress
         Called with (accesses read, accesses in all, "accesses").
+    cache
+        Takes a report that was kept for this capture and these options, and keeps a new one: `memlens.capture.store.kept`.
     """
-    import os
     import re
+
+    if skip_frames is not None:
+        capture.skip_frames = re.compile(skip_frames)
+
+    def make() -> Report:
+        return _made(capture, memory_limit_bytes=memory_limit_bytes, machine=machine, progress=progress)
+
+    if not cache:
+        return make()
+    from ._kept_report import kept_or_made
+
+    said = {"memory_limit_bytes": memory_limit_bytes, "machine": machine, "skip_frames": skip_frames}
+    return kept_or_made(capture, said, make, lambda parts: _complete(capture, parts))
+
+
+def _complete(capture: Capture, parts: dict[str, Any]) -> Report:
+    """A report of kept parts: what is quickly made is made anew."""
+    from ..results import Report
+
+    return Report(
+        parts["title"], capture.meta, parts["results"], parts["findings"], parts["quality"], views_of(parts["results"]),
+        parts["absences"],
+    )  # fmt: skip
+
+
+def _made(
+    capture: Capture,
+    *,
+    memory_limit_bytes: int | None,
+    machine: str | None,
+    progress: Callable[[int, int, str], None] | None,
+) -> Report:
+    import os
 
     from ..errors import NoDataError
     from ..results import Report
@@ -164,8 +199,6 @@ def report(
         options.setdefault("locality", {})["memory_limit_bytes"] = memory_limit_bytes
     if machine is not None:
         options.setdefault("caches", {})["machine"] = machine
-    if skip_frames is not None:
-        capture.skip_frames = re.compile(skip_frames)
     results = run_all(capture, options)
     if not results:
         quality = capture.quality

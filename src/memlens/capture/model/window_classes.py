@@ -7,7 +7,6 @@ capture with a window of more than `MOST_HELD` accesses.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
@@ -146,11 +145,11 @@ class _AtWindowEnds:
             begin = len(one.batch) - int(np.searchsorted(one.batch.unit[::-1] != unit, True)) if at == 0 else 0
             end = last_end if at == len(held) - 1 and last_end is not None else len(one.batch)
             parts.append((one, slice(begin, end)))
-        columns = [one.columns(part) for one, part in parts]
+        columns: list[Any] = [one.columns(part) for one, part in parts]
         joined: list[Any] = [np.concatenate(column) for column in zip(*columns, strict=True)]
         if not len(joined[0]):
             return
         found = AccessClasses.by_window(2, *joined)
         edges: list[int] = np.cumsum([0, *(len(column[0]) for column in columns)]).tolist()
-        for (one, part), (low, high) in zip(parts, itertools.pairwise(edges), strict=True):
+        for (one, part), low, high in zip(parts, edges, edges[1:], strict=False):
             one.take(part, found[low:high])
