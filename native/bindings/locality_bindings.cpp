@@ -275,6 +275,17 @@ void bind_footprint(nb::module_& module) {
              return owned(std::move(classes));
            },
            "stream"_a, "pcs"_a, "is_store"_a)
+      .def_static("by_window",
+                  [](uint64_t least_accesses, const Input<uint64_t>& pcs, const Input<uint64_t>& addresses, const Input<uint8_t>& is_store,
+                     const Input<uint32_t>& windows) {
+                    std::vector<uint8_t> classes(pcs.size());
+                    {
+                      nb::gil_scoped_release unlocked;
+                      Classes::by_window(least_accesses, view(pcs), view(addresses), view(is_store), view(windows), classes);
+                    }
+                    return owned(std::move(classes));
+                  },
+                  "least_accesses"_a, "pcs"_a, "addresses"_a, "is_store"_a, "windows"_a, "Class of each access, from its window alone.")
       .def("verdicts", [](const Classes& self) {
         const std::vector<Classes::Verdict> rows = self.verdicts();
         nb::dict columns;

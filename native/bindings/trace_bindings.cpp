@@ -10,6 +10,7 @@
 
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <vector>
 
 #include "arrays.h"
@@ -17,6 +18,7 @@
 #include "memlens_stream.h"
 #include "replay/fault_classifier.h"
 #include "trace/access_join.h"
+#include "trace/packed.h"
 #include "trace/window_walk.h"
 
 using namespace nb::literals;
@@ -57,8 +59,13 @@ class AccessReader {
     {
       nb::gil_scoped_release unlocked;
       fill(batch);
+      for (const Run& run : batch.runs) {
+        const Part times{&windows_[run.row].record, 0, run.first, run.count, nullptr, nullptr, nullptr, nullptr};
+        batch.row.insert(batch.row.end(), run.count, run.row);
+        for (size_t i = 0; i < run.count; ++i) batch.time_ns.push_back(times.time_ns(i));
+      }
     }
-    if (batch.row.empty()) return std::nullopt;
+    if (batch.code.empty()) return std::nullopt;
     nb::dict columns;
     columns["row"] = owned(std::move(batch.row));
     columns["time_ns"] = owned(std::move(batch.time_ns));
@@ -68,7 +75,20 @@ class AccessReader {
     columns["operation"] = owned(std::move(batch.operation));
     return columns;
   }
-  uint64_t damaged() const { return damaged_; }
+  // The same, packed.
+  std::optional<nb::object> next_packed() {
+    std::vector<uint64_t> words;
+    {
+      nb::gil_scoped_release unlocked;
+      Batch batch;
+      fill(batch);
+      if (!batch.code.empty()) words = pack(batch.runs, {batch.code, batch.address, batch.bytes, batch.operation});
+    }
+    if (words.empty()) return std::nullopt;
+    return owned(std::move(words));
+  }
+  uint64_t damaged() const { return damaged_rows_.size(); }
+  std::vector<uint32_t> damaged_rows() const { return damaged_rows_; }
 
  private:
   struct Window {
@@ -79,18 +99,15 @@ class AccessReader {
     std::vector<uint32_t> row, bytes;
     std::vector<uint64_t> time_ns, code, address;
     std::vector<uint8_t> operation;
+    std::vector<Run> runs;
     void reserve(size_t count) {
-      row.reserve(count);
       bytes.reserve(count);
-      time_ns.reserve(count);
       code.reserve(count);
       address.reserve(count);
       operation.reserve(count);
     }
     void resize(size_t count) {
-      row.resize(count);
       bytes.resize(count);
-      time_ns.resize(count);
       code.resize(count);
       address.resize(count);
       operation.resize(count);
@@ -109,11 +126,12 @@ class AccessReader {
         if (fits && filled > 0 && recorded > batch_ - filled) break;
         if (recorded > most_accesses(window.stream.size(), window.record.encoding) ||
             (!fits && !is_sound(window.stream, recorded, window.record.encoding))) {
-          ++damaged_;
+          damaged_rows_.push_back(static_cast<uint32_t>(at_));
           ++at_;
           continue;
         }
         decoder_.emplace(window.stream, window.record.encoding);
+        windows_decoded.fetch_add(recorded != 0, std::memory_order_relaxed);
         done_ = 0;
       }
       const size_t room = batch_ - filled, part = std::min<uint64_t>(recorded - done_, room);
@@ -122,17 +140,13 @@ class AccessReader {
                                          batch.bytes.data() + filled, batch.operation.data() + filled}, part);
       const bool is_whole = done_ + got == recorded;
       if (got != part || (is_whole && !decoder_->at_end())) {
-        ++damaged_;
+        damaged_rows_.push_back(static_cast<uint32_t>(at_));
         ++at_;
         decoder_.reset();
         batch.resize(filled);
         continue;
       }
-      const Part times{&window.record, 0, done_, part, nullptr, nullptr, nullptr, nullptr};
-      for (size_t i = 0; i < part; ++i) {
-        batch.row[filled + i] = static_cast<uint32_t>(at_);
-        batch.time_ns[filled + i] = times.time_ns(i);
-      }
+      if (part != 0) batch.runs.push_back({static_cast<uint32_t>(at_), static_cast<uint32_t>(part), done_});
       filled += part;
       done_ += part;
       if (is_whole) {
@@ -146,10 +160,63 @@ class AccessReader {
 
   nb::bytes payload_;
   size_t batch_, at_ = 0;
-  uint64_t done_ = 0, damaged_ = 0;
+  uint64_t done_ = 0;
+  std::vector<uint32_t> damaged_rows_;
   std::vector<Window> windows_;
   std::optional<StreamDecoder> decoder_;
 };
+
+using Words = Input<uint64_t>;
+
+std::span<const ml_window> windows_of(const nb::bytes& fixed) {
+  return {reinterpret_cast<const ml_window*>(fixed.c_str()), fixed.size() / sizeof(ml_window)};
+}
+
+// Columns of a packed batch, as AccessReader.next gives them. `fixed`: the records of its chunk without streams.
+nb::dict unpack_accesses(const Words& words, const nb::bytes& fixed) {
+  const auto windows = windows_of(fixed);
+  std::vector<uint32_t> row, bytes;
+  std::vector<uint64_t> time_ns, code, address;
+  std::vector<uint8_t> operation;
+  {
+    nb::gil_scoped_release unlocked;
+    const Packed packed(view(words));
+    const size_t count = packed.count();
+    row.resize(count), bytes.resize(count), time_ns.resize(count), code.resize(count), operation.resize(count);
+    address.assign(packed.addresses(), packed.addresses() + count);
+    packed.expand(0, count, code.data(), bytes.data(), operation.data());
+    size_t at = 0;
+    for (const Run& run : packed.runs()) {
+      if (run.row >= windows.size()) throw nb::value_error("the batch is of another chunk");
+      const Part times{&windows[run.row], 0, run.first, run.count, nullptr, nullptr, nullptr, nullptr};
+      std::fill_n(row.begin() + static_cast<ptrdiff_t>(at), run.count, run.row);
+      for (size_t i = 0; i < run.count; ++i) time_ns[at + i] = times.time_ns(i);
+      at += run.count;
+    }
+  }
+  nb::dict columns;
+  columns["row"] = owned(std::move(row));
+  columns["time_ns"] = owned(std::move(time_ns));
+  columns["code"] = owned(std::move(code));
+  columns["address"] = owned(std::move(address));
+  columns["bytes"] = owned(std::move(bytes));
+  columns["operation"] = owned(std::move(operation));
+  return columns;
+}
+
+// What `add_windows` notes, of windows that are decoded already.
+void add_window_uses(FaultClassifier& replay, uint32_t process, const nb::bytes& fixed, const std::vector<Words>& batches) {
+  const auto windows = windows_of(fixed);
+  std::vector<std::span<const uint64_t>> views;
+  for (const Words& words : batches) views.push_back(view(words));
+  nb::gil_scoped_release unlocked;
+  for (const ml_window& window : windows) replay.add_stack_use(process, window.stack, window.begin_ns);
+  for (const auto& words : views)
+    each_packed_code(Packed(words), [&](uint32_t row, uint64_t pc) {
+      if (row >= windows.size()) throw std::invalid_argument("the batch is of another chunk");
+      if (windows[row].encoding == ML_ENUM_stream_encoding_PC_DELTA) replay.add_code_use(process, pc, windows[row].begin_ns);
+    });
+}
 
 nb::bytes encode_stream(const Input<uint64_t>& codes, const Input<uint64_t>& addresses, const Input<uint32_t>& bytes,
                         const Input<uint8_t>& operations) {
@@ -299,9 +366,15 @@ void bind_trace(nb::module_& module) {
                return is_sound(view(stream), recorded, static_cast<uint8_t>(encoding));
              },
              "stream"_a, "recorded"_a, "encoding"_a);
+  module.def("unpack_accesses", &unpack_accesses, "words"_a, "fixed"_a, "Columns of a packed batch; fixed: the records of its chunk without streams.");
+  module.def("add_window_uses", &add_window_uses, "replay"_a, "process"_a, "fixed"_a, "batches"_a,
+             "Code and stacks of windows that are decoded already, for the replay to name.");
+  module.def("windows_decoded", [] { return windows_decoded.load(std::memory_order_relaxed); }, "How many window streams this process has decoded.");
   nb::class_<AccessReader>(module, "AccessReader")
       .def(nb::init<nb::bytes, size_t>(), "payload"_a, nb::kw_only(), "batch_accesses"_a = size_t{1} << 15)
       .def("next", &AccessReader::next, "Columns of the next accesses, None at the end.")
+      .def("next_packed", &AccessReader::next_packed, "The same, packed: see unpack_accesses.")
+      .def_prop_ro("damaged_rows", &AccessReader::damaged_rows, "Their rows in the payload.")
       .def_prop_ro("damaged", &AccessReader::damaged, "Windows left out so far.");
   nb::class_<AccessJoin>(module, "AccessJoin")
       .def("__init__",
@@ -323,6 +396,19 @@ void bind_trace(nb::module_& module) {
            },
            "process"_a, "payload"_a, "units"_a, "images"_a,
            "Windows of one chunk, the unit of each, and the range of sites that its numbers belong to.")
+      .def("add_decoded",
+           [](AccessJoin& self, uint32_t process, const nb::bytes& fixed, const Input<uint8_t>& damaged, const std::vector<Words>& batches,
+              const Input<uint32_t>& units, const Input<uint32_t>& images) {
+             const auto windows = windows_of(fixed);
+             std::vector<std::span<const uint64_t>> views;
+             for (const Words& words : batches) views.push_back(view(words));
+             const auto is_damaged = view(damaged);
+             const auto numbers = view(units), of_image = view(images);
+             nb::gil_scoped_release unlocked;
+             const std::vector<Packed> packed(views.begin(), views.end());
+             self.add_decoded(process, windows, is_damaged, packed, numbers, of_image);
+           },
+           "process"_a, "fixed"_a, "damaged"_a, "batches"_a, "units"_a, "images"_a, "The same of windows that are decoded already.")
       .def("set_sites",
            [](AccessJoin& self, const Input<uint32_t>& code, const Input<uint32_t>& bytes, const Input<uint8_t>& operation,
               const Input<uint32_t>& first, const Input<uint32_t>& end, const Input<uint64_t>& number) {

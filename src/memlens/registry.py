@@ -134,6 +134,8 @@ class AnalysisDescriptor(Descriptor):
     """False: runs only when it is asked for by name."""
     run: Callable[..., Any] = field(kw_only=True)
     """Capture → Result."""
+    consumer: Callable[..., Any] | None = None
+    """(Capture, options) → `access_pass.Consumer`, whose snapshot is the Result: a report reads the accesses once for all of them."""
     join: Callable[[Any, Mapping[str, Any]], Any] | None = None
     """(Result, results of the report by name) → Result: what other results add to this one."""
     view: Callable[[Any], Any] | None = None

@@ -167,6 +167,11 @@ MEMLENS_INLINE void CacheModel::take(const Columns& columns) {
       const uint64_t later = addresses[i + kAhead] >> line_shift_;
       const uint32_t of = cores == nullptr ? 0 : cores[i + kAhead] % static_cast<uint32_t>(cores_.size());
       for (size_t number = 1; number < levels(); ++number) level(of, number).prefetch_set(later);
+      if (!holders_.empty()) __builtin_prefetch(&holders_[scatter(later) & (holders_.size() - 1)], 1);
+      if (windows != nullptr) {
+        last_of_line_.prefetch(later);
+        last_of_page_.prefetch(addresses[i + kAhead] >> page_shift_);
+      }
     }
     if (group >= rows_.size()) rows_.resize(std::max<size_t>(group + size_t{1}, rows_.size() * 3 / 2));
     CacheRow& row = rows_[group];

@@ -116,6 +116,9 @@ class CacheModel {
    public:
     // True when the block was not used in this window before.
     bool is_first(uint64_t block, uint32_t window);
+    void prefetch(uint64_t block) const {
+      if (!entries_.empty()) __builtin_prefetch(&entries_[scatter(block) & (entries_.size() - 1)], 1);
+    }
 
    private:
     struct Entry {

@@ -29,19 +29,43 @@ Classes::Entry& Classes::find_or_add(uint32_t stream, uint64_t pc, bool is_store
   entry.is_store = is_store;
   entry.is_used = true;
   ++live_;
+  places_.push_back(at);
   return entry;
 }
 
 void Classes::grow() {
   std::vector<Entry> larger(table_.size() * 2);
   const uint64_t mask = larger.size() - 1;
+  places_.clear();
   for (const Entry& entry : table_) {
     if (!entry.is_used) continue;
     uint64_t at = place_of(entry.stream, entry.pc, entry.is_store) & mask;
     while (larger[at].is_used) at = (at + 1) & mask;
     larger[at] = entry;
+    places_.push_back(at);
   }
   table_ = std::move(larger);
+}
+
+void Classes::forget() {
+  for (const uint64_t at : places_) table_[at] = {};
+  places_.clear();
+  live_ = 0;
+}
+
+void Classes::by_window(uint64_t least_accesses, std::span<const uint64_t> pcs, std::span<const uint64_t> addresses,
+                        std::span<const uint8_t> is_store, std::span<const uint32_t> windows, std::span<uint8_t> classes) {
+  const size_t count = pcs.size();
+  if (addresses.size() != count || is_store.size() != count || windows.size() != count || classes.size() != count)
+    throw std::invalid_argument("the columns have one length");
+  Classes one(least_accesses);
+  for (size_t begin = 0, end = 0; begin < count; begin = end) {
+    while (end < count && windows[end] == windows[begin]) ++end;
+    const size_t length = end - begin;
+    one.add(0, pcs.subspan(begin, length), addresses.subspan(begin, length), is_store.subspan(begin, length));
+    one.classify(0, pcs.subspan(begin, length), is_store.subspan(begin, length), classes.subspan(begin, length));
+    one.forget();
+  }
 }
 
 void Classes::add(uint32_t stream, std::span<const uint64_t> pcs, std::span<const uint64_t> addresses,

@@ -42,6 +42,9 @@ class Classes {
   // The class of each access. Instructions that were never added are unknown.
   void classify(uint32_t stream, std::span<const uint64_t> pcs, std::span<const uint8_t> is_store,
                 std::span<uint8_t> classes) const;
+  // Each window for itself: the class of an access from what its instruction does in its window. Accesses of a window lie together.
+  static void by_window(uint64_t least_accesses, std::span<const uint64_t> pcs, std::span<const uint64_t> addresses,
+                        std::span<const uint8_t> is_store, std::span<const uint32_t> windows, std::span<uint8_t> classes);
   std::vector<Verdict> verdicts() const;
   uint64_t instructions() const { return live_; }
 
@@ -56,6 +59,7 @@ class Classes {
   const Entry* find(uint32_t stream, uint64_t pc, bool is_store) const;
   Entry& find_or_add(uint32_t stream, uint64_t pc, bool is_store);
   void grow();
+  void forget();
   static uint64_t place_of(uint32_t stream, uint64_t pc, bool is_store) {
     return scatter((pc ^ uint64_t{stream} * 0x9E3779B97F4A7C15u) << 3 | uint64_t{is_store} << 2);
   }
@@ -64,6 +68,7 @@ class Classes {
   uint64_t least_accesses_;
   std::vector<Entry> table_ = std::vector<Entry>(1 << 10);
   uint64_t live_ = 0;
+  std::vector<uint64_t> places_;  // of entries in use
 };
 
 }  // namespace memlens::locality

@@ -103,7 +103,16 @@ void Sharing::add(std::span<const uint64_t> addresses, std::span<const uint32_t>
   if (is_store.size() != count || threads.size() != count || (!bytes.empty() && bytes.size() != count))
     throw std::invalid_argument("the columns have one length");
   const uint64_t line_bytes = uint64_t{1} << shift_;
+  // An access needs three dependent cache lines: each is asked for some accesses ahead. A collision asks for a wrong one.
+  const auto slot_ahead = [&](size_t i) { return &index_[scatter(addresses[i] >> shift_) & (index_.size() - 1)]; };
+  constexpr size_t kSlot = 24, kLine = 16, kUse = 8;
   for (size_t i = 0; i < count; ++i) {
+    if (i + kSlot < count) __builtin_prefetch(slot_ahead(i + kSlot));
+    if (i + kLine < count)
+      if (const uint32_t line = *slot_ahead(i + kLine); line != 0) __builtin_prefetch(&lines_[line - 1], 1);
+    if (i + kUse < count)
+      if (const uint32_t line = *slot_ahead(i + kUse); line != 0 && lines_[line - 1].first_use != kNone)
+        __builtin_prefetch(&uses_[lines_[line - 1].first_use], 1);
     uint64_t at = addresses[i], left = bytes.empty() ? 1 : std::max<uint32_t>(bytes[i], 1);
     while (left > 0) {
       const uint64_t offset = at & (line_bytes - 1), here = std::min(left, line_bytes - offset);

@@ -35,41 +35,74 @@ void AccessJoin::set_sites(SiteFacts facts, std::vector<SiteRange> ranges) {
   site_ranges_ = std::move(ranges);
 }
 
+AccessJoin::Unit* AccessJoin::begin_record(uint32_t row, std::span<const uint32_t> units) {
+  const uint32_t number = row < units.size() ? units[row] : UINT32_MAX;
+  if (number >= unit_executed_.size()) return nullptr;
+  const auto [at, is_new] = open_.try_emplace(number);
+  if (is_new) at->second.parts_left = unit_parts_[number];
+  ++windows_;
+  return &at->second;
+}
+
+void AccessJoin::end_record(const ml_window& window, uint32_t number, Unit& unit, bool is_sound) {
+  if (is_sound) {
+    unit.covered += uint64_t{window.recorded} + window.implied_constant;
+  } else {
+    ++totals_.damaged_windows;
+    ++unit.damaged_parts;
+  }
+  if (unit.parts_left > 0) --unit.parts_left;
+  if (unit.parts_left > 0) return;
+  flush(number, unit);
+  open_.erase(number);
+}
+
+const SiteRange* AccessJoin::sites_of(uint32_t row, std::span<const uint32_t> images) const {
+  const uint32_t image = row < images.size() ? images[row] : UINT32_MAX;
+  return image < site_ranges_.size() ? &site_ranges_[image] : nullptr;
+}
+
 void AccessJoin::add(uint32_t process, std::span<const unsigned char> payload, std::span<const uint32_t> units,
                      std::span<const uint32_t> images) {
-  Unit* unit = nullptr;
-  uint32_t number = 0, row_of_unit = UINT32_MAX;
-  const auto begin = [&](uint32_t row) {
-    number = row < units.size() ? units[row] : UINT32_MAX;
-    if (number >= unit_executed_.size()) return false;
-    const auto [at, is_new] = open_.try_emplace(number);
-    unit = &at->second;
-    if (is_new) unit->parts_left = unit_parts_[number];
-    row_of_unit = row;
-    return true;
-  };
-  const auto end = [&] {
-    if (unit->parts_left > 0) --unit->parts_left;
-    if (unit->parts_left > 0) return;
-    flush(number, *unit);
-    open_.erase(number);
-  };
   uint32_t row = 0;
   replay::each_variable_record<ml_window>(payload, [&](const ml_window& window, std::span<const unsigned char> stream) {
-    if (begin(row)) {
-      ++windows_;
-      const uint32_t image = row < images.size() ? images[row] : UINT32_MAX;
-      const SiteRange* sites = image < site_ranges_.size() ? &site_ranges_[image] : nullptr;
-      if (walker_.walk_window(window, row, stream, [&](const Part& part) { take(process, *unit, part, sites); })) {
-        unit->covered += uint64_t{window.recorded} + window.implied_constant;
-      } else {
-        ++totals_.damaged_windows;
-        ++unit->damaged_parts;
-      }
-      end();
+    if (Unit* const unit = begin_record(row, units)) {
+      const SiteRange* const sites = sites_of(row, images);
+      const bool is_sound = walker_.walk_window(window, row, stream, [&](const Part& part) { take(process, *unit, part, sites); });
+      end_record(window, units[row], *unit, is_sound);
     }
     ++row;
   });
+}
+
+void AccessJoin::add_decoded(uint32_t process, std::span<const ml_window> windows, std::span<const uint8_t> damaged,
+                             std::span<const Packed> batches, std::span<const uint32_t> units, std::span<const uint32_t> images) {
+  constexpr size_t kPart = 4096;
+  std::vector<uint64_t> code(kPart), address(kPart);
+  std::vector<uint32_t> bytes(kPart);
+  std::vector<uint8_t> operation(kPart);
+  size_t batch = 0, run = 0, at = 0;  // the next accesses
+  for (uint32_t row = 0; row < windows.size(); ++row) {
+    const bool is_sound = row >= damaged.size() || damaged[row] == 0;
+    Unit* const unit = begin_record(row, units);
+    const SiteRange* const sites = sites_of(row, images);
+    for (;;) {
+      while (batch < batches.size() && run == batches[batch].runs().size()) ++batch, run = at = 0;
+      if (batch == batches.size() || batches[batch].runs()[run].row != row) break;
+      const Packed& from = batches[batch];
+      const Run& mine = from.runs()[run++];
+      // Some of a damaged window may have been decoded before the damage was found.
+      for (size_t done = 0; unit != nullptr && is_sound && done < mine.count;) {
+        const size_t count = std::min<size_t>(mine.count - done, kPart);
+        from.expand(at + done, count, code.data(), bytes.data(), operation.data());
+        std::copy_n(from.addresses() + at + done, count, address.data());
+        take(process, *unit, {&windows[row], row, mine.first + done, count, code.data(), address.data(), bytes.data(), operation.data()}, sites);
+        done += count;
+      }
+      at += mine.count;
+    }
+    if (unit != nullptr) end_record(windows[row], units[row], *unit, is_sound);
+  }
 }
 
 void AccessJoin::take(uint32_t process, Unit& unit, const Part& part, const SiteRange* sites) {

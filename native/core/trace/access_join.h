@@ -19,6 +19,7 @@
 
 #include "memlens_format.h"
 #include "objects/object_table.h"
+#include "packed.h"
 #include "replay/code_index.h"
 #include "window_walk.h"
 
@@ -81,6 +82,9 @@ class AccessJoin {
   void set_sites(SiteFacts facts, std::vector<SiteRange> ranges);
   // The windows of a chunk; `units` and `images` (number of the window's SiteRange) have one entry for each record.
   void add(uint32_t process, std::span<const unsigned char> payload, std::span<const uint32_t> units, std::span<const uint32_t> images);
+  // The same of windows that are decoded already: their records without streams, which of them are damaged, and their accesses.
+  void add_decoded(uint32_t process, std::span<const ml_window> windows, std::span<const uint8_t> damaged, std::span<const Packed> batches,
+                   std::span<const uint32_t> units, std::span<const uint32_t> images);
   void finish();
 
   const std::vector<Traffic>& by_pair() const { return pairs_; }
@@ -111,6 +115,9 @@ class AccessJoin {
     uint32_t code = 0, id = 0, group = 0, counts = 0;
     bool has_counts = false;
   };
+  Unit* begin_record(uint32_t row, std::span<const uint32_t> units);
+  void end_record(const ml_window& window, uint32_t number, Unit& unit, bool is_sound);
+  const SiteRange* sites_of(uint32_t row, std::span<const uint32_t> images) const;
   void take(uint32_t process, Unit& unit, const Part& part, const SiteRange* sites);
   void flush(uint32_t number, Unit& unit);
   template <typename Row, typename Key>

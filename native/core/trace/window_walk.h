@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -11,6 +12,9 @@
 #include "stream_decoder.h"
 
 namespace memlens::trace {
+
+// How many window streams this process has decoded: a report decodes each window once, and a test counts.
+inline std::atomic<uint64_t> windows_decoded{0};
 
 // One part of a window's accesses. Times are spread evenly over the window: records have none of their own.
 struct Part {
@@ -42,6 +46,7 @@ class WindowWalker {
   template <typename Sink>
   bool walk_window(const ml_window& window, uint32_t row, std::span<const unsigned char> stream, Sink&& sink) {
     const uint64_t recorded = window.recorded;
+    windows_decoded.fetch_add(recorded != 0, std::memory_order_relaxed);
     const AccessColumns columns{code_.data(), address_.data(), bytes_.data(), operation_.data()};
     if (recorded > most_accesses(stream.size(), window.encoding)) return false;
     const Part part{&window, row, 0, 0, code_.data(), address_.data(), bytes_.data(), operation_.data()};

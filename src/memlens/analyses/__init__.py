@@ -58,10 +58,12 @@ def run_all(capture: Capture, options: Mapping[str, Mapping[str, Any]] | None = 
         for name, descriptor in registry.all_of("analysis").items()
         if descriptor.captures == 1 and descriptor.in_report and all(need in kinds for need in descriptor.needs)
     }
+    read = _read_once(capture, {name: d for name, d in wanted.items() if d.consumer is not None}, options or {})
     results: dict[str, Result] = {}
     for name, descriptor in wanted.items():
         run_one = partial(_run, descriptor, capture, **(options or {}).get(name, {}))
-        result = registry.guarded("analysis", descriptor, run_one, None)
+        is_read = descriptor.consumer is not None
+        result = read.get(name) if is_read else registry.guarded("analysis", descriptor, run_one, None)
         if result is not None:
             results[name] = result
     return {
@@ -94,6 +96,42 @@ def _check(descriptor: FindingDescriptor, capture: Capture, results: Mapping[str
 def _present(capture: Capture) -> set[str]:
     """What analyses may need: record kinds, and side tables of plug-ins."""
     return {*capture.kinds(), *capture.side_table_names()}
+
+
+def _read_once(
+    capture: Capture, wanted: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Result]:
+    """Results of the analyses of windows: the accesses are read once for all of them."""
+    from ..capture.model.access_pass import sweep
+    from ..capture.model.locality import ThreadAccesses
+
+    if not wanted:
+        return {}
+    accesses = ThreadAccesses(capture)
+    mine = {name: dict(options.get(name, {})) for name in wanted}
+    progress = [one.pop("progress") for one in mine.values() if "progress" in one]
+    made = {
+        name: registry.guarded("analysis", descriptor, partial(descriptor.consumer, capture, **mine[name]), None)
+        for name, descriptor in wanted.items()
+    }
+    consumers = {name: consumer for name, consumer in made.items() if consumer is not None}
+    failures = sweep(accesses, consumers.values(), progress=progress[0] if progress else None)
+    taken = {
+        name: registry.guarded("analysis", wanted[name], partial(_taken, consumer, failures.get(id(consumer))), None)
+        for name, consumer in consumers.items()
+    }
+    return {name: result for name, result in taken.items() if result is not None}
+
+
+def _taken(consumer: Any, error: BaseException | None) -> Result:
+    """What a consumer has when all accesses were read, or what it makes of an error."""
+    if error is None:
+        result: Result = consumer.snapshot()
+        return result
+    if hasattr(consumer, "failed"):
+        failed: Result = consumer.failed(error)
+        return failed
+    raise error
 
 
 def check_findings(capture: Capture, results: dict[str, Result]) -> builtins.list[Finding]:
@@ -145,6 +183,7 @@ def report(
     machine: str | None = None,
     skip_frames: str | None = None,
     progress: Callable[[int, int, str], None] | None = None,
+    cache: bool = False,
 ) -> Report:
     """Runs everything that the capture has data for.
 
@@ -158,23 +197,55 @@ def report(
         A regular expression: functions and modules that match are never shown as the place of an allocation or a first
         touch, but the first caller that does not match is.
     progress
-        Called with (accesses done, accesses in all, name of the analysis) by those that read every access.
+        Called with (accesses read, accesses in all, "accesses").
+    cache
+        Takes a report that was kept for this capture and these options, and keeps a new one: `memlens.capture.store.kept`.
     """
-    import os
     import re
+
+    if skip_frames is not None:
+        capture.skip_frames = re.compile(skip_frames)
+
+    def make() -> Report:
+        return _made(capture, memory_limit_bytes=memory_limit_bytes, machine=machine, progress=progress)
+
+    if not cache:
+        return make()
+    from ._kept_report import kept_or_made
+
+    said = {"memory_limit_bytes": memory_limit_bytes, "machine": machine, "skip_frames": skip_frames}
+    return kept_or_made(capture, said, make, lambda parts: _complete(capture, parts))
+
+
+def _complete(capture: Capture, parts: dict[str, Any]) -> Report:
+    """A report of kept parts: what is quickly made is made anew."""
+    from ..results import Report
+
+    return Report(
+        parts["title"], capture.meta, parts["results"], parts["findings"], parts["quality"], views_of(parts["results"]),
+        parts["absences"],
+    )  # fmt: skip
+
+
+def _made(
+    capture: Capture,
+    *,
+    memory_limit_bytes: int | None,
+    machine: str | None,
+    progress: Callable[[int, int, str], None] | None,
+) -> Report:
+    import os
 
     from ..errors import NoDataError
     from ..results import Report
 
     options: dict[str, dict[str, Any]] = {}
-    for name in ("locality", "caches") if progress is not None else ():
-        options[name] = {"progress": _named(progress, name)}
+    if progress is not None:
+        options["locality"] = {"progress": _named(progress, "accesses")}
     if memory_limit_bytes is not None:
         options.setdefault("locality", {})["memory_limit_bytes"] = memory_limit_bytes
     if machine is not None:
         options.setdefault("caches", {})["machine"] = machine
-    if skip_frames is not None:
-        capture.skip_frames = re.compile(skip_frames)
     results = run_all(capture, options)
     if not results:
         quality = capture.quality

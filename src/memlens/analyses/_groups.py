@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 DIMENSIONS = ("program", "function", "line", "loop", "object", "thread", "region", "node", "range")
 RANGE_BYTES = 2 << 20
 NO_GROUP = 2**32 - 1
+MOST_CELLS = 1 << 22
+"""Of a table of all pairs of two dimensions: 16 MiB."""
 Range = tuple[int, int]
 """Addresses from the first to before the second."""
 
@@ -23,6 +25,8 @@ class Dimension:
     """Numbers a batch's accesses; `keys` says what each number means."""
 
     names: tuple[str, ...] = ()
+    columns: frozenset[str] = frozenset()
+    """What it asks of a batch: `AccessBatch.made`."""
 
     def __init__(self, accesses: ThreadAccesses) -> None:
         self.accesses = accesses
@@ -66,6 +70,7 @@ class _OfWindow(Dimension):
 class _OfCode(Dimension):
     """The code of an access has its group."""
 
+    columns = frozenset({"codes"})
     _of_code: Any
 
     def numbers(self, batch: AccessBatch) -> Any:
@@ -151,6 +156,7 @@ class _Code(_OfCode):
 
 class _Object(Dimension):
     names = ("object", "kind")
+    columns = frozenset({"objects"})
 
     def __init__(self, accesses: ThreadAccesses) -> None:
         from .object_accesses import ObjectGroups
@@ -158,19 +164,12 @@ class _Object(Dimension):
         super().__init__(accesses)
         groups = ObjectGroups(accesses.capture)
         self._of_object = groups.of_object
-        self._objects = accesses.capture.objects
-        self._has_tags = bool(self._objects.is_kind("tag").any()) if self._objects.count else False
         # Groups of one name differ by thread or site: one row each, as in the analysis `accesses`.
         self.keys = [(row["object"], row["kind"]) for row in groups.rows]
 
     def numbers(self, batch: AccessBatch) -> Any:
-        import numpy as np
-
-        found = self._objects.find(batch.address, batch.time_ns, process=batch.process)
-        if self._has_tags:
-            tags = self._objects.find(batch.address, batch.time_ns, process=batch.process, layer="tag")
-            found = np.where(tags != 0, tags, found)
-        return self._of_object[found].astype(np.uint32)
+        found: Any = self._of_object[self.accesses.objects(batch)]
+        return found
 
 
 class _Loop(_OfCode):
@@ -336,19 +335,57 @@ class _Pair(Dimension):
 
         super().__init__(first.accesses)
         self._parts = (first, second)
+        self.columns = first.columns | second.columns
         # What both say of an access (its process, its function) is the same: once is enough.
         self._kept = [at for at, name in enumerate(second.names) if name not in first.names]
         self.names = (*first.names, *(second.names[at] for at in self._kept))
         self._seen = np.zeros(0, dtype=np.uint64)
         self._number = np.zeros(0, dtype=np.uint32)
+        self._sizes = (0, 0)
+        self._cells = np.zeros(0, dtype=np.uint32)
 
     def of_parts(self, first: Any, second: Any) -> Any:
         """Numbers of pairs of numbers; new pairs get the next ones."""
         import numpy as np
 
+        sizes = len(self._parts[0].keys), len(self._parts[1].keys)
+        if sizes[0] * sizes[1] <= MOST_CELLS:
+            return self._of_cells(first, second, sizes)
         wanted, inverse = np.unique(
             first.astype(np.uint64) << np.uint64(32) | second.astype(np.uint64), return_inverse=True
         )
+        self._number_new(wanted)
+        return self._number[np.searchsorted(self._seen, wanted)][inverse.reshape(-1)]
+
+    def _of_cells(self, first: Any, second: Any, sizes: tuple[int, int]) -> Any:
+        """The same by a table of all pairs."""
+        import numpy as np
+
+        if sizes != self._sizes:
+            self._sizes = sizes
+            self._cells = np.full(sizes[0] * sizes[1], NO_GROUP, dtype=np.uint32)
+            self._cells[self._cell_of(self._seen >> np.uint64(32), self._seen & np.uint64(2**32 - 1))] = self._number
+        at = self._cell_of(first, second)
+        numbers = self._cells[at]
+        new = numbers == NO_GROUP
+        if new.any():
+            found = np.unique(at[new])
+            self._number_new(
+                (found // sizes[1]).astype(np.uint64) << np.uint64(32) | (found % sizes[1]).astype(np.uint64)
+            )
+            self._cells[self._cell_of(self._seen >> np.uint64(32), self._seen & np.uint64(2**32 - 1))] = self._number
+            numbers = self._cells[at]
+        return numbers
+
+    def _cell_of(self, first: Any, second: Any) -> Any:
+        import numpy as np
+
+        return first.astype(np.int64) * self._sizes[1] + second.astype(np.int64)
+
+    def _number_new(self, wanted: Any) -> None:
+        """Gives those pairs numbers that have none, in ascending order."""
+        import numpy as np
+
         fresh = wanted[~np.isin(wanted, self._seen)]
         if len(fresh):
             for pair in fresh.tolist():
@@ -358,7 +395,6 @@ class _Pair(Dimension):
             seen = np.concatenate((self._seen, fresh))
             order = np.argsort(seen, kind="stable")
             self._seen, self._number = seen[order], np.concatenate((self._number, numbers))[order]
-        return self._number[np.searchsorted(self._seen, wanted)][inverse.reshape(-1)]
 
     def numbers(self, batch: AccessBatch) -> Any:
         return self.of_parts(*(part.numbers(batch) for part in self._parts))

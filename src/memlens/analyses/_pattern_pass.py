@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..capture.model.decoded import BATCH_ACCESSES
 from ..capture.model.locality import (
-    BATCH_ACCESSES,
     REUSE_EARLIER,
     AccessBatch,
     AccessClasses,
@@ -94,25 +94,23 @@ class PatternPass:
         self._random = np.random.default_rng(1)
         self.samples: list[tuple[Any, ...]] = []
         self._every = max(1, -(-accesses.recorded // most_accesses))
+        self._done: dict[int, int] = {}
+        self._part: dict[int, int] = {}
+        """By stream: accesses so far, and the part that was looked at last."""
         self.taken, self.executed, self.no_reuse = 0, 0.0, 0
 
     # ---- the walk ----
-    def run(self) -> None:
-        for batch, is_new in self._parts():
-            self._take(batch, is_new)
-
-    def _parts(self) -> Iterator[tuple[AccessBatch, bool]]:
-        """(batch, whether something was left out before it)."""
-        done: dict[int, int] = {}
-        before: dict[int, int] = {}
-        for batch in self.accesses:
-            at = done.get(batch.stream, 0)
-            done[batch.stream] = at + len(batch)
-            part = at // (PART_BATCHES * BATCH_ACCESSES)
-            if part % self._every:
-                continue
-            yield batch, self._every > 1 and before.get(batch.stream) != part
-            before[batch.stream] = part
+    def add(self, batch: AccessBatch) -> None:
+        """The next accesses of their thread; some of many are left out."""
+        if not len(batch):
+            return
+        at = self._done.get(batch.stream, 0)
+        self._done[batch.stream] = at + len(batch)
+        part = at // (PART_BATCHES * BATCH_ACCESSES)
+        if part % self._every:
+            return
+        self._take(batch, is_new=self._every > 1 and self._part.get(batch.stream) != part)
+        self._part[batch.stream] = part
 
     def _number_pairs(self, codes: Any, objects: Any) -> Any:
         import numpy as np
@@ -158,7 +156,8 @@ class PatternPass:
             parts.append(reuse.add(addresses[begin:end], intervals=False)[0])
         return np.concatenate(parts)
 
-    def _take(self, batch: AccessBatch, is_new: bool) -> None:
+    def _take(self, batch: AccessBatch, *, is_new: bool) -> None:
+        """`is_new`: something was left out before it."""
         import numpy as np
 
         codes = np.minimum(self.accesses.codes(batch), np.uint32(len(self.function_of_code) - 1))

@@ -11,6 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ..capture.model.accesses import AccessTotals
+    from ..capture.model.decoded import DecodedChunk
     from ..capture.reader import Capture
 
 UNATTRIBUTED = "[heap], unattributed"
@@ -26,6 +28,7 @@ class SharedOut:
         self.groups: dict[tuple[int, ...], dict[str, tuple[float, float]]] = {}
         self.pairs: dict[tuple[int, ...], dict[str, tuple[float, float]]] = {}
         self.objects = 0
+        self._totals: AccessTotals | None = None
         columns = capture.objects.columns
         weights = np.asarray(columns["count_weight"], dtype=float)
         sampled = np.flatnonzero((np.asarray(columns["weight_bytes"]) != 0) & (weights > 1))
@@ -34,9 +37,22 @@ class SharedOut:
         # Each sampled object is a group of its own; group 0 is everything else.
         single = np.zeros(len(of_object), dtype=np.uint32)
         single[sampled + 1] = np.arange(1, len(sampled) + 1, dtype=np.uint32)
-        join = capture.windows.join(single, function_of_code)
-        weight = np.concatenate(([1.0], weights[sampled]))
-        site = np.concatenate(([0], np.asarray(of_object)[sampled + 1]))
+        self._totals = capture.windows.join(single, function_of_code)
+        self._weight = np.concatenate(([1.0], weights[sampled]))
+        self._site = np.concatenate(([0], np.asarray(of_object)[sampled + 1]))
+
+    def add(self, chunk: DecodedChunk, packed: list[Any]) -> None:
+        """The next chunk of windows."""
+        if self._totals is not None:
+            self._totals.add(chunk, packed)
+
+    def finish(self) -> None:
+        """After the last chunk: the sums are there."""
+        import numpy as np
+
+        if self._totals is None:
+            return
+        join, weight, site = self._totals.finish(), self._weight, self._site
         # A tag may cover a sampled object: the tag's accesses are all known.
         for rows, sums, keys in ((join.by_group(), self.groups, ("group",)), (join.by_pair(), self.pairs, ("group", "function"))):  # fmt: skip
             one = rows["group"]
@@ -48,7 +64,7 @@ class SharedOut:
             found, inverse = np.unique(numbers, axis=0, return_inverse=True)
             inverse = inverse.reshape(-1)
             added = {}
-            for name in measures:
+            for name in self.measures:
                 seen = rows[name][hit]
                 w = weight[one]
                 added[name] = (

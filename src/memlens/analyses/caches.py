@@ -12,7 +12,7 @@ ones as good as what the model remembers of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import UsageError
 from ..registry import AnalysisDescriptor, Option
@@ -24,6 +24,7 @@ from ._machines import named_machine
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..capture.model.access_pass import TaskPool, TimeGroup
     from ..capture.model.locality import ThreadAccesses
     from ..capture.reader import Capture
     from ..results import Result
@@ -95,69 +96,139 @@ def cache_model(
     accesses
         Others than all of the capture: `memlens.capture.model.drawing`.
     """
-    from ..capture.model.locality import CacheModel, ThreadAccesses, by_time, interleaved
-    from ..results import Quality, Result
-    from ._groups import _Pair, named_dimension
+    from ..capture.model.access_pass import run
 
-    if not 1 <= len(by) <= 2 or isinstance(by, str):
-        raise UsageError(f"misses cannot be grouped by {by!r}", hint='one or two, for example by=("line", "object")')
-    named = named_machine(machine) if machine is not None else None
-    chosen = tuple(levels) if levels is not None else named.levels if named is not None else machine_levels(capture)
-    tlbs = tuple(tlbs) if tlbs is not None else named.tlbs if named is not None else DEFAULT_TLBS
-    line_bytes = line_bytes if line_bytes is not None else named.line_bytes if named is not None else 64
-    inclusive = inclusive if inclusive is not None else named.inclusive if named is not None else True
-    accesses = ThreadAccesses(capture) if accesses is None else accesses
-    dimensions = [named_dimension(accesses, name) for name in by]
-    pair = _Pair(dimensions[0], dimensions[1]) if len(dimensions) == 2 else None
-    cores = min(MOST_CORES, max(1, len(accesses.streams)))
-    try:
-        model = CacheModel(
-            levels=[(v.bytes, v.ways, v.shared, v.policy) for v in chosen],
-            tlbs=[(v.bytes, v.ways, False, v.policy) for v in tlbs],
-            line_bytes=line_bytes, page_bytes=page_bytes, cores=cores, inclusive=inclusive, next_line=next_line, stride=stride,
-        )  # fmt: skip
-    except ValueError as error:
-        raise UsageError(f"this cache cannot be: {error}", hint="bytes = sets × ways × line_bytes") from None
-    recorded = accesses.recorded
-    whole = accesses.is_whole
-    done = _run(
-        model, by_time(accesses), dimensions, pair, cores, most_accesses, recorded, progress, interleaved, whole
-    )
-    columns = {name: values.tolist() for name, values in model.columns().items()}
-    names = [level.name or f"level {at + 1}" for at, level in enumerate(chosen)]
-    tables = _tables(by, dimensions, pair, columns, len(chosen), len(tlbs))
-    sums = {name: sum(values) for name, values in columns.items()}
-    notes = [
-        f"Misses are those of a model ({f'{machine}: ' if machine else ''}{', '.join(names)}; LRU{', inclusive' if inclusive else ''}), not measured."
-    ]
-    if not whole:
-        share = (sums.get("unknown", 0) / sums["accesses"]) if sums.get("accesses") else 0.0
-        notes.append(
-            f"What {share:.0%} of the accesses find in the caches of the model is unknown: they are their window's first to a line. Misses are "
-            "at least those of the others, and at most these as well."
+    consumer = CachesConsumer(
+        capture, by=by, machine=machine, levels=levels, tlbs=tlbs, line_bytes=line_bytes, page_bytes=page_bytes, inclusive=inclusive,
+        next_line=next_line, stride=stride, most_accesses=most_accesses, accesses=accesses,
+    )  # fmt: skip
+    result: Result = run(consumer.accesses, consumer, progress=progress)
+    return result
+
+
+class CachesConsumer:
+    """One model for all threads: they meet in shared levels, in the order of time."""
+
+    order: Literal["time"] = "time"
+
+    def __init__(
+        self,
+        capture: Capture,
+        *,
+        by: Sequence[str] = ("line", "object"),
+        machine: str | None = None,
+        levels: Sequence[Level] | None = None,
+        tlbs: Sequence[Level] | None = None,
+        line_bytes: int | None = None,
+        page_bytes: int = 4096,
+        inclusive: bool | None = None,
+        next_line: bool = False,
+        stride: bool = False,
+        most_accesses: int = MOST_ACCESSES,
+        accesses: ThreadAccesses | None = None,
+    ) -> None:
+        from ..capture.model.locality import CacheModel, ThreadAccesses
+        from ._groups import _Pair, named_dimension
+
+        if not 1 <= len(by) <= 2 or isinstance(by, str):
+            raise UsageError(
+                f"misses cannot be grouped by {by!r}", hint='one or two, for example by=("line", "object")'
+            )
+        named = named_machine(machine) if machine is not None else None
+        self.capture, self._by, self._machine, self._named = capture, by, machine, named
+        self._levels = (
+            tuple(levels) if levels is not None else named.levels if named is not None else machine_levels(capture)
         )
-    if done < recorded:
-        notes.append(f"The cache model saw the first {done:,} of {recorded:,} accesses.")
-    figures = {
-        "accesses": sums.get("accesses", 0),
-        "unknown": sums.get("unknown", 0),
-        "tlb_unknown": sums.get("tlb_unknown", 0),
-        "everything_recorded": whole,
-        "levels": [{"name": n, "bytes": v.bytes, "ways": v.ways, "shared": v.shared,
-                    "misses": sums.get(f"misses_{at + 1}", 0), "miss_ratio": _ratio(sums.get(f"misses_{at + 1}", 0), sums.get("accesses", 0)),
-                    "miss_ratio_high": _ratio(sums.get(f"misses_{at + 1}", 0) + sums.get("unknown", 0), sums.get("accesses", 0)),
-                    **model.totals()[at]}
-                   for at, (n, v) in enumerate(zip(names, chosen, strict=True))],
-        "tlbs": [{"name": v.name or f"TLB {at + 1}", "entries": v.bytes // page_bytes, "misses": sums.get(f"tlb_misses_{at + 1}", 0)}
-                 for at, v in enumerate(tlbs)],
-        "cores": cores,
-        "line_bytes": line_bytes,
-        "machine": machine,
-        "machine_description": named.description if named is not None else None,
-        "modelled_accesses": done,
-    }  # fmt: skip
-    tables["levels"] = _levels(figures)
-    return Result("caches", figures, tables, capture.quality.joined(Quality(exact=False, notes=tuple(notes))))
+        self._tlbs = tuple(tlbs) if tlbs is not None else named.tlbs if named is not None else DEFAULT_TLBS
+        self._line_bytes = line_bytes if line_bytes is not None else named.line_bytes if named is not None else 64
+        self._page_bytes = page_bytes
+        self._inclusive = inclusive if inclusive is not None else named.inclusive if named is not None else True
+        self.accesses = ThreadAccesses(capture) if accesses is None else accesses
+        self._dimensions = [named_dimension(self.accesses, name) for name in by]
+        self._pair = _Pair(self._dimensions[0], self._dimensions[1]) if len(by) == 2 else None
+        self._cores = min(MOST_CORES, max(1, len(self.accesses.streams)))
+        self._whole = self.accesses.is_whole
+        self._most, self._done = most_accesses, 0
+        try:
+            self._model = CacheModel(
+                levels=[(v.bytes, v.ways, v.shared, v.policy) for v in self._levels],
+                tlbs=[(v.bytes, v.ways, False, v.policy) for v in self._tlbs],
+                line_bytes=self._line_bytes, page_bytes=page_bytes, cores=self._cores, inclusive=self._inclusive, next_line=next_line,
+                stride=stride,
+            )  # fmt: skip
+        except ValueError as error:
+            raise UsageError(f"this cache cannot be: {error}", hint="bytes = sets × ways × line_bytes") from None
+
+    @property
+    def columns(self) -> frozenset[str]:
+        return frozenset().union(*(dimension.columns for dimension in self._dimensions))
+
+    def begin(self, pool: TaskPool) -> None:
+        pass
+
+    def add(self, group: TimeGroup) -> None:
+        import numpy as np
+
+        if self._done >= self._most:
+            return
+        parts = [np.concatenate([dimension.numbers(b) for b in group.batches]) for dimension in self._dimensions]
+        columns = group.columns
+        numbers = (self._pair.of_parts(*parts) if self._pair is not None else parts[0])[group.order]
+        self._model.add(
+            columns["address"],
+            bytes=columns["bytes"],
+            is_store=columns["is_store"],
+            cores=columns["stream"] % np.uint32(self._cores),
+            groups=np.ascontiguousarray(numbers, dtype=np.uint32),
+            sites=columns["pc"],
+            windows=None if self._whole else np.ascontiguousarray(columns["unit"], dtype=np.uint32),
+        )
+        self._done += len(group)
+
+    def snapshot(self) -> Result:
+        from ..results import Quality, Result
+
+        chosen, model, recorded, done = self._levels, self._model, self.accesses.recorded, self._done
+        columns = {name: values.tolist() for name, values in model.columns().items()}
+        names = [level.name or f"level {at + 1}" for at, level in enumerate(chosen)]
+        tables = _tables(self._by, self._dimensions, self._pair, columns, len(chosen), len(self._tlbs))
+        sums = {name: sum(values) for name, values in columns.items()}
+        machine, inclusive = self._machine, self._inclusive
+        notes = [
+            f"Misses are those of a model ({f'{machine}: ' if machine else ''}{', '.join(names)}; LRU{', inclusive' if inclusive else ''}), not measured."
+        ]
+        if not self._whole:
+            share = (sums.get("unknown", 0) / sums["accesses"]) if sums.get("accesses") else 0.0
+            notes.append(
+                f"What {share:.0%} of the accesses find in the caches of the model is unknown: they are their window's first to a line. Misses are "
+                "at least those of the others, and at most these as well."
+            )
+        if done < recorded:
+            notes.append(f"The cache model saw the first {done:,} of {recorded:,} accesses.")
+        figures = self._figures(names, sums)
+        tables["levels"] = _levels(figures)
+        return Result("caches", figures, tables, self.capture.quality.joined(Quality(exact=False, notes=tuple(notes))))
+
+    def _figures(self, names: list[str], sums: dict[str, int]) -> dict[str, Any]:
+        totals, accesses = self._model.totals(), sums.get("accesses", 0)
+        return {
+            "accesses": accesses,
+            "unknown": sums.get("unknown", 0),
+            "tlb_unknown": sums.get("tlb_unknown", 0),
+            "everything_recorded": self._whole,
+            "levels": [{"name": n, "bytes": v.bytes, "ways": v.ways, "shared": v.shared,
+                        "misses": sums.get(f"misses_{at + 1}", 0), "miss_ratio": _ratio(sums.get(f"misses_{at + 1}", 0), accesses),
+                        "miss_ratio_high": _ratio(sums.get(f"misses_{at + 1}", 0) + sums.get("unknown", 0), accesses),
+                        **totals[at]}
+                       for at, (n, v) in enumerate(zip(names, self._levels, strict=True))],
+            "tlbs": [{"name": v.name or f"TLB {at + 1}", "entries": v.bytes // self._page_bytes, "misses": sums.get(f"tlb_misses_{at + 1}", 0)}
+                     for at, v in enumerate(self._tlbs)],
+            "cores": self._cores,
+            "line_bytes": self._line_bytes,
+            "machine": self._machine,
+            "machine_description": self._named.description if self._named is not None else None,
+            "modelled_accesses": self._done,
+        }  # fmt: skip
 
 
 def _levels(figures: dict[str, Any]) -> pa.Table:
@@ -178,34 +249,6 @@ def _levels(figures: dict[str, Any]) -> pa.Table:
         ("misses", pa.uint64()), *((name, pa.float64()) for name in ("miss_ratio", "miss_ratio_high", "curve_miss_ratio_low", "curve_miss_ratio")),
     ]  # fmt: skip
     return pa.Table.from_pylist(rows, schema=pa.schema(schema))
-
-
-def _run(
-    model: Any, groups_of_batches: Any, dimensions: list[Any], pair: Any, cores: int, most: int, recorded: int,
-    progress: Callable[[int, int], None] | None, interleaved: Callable[[Any], tuple[Any, dict[str, Any]]], whole: bool,
-) -> int:  # fmt: skip
-    import numpy as np
-
-    done = 0
-    for batches in groups_of_batches:
-        parts = [np.concatenate([dimension.numbers(b) for b in batches]) for dimension in dimensions]
-        order, columns = interleaved(batches)
-        numbers = (pair.of_parts(*parts) if pair is not None else parts[0])[order]
-        model.add(
-            columns["address"],
-            bytes=columns["bytes"],
-            is_store=columns["is_store"],
-            cores=columns["stream"] % np.uint32(cores),
-            groups=np.ascontiguousarray(numbers, dtype=np.uint32),
-            sites=columns["pc"],
-            windows=None if whole else np.ascontiguousarray(columns["unit"], dtype=np.uint32),
-        )
-        done += len(columns["address"])
-        if progress is not None:
-            progress(done, recorded)
-        if done >= most:
-            break
-    return done
 
 
 def _ratio(part: float, whole: float) -> float | None:
@@ -272,6 +315,7 @@ DESCRIPTOR = AnalysisDescriptor(
         Option("most_accesses", "accesses after these are left out", MOST_ACCESSES),
     ),
     run=cache_model,
+    consumer=CachesConsumer,
     view=caches_view,
     provide="memlens record --emulate, or memlens cc --memlens=trace and memlens record",
     join=with_curve,

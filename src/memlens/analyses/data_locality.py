@@ -20,8 +20,8 @@ window; and the blocks expected from one window's start to the next one's (estim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import MemoryLimitError, UsageError
 from ..registry import AnalysisDescriptor, Option
@@ -33,7 +33,8 @@ from ._observable import reuse_intervals
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..capture.model.locality import ThreadAccesses
+    from ..capture.model.access_pass import TaskPool
+    from ..capture.model.locality import AccessBatch, ThreadAccesses
     from ..capture.reader import Capture
     from ..results import Result
     from ._groups import Dimension
@@ -94,60 +95,147 @@ def locality(
         itself, among all its accesses. In windows, ``unobservable`` accesses are their window's first to a block: when the block
         was used before is not known, and they are in no distance.
     """
-    from ..capture.model.locality import Classifier, LocalityStream, ThreadAccesses, Workers
-    from ._groups import named_dimension
+    from ..capture.model.access_pass import run
 
-    if line_bytes < 1 or line_bytes & (line_bytes - 1):
-        raise UsageError(f"a line of {line_bytes} bytes is not a power of two", hint="for example line_bytes=64")
-    asked = [by] if isinstance(by, str) else list(by)
-    names = list(dict.fromkeys(["program", *(part if isinstance(part, str) else ",".join(part) for part in asked)]))
-    accesses = ThreadAccesses(capture) if accesses is None else accesses
-    dimensions = {name: named_dimension(accesses, name, ranges=ranges, range_bytes=range_bytes) for name in names}
-    executed, recorded = int(accesses.unit_executed.sum()), accesses.recorded
-    whole = accesses.is_whole
-    classes = Classifier(accesses, site_classes, by_window=not whole)
-    count = max(1, len(accesses.streams))
-    streams = [
-        LocalityStream(
-            block_bytes=line_bytes, views=len(names), has_windows=not whole,
-            memory_limit_bytes=memory_limit_bytes // count, heat_columns=heat_columns, heat_rows=heat_rows,
-            begin_ns=_begin_ns(capture), end_ns=_end_ns(capture),
-        )
-        for _ in accesses.streams
-    ]  # fmt: skip
-    done = 0
+    consumer = LocalityConsumer(
+        capture, by=by, line_bytes=line_bytes, memory_limit_bytes=memory_limit_bytes, heat_columns=heat_columns, heat_rows=heat_rows,
+        site_classes=site_classes, ranges=ranges, range_bytes=range_bytes, accesses=accesses,
+    )  # fmt: skip
+    result: Result = _checked(lambda: run(consumer.accesses, consumer, workers=workers, progress=progress), consumer)
+    return result
+
+
+def _checked(work: Callable[[], Any], consumer: LocalityConsumer) -> Any:
     try:
-        with Workers(workers) as pool:
-            for batch in accesses.batches(constants=True):
-                if batch.constants is not None:
-                    numbers = [dimension.constant_numbers(batch.constants) for dimension in dimensions.values()]
-                    pool.submit(batch.stream, _constant_adder(streams[batch.stream], batch.constants, numbers))
-                if not len(batch):
-                    continue
-                groups = [dimension.numbers(batch) for dimension in dimensions.values()]
-                pool.submit(batch.stream, _adder(streams[batch.stream], batch, classes(batch), groups))
-                done += len(batch)
-                if progress is not None:
-                    progress(done, recorded)
+        return work()
     except MemoryError as error:
         raise MemoryLimitError(
-            f"{error} ({memory_limit_bytes:,} for {count} threads)",
+            f"{error} ({consumer.memory_limit_bytes:,} for {consumer.count} threads)",
             hint="allow more with memory_limit_bytes= (memlens report --memory), use a larger line_bytes=, or record windows instead of everything",
         ) from None
-    for stream in streams:
-        stream.finish()
-    return _result(
-        capture,
-        accesses,
-        dimensions,
-        streams,
-        origin=classes.origin,
-        is_static=classes.inferred_accesses <= FEW_INFERRED * (classes.inferred_accesses + classes.static_accesses),
-        whole=whole,
-        line_bytes=line_bytes,
-        executed=executed,
-        recorded=recorded,
-    )
+
+
+class LocalityConsumer:
+    """Feeds an engine for each thread; the engines are merged at the end."""
+
+    order: Literal["record"] = "record"
+
+    def __init__(
+        self,
+        capture: Capture,
+        *,
+        by: str | Sequence[str | tuple[str, str]] = REPORT_BY,
+        line_bytes: int = 64,
+        memory_limit_bytes: int = MEMORY_LIMIT_BYTES,
+        heat_columns: int = 64,
+        heat_rows: int = 128,
+        site_classes: Mapping[str, Any] | None = None,
+        ranges: Sequence[tuple[int, int]] | None = None,
+        range_bytes: int = RANGE_BYTES,
+        accesses: ThreadAccesses | None = None,
+    ) -> None:
+        from ..capture.model.locality import LocalityStream, ThreadAccesses
+        from ._groups import named_dimension
+
+        if line_bytes < 1 or line_bytes & (line_bytes - 1):
+            raise UsageError(f"a line of {line_bytes} bytes is not a power of two", hint="for example line_bytes=64")
+        asked = [by] if isinstance(by, str) else list(by)
+        names = list(dict.fromkeys(["program", *(part if isinstance(part, str) else ",".join(part) for part in asked)]))
+        self.capture, self.line_bytes, self.memory_limit_bytes = capture, line_bytes, memory_limit_bytes
+        self.accesses = ThreadAccesses(capture) if accesses is None else accesses
+        self._site_classes = site_classes
+        self._dimensions = {
+            name: named_dimension(self.accesses, name, ranges=ranges, range_bytes=range_bytes) for name in names
+        }
+        self._took: set[int] = set()
+        self.whole = self.accesses.is_whole
+        self.count = max(1, len(self.accesses.streams))
+        self.streams = [
+            LocalityStream(
+                block_bytes=line_bytes, views=len(names), has_windows=not self.whole,
+                memory_limit_bytes=memory_limit_bytes // self.count, heat_columns=heat_columns, heat_rows=heat_rows,
+                begin_ns=_begin_ns(capture), end_ns=_end_ns(capture),
+            )
+            for _ in self.accesses.streams
+        ]  # fmt: skip
+
+    @property
+    def columns(self) -> frozenset[str]:
+        return frozenset({"constants"}).union(*(dimension.columns for dimension in self._dimensions.values()))
+
+    def begin(self, pool: TaskPool) -> None:
+        from ..capture.model.window_classes import batch_classes
+
+        self._pool = pool
+        self._classes = batch_classes(self.accesses, self._site_classes)
+        self._parts = [self._classes]
+
+    def add(self, batch: AccessBatch) -> None:
+        self._took.add(batch.stream)
+        for ready, classes in self._classes.push(batch):
+            for work in self._tasks(ready, classes):
+                self._pool.submit(self, ready.stream, work)
+
+    def _tasks(self, batch: AccessBatch, classes: Any) -> Iterator[Callable[[], None]]:
+        stream = self.streams[batch.stream]
+        if batch.constants is not None:
+            numbers = [dimension.constant_numbers(batch.constants) for dimension in self._dimensions.values()]
+            yield _constant_adder(stream, batch.constants, numbers)
+        if len(batch):
+            yield _adder(stream, batch, classes, [dimension.numbers(batch) for dimension in self._dimensions.values()])
+
+    def merge(self, other: LocalityConsumer) -> None:
+        """Of the same capture, with other threads."""
+        for at in other._took:
+            if at in self._took:
+                raise ValueError("both took accesses of one thread")
+            self.streams[at] = other.streams[at]
+        self._took |= other._took
+        self._parts += other._parts
+
+    def snapshot(self) -> Result:
+        result: Result = _checked(self._snapshot, self)
+        return result
+
+    def _snapshot(self) -> Result:
+        for part in self._parts:
+            for ready, classes in part.rest():
+                for work in self._tasks(ready, classes):
+                    work()
+        for stream in self.streams:
+            stream.finish()
+        inferred, static = (sum(getattr(p, f"{name}_accesses") for p in self._parts) for name in ("inferred", "static"))
+        return _result(
+            self.capture,
+            self.accesses,
+            self._dimensions,
+            self.streams,
+            origin="inferred" if not static else "mixed" if inferred else "static",
+            is_static=inferred <= FEW_INFERRED * (inferred + static),
+            whole=self.whole,
+            line_bytes=self.line_bytes,
+            executed=int(self.accesses.unit_executed.sum()),
+            recorded=self.accesses.recorded,
+        )
+
+
+class ReportConsumer(LocalityConsumer):
+    """The same, but a program too large for the memory limit is left out with a note: a report never fails for one part."""
+
+    def snapshot(self) -> Result:
+        try:
+            return super().snapshot()
+        except MemoryLimitError as error:
+            return _left_out(self.capture, error)
+
+    def failed(self, error: BaseException) -> Result:
+        """What a report shows when the sweep has failed for this one."""
+        try:
+            raise error
+        except MemoryError:
+            limit = f"{error} ({self.memory_limit_bytes:,} for {self.count} threads)"
+            hint = "allow more with memory_limit_bytes= (memlens report --memory), use a larger line_bytes=, or record windows instead of everything"
+            return _left_out(self.capture, MemoryLimitError(limit, hint=hint))
 
 
 def _begin_ns(capture: Capture) -> int:
@@ -581,14 +669,18 @@ def _notes(figures: Mapping[str, Any], tables: Mapping[str, pa.Table], *, whole:
 
 def for_report(capture: Capture, **options: Any) -> Result:
     """The same, but a program too large for the memory limit is left out with a note: a report never fails for one part."""
-    from ..results import Quality, Result
-
     try:
         return locality(capture, **options)
     except MemoryLimitError as error:
-        note = f"Locality was left out: {error}; {error.hint}."
-        figures = {"recorded_accesses": 0, "everything_recorded": False}
-        return Result("locality", figures, {}, capture.quality.joined(Quality(exact=False, notes=(note,))))
+        return _left_out(capture, error)
+
+
+def _left_out(capture: Capture, error: MemoryLimitError) -> Result:
+    from ..results import Quality, Result
+
+    note = f"Locality was left out: {error}; {error.hint}."
+    figures = {"recorded_accesses": 0, "everything_recorded": False}
+    return Result("locality", figures, {}, capture.quality.joined(Quality(exact=False, notes=(note,))))
 
 
 DESCRIPTOR = AnalysisDescriptor(
@@ -605,6 +697,7 @@ DESCRIPTOR = AnalysisDescriptor(
         Option("memory_limit_bytes", "for all engines together", MEMORY_LIMIT_BYTES),
     ),
     run=for_report,
+    consumer=ReportConsumer,
     view=locality_view,
     provide="memlens record --emulate, or memlens cc --memlens=trace and memlens record",
 )

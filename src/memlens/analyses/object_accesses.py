@@ -6,7 +6,8 @@ errors, known also of variables, stacks and files, and of captures without alloc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..registry import AnalysisDescriptor
 from ._traffic_view import accesses_view
@@ -14,9 +15,12 @@ from ._traffic_view import accesses_view
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..capture.model.access_pass import ChunkBatch, TaskPool
     from ..capture.model.call_stacks import StackSource
     from ..capture.reader import Capture
     from ..results import Result
+    from ._sampled_objects import SharedOut
+    from .traffic import CodeNames
 
 MOST_INSTRUCTIONS = 2000
 NO_OBJECT = "no known object"
@@ -86,23 +90,61 @@ def object_accesses(capture: Capture) -> Result:
     time, which is interpolated in its window; tags go before what they lie in. Accesses to small heap objects that sampling did not
     record are shared out to allocation sites by the weights of recorded ones; what no site explains is "[heap], unattributed".
     """
+    from ..capture.model.access_pass import run
+    from ..capture.model.locality import ThreadAccesses
+
+    result: Result = run(ThreadAccesses(capture), AccessesConsumer(capture))
+    return result
+
+
+class AccessesConsumer:
+    """Chunks as they are: the native join looks objects and code up itself."""
+
+    order: Literal["chunk"] = "chunk"
+    columns: frozenset[str] = frozenset()
+
+    def __init__(self, capture: Capture) -> None:
+        from ._sampled_objects import SharedOut
+        from .traffic import CodeNames
+
+        self.capture = capture
+        self._names = CodeNames(capture)
+        self._function_of_code, self._functions = self._names.functions()
+        self._groups = ObjectGroups(capture)
+        self._totals = capture.windows.join(self._groups.of_object, self._function_of_code)
+        self._shared = SharedOut(capture, self._groups.of_object, self._function_of_code, ESTIMATES)
+
+    def begin(self, pool: TaskPool) -> None:
+        pass
+
+    def add(self, batch: ChunkBatch) -> None:
+        self._totals.add(batch.chunk, batch.packed)
+        self._shared.add(batch.chunk, batch.packed)
+
+    def snapshot(self) -> Result:
+        self._shared.finish()
+        return _result(self.capture, self._names, self._functions, self._groups, self._shared, self._totals.finish())
+
+
+def _result(
+    capture: Capture,
+    names: CodeNames,
+    functions: Sequence[tuple[str | None, str | None]],
+    groups: ObjectGroups,
+    shared: SharedOut,
+    join: Any,
+) -> Result:
     import numpy as np
     import pyarrow as pa
 
     from ..results import Quality, Result
-    from ._sampled_objects import UNATTRIBUTED, SharedOut
-    from .traffic import CodeNames
+    from ._sampled_objects import UNATTRIBUTED
 
-    names = CodeNames(capture)
-    function_of_code, functions = names.functions()
-    groups = ObjectGroups(capture)
-    join = capture.windows.join(groups.of_object, function_of_code)
     totals = join.totals
     text, number = pa.string(), pa.uint32()
     where = [("object", text), ("kind", text), ("function", text), ("module", text), ("file", text), ("line", number),
              ("process", number), ("thread", number)]  # fmt: skip
     estimates = _estimates(where)
-    shared = SharedOut(capture, groups.of_object, function_of_code, ESTIMATES)
     rest = {number for number, row in enumerate(groups.rows) if row["kind"] in ("none", "brk")}
     group_rows, pair_rows = _rows(join.by_group()), _rows(join.by_pair())
     accesses, all_bytes = (sum(row[name] for row in group_rows) for name in ("accesses", "bytes"))
@@ -253,6 +295,7 @@ DESCRIPTOR = AnalysisDescriptor(
     question="Which objects do the accesses go to, how many, and from which functions?",
     needs=("window",),
     run=object_accesses,
+    consumer=AccessesConsumer,
     view=accesses_view,
     provide="memlens record --emulate, or memlens cc --memlens=trace and memlens record",
 )

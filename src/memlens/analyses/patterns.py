@@ -11,7 +11,7 @@ first time, and lasts until that happens again. `visit_bytes` is how many bytes 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..registry import AnalysisDescriptor, Option
 from ._locality_view import patterns_view
@@ -19,6 +19,8 @@ from ._locality_view import patterns_view
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..capture.model.access_pass import TaskPool
+    from ..capture.model.locality import AccessBatch
     from ..capture.reader import Capture
     from ..results import Result
     from .caches import Level
@@ -61,45 +63,86 @@ def access_patterns(
         the second, so that more would not come to light.
         ``levels``: misses of fully associative caches around the size of each, each thread with one of its own.
     """
-    from ..capture.model.locality import ThreadAccesses
-    from ..results import Quality, Result
-    from ._pattern_pass import PatternPass
-    from ._pattern_rows import function_rows, instruction_rows, level_rows
-    from .caches import machine_levels
+    from ..capture.model.access_pass import run
 
-    accesses = ThreadAccesses(capture)
-    chosen = tuple(levels) if levels is not None else machine_levels(capture)
-    walk = PatternPass(accesses, chosen, line_bytes=line_bytes, most_accesses=most_accesses, just_above=JUST_ABOVE)
-    walk.run()
-    instructions = instruction_rows(walk)
-    whole = accesses.is_whole and walk.taken == accesses.recorded
-    figures: dict[str, Any] = {
-        "recorded_accesses": accesses.recorded,
-        "looked_at": walk.taken,
-        "everything_recorded": accesses.is_whole,
-        "executed_accesses": walk.executed,
-        "line_bytes": line_bytes,
-        "threads": len(accesses.streams),
-        "first_cache_bytes": chosen[0].bytes,
-        "first_cache_ways": chosen[0].ways,
-        "first_cache_sets": walk.n_sets,
-        "no_reuse": walk.no_reuse,
-    }
-    notes = []
-    if walk.taken < accesses.recorded:
-        notes.append(f"Patterns are those of {walk.taken:,} of {accesses.recorded:,} accesses, in evenly spread parts.")
-    if not accesses.is_whole:
-        notes.append("What is used of lines, and conflicts, are seen within windows only.")
-    return Result(
-        "patterns",
-        figures,
-        {
-            "by_instruction": _table(instructions[:MOST_ROWS], INSTRUCTION_COLUMNS),
-            "by_function_and_object": _table(function_rows(walk, instructions)[:MOST_ROWS], FUNCTION_COLUMNS),
-            "levels": _table(level_rows(walk, STEPS_ABOVE), LEVEL_COLUMNS),
-        },
-        capture.quality.joined(Quality(exact=whole, notes=tuple(notes))),
-    )
+    consumer = PatternsConsumer(capture, levels=levels, line_bytes=line_bytes, most_accesses=most_accesses)
+    result: Result = run(consumer.accesses, consumer)
+    return result
+
+
+class PatternsConsumer:
+    """One pass for all threads, in the order of the records: groups are numbered as they come."""
+
+    order: Literal["record"] = "record"
+    columns = frozenset({"codes", "objects"})
+
+    def __init__(
+        self,
+        capture: Capture,
+        *,
+        levels: Sequence[Level] | None = None,
+        line_bytes: int = 64,
+        most_accesses: int = MOST_ACCESSES,
+    ) -> None:
+        from ..capture.model.locality import ThreadAccesses
+        from ._pattern_pass import PatternPass
+        from .caches import machine_levels
+
+        self.capture, self._line_bytes = capture, line_bytes
+        self.accesses = ThreadAccesses(capture)
+        self._levels = tuple(levels) if levels is not None else machine_levels(capture)
+        self._walk = PatternPass(
+            self.accesses, self._levels, line_bytes=line_bytes, most_accesses=most_accesses, just_above=JUST_ABOVE
+        )
+
+    def begin(self, pool: TaskPool) -> None:
+        pass
+
+    def add(self, batch: AccessBatch) -> None:
+        self._walk.add(batch)
+
+    def snapshot(self) -> Result:
+        from ..results import Quality, Result
+        from ._pattern_rows import function_rows, instruction_rows, level_rows
+
+        capture, accesses, walk, chosen, line_bytes = (
+            self.capture,
+            self.accesses,
+            self._walk,
+            self._levels,
+            self._line_bytes,
+        )
+        instructions = instruction_rows(walk)
+        whole = accesses.is_whole and walk.taken == accesses.recorded
+        figures: dict[str, Any] = {
+            "recorded_accesses": accesses.recorded,
+            "looked_at": walk.taken,
+            "everything_recorded": accesses.is_whole,
+            "executed_accesses": walk.executed,
+            "line_bytes": line_bytes,
+            "threads": len(accesses.streams),
+            "first_cache_bytes": chosen[0].bytes,
+            "first_cache_ways": chosen[0].ways,
+            "first_cache_sets": walk.n_sets,
+            "no_reuse": walk.no_reuse,
+        }
+        notes = []
+        if walk.taken < accesses.recorded:
+            notes.append(
+                f"Patterns are those of {walk.taken:,} of {accesses.recorded:,} accesses, in evenly spread parts."
+            )
+        if not accesses.is_whole:
+            notes.append("What is used of lines, and conflicts, are seen within windows only.")
+        return Result(
+            "patterns",
+            figures,
+            {
+                "by_instruction": _table(instructions[:MOST_ROWS], INSTRUCTION_COLUMNS),
+                "by_function_and_object": _table(function_rows(walk, instructions)[:MOST_ROWS], FUNCTION_COLUMNS),
+                "levels": _table(level_rows(walk, STEPS_ABOVE), LEVEL_COLUMNS),
+            },
+            capture.quality.joined(Quality(exact=whole, notes=tuple(notes))),
+        )
 
 
 INSTRUCTION_COLUMNS = {
@@ -143,6 +186,7 @@ DESCRIPTOR = AnalysisDescriptor(
         Option("most_accesses", "of more, evenly spread parts are looked at", MOST_ACCESSES),
     ),
     run=access_patterns,
+    consumer=PatternsConsumer,
     view=patterns_view,
     provide="memlens record --emulate, or memlens cc --memlens=trace and memlens record",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..registry import AnalysisDescriptor, Option
 from ._locality_view import sharing_view
@@ -10,6 +10,7 @@ from ._locality_view import sharing_view
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..capture.model.access_pass import TaskPool, TimeGroup
     from ..capture.reader import Capture
     from ..results import Result
 
@@ -35,60 +36,88 @@ def line_sharing(capture: Capture, *, line_bytes: int = 64) -> Result:
     included, though locality counts them as constants. ``offsets`` are the bytes of the line that each writes,
     ``fields`` what lies there where the object is a static variable whose type debug information describes.
     """
-    import numpy as np
+    from ..capture.model.access_pass import run
 
-    from ..capture.model.locality import LineSharing, ThreadAccesses, by_time, interleaved
-    from ..results import Quality, Result
+    consumer = SharingConsumer(capture, line_bytes=line_bytes)
+    result: Result = run(consumer.accesses, consumer)
+    return result
 
-    accesses = ThreadAccesses(capture)
-    processes = [process for process, _ in accesses.streams]
-    several = len(processes) > len(set(processes))
-    engine = LineSharing(line_bytes=line_bytes)
-    taken = 0
-    if several:
-        for batches in by_time(accesses, scalars=True):
-            _, columns = interleaved(batches)
-            engine.add(columns["address"], columns["bytes"], columns["is_store"], columns["stream"])
-            taken += len(columns["address"])
-    pairs = {name: np.asarray(values) for name, values in engine.pairs().items()}
-    whole = accesses.is_whole
-    # The lines that are used the most, of those with as many hand-overs.
-    uses = pairs["reads"] + pairs["writes"] + pairs["other_reads"] + pairs["other_writes"]
-    order = np.lexsort((-uses, -pairs["hand_overs"])) if len(pairs["line"]) else np.zeros(0, dtype=np.int64)
-    if not whole:  # few hand-overs are seen
-        order = np.argsort(-uses, kind="stable") if len(order) else order
-    pairs = {name: values[order] for name, values in pairs.items()}
-    rows = _rows(capture, accesses, pairs, line_bytes)
-    if whole:
-        for row in rows:
-            row["windows"] = row["other_windows"] = None
-    else:
-        _count_windows(accesses, rows, pairs, line_bytes)
-    rows.sort(
-        key=lambda row: (-row["hand_overs"], -(row["reads"] + row["writes"] + row["other_reads"] + row["other_writes"]))
-    )
-    kinds = kinds_of(pairs)
-    figures: dict[str, Any] = {
-        "threads": len(accesses.streams),
-        "line_bytes": line_bytes,
-        "accesses": taken if several else accesses.recorded,
-        "lines": int(engine.lines),
-        "shared_lines": len(np.unique(pairs["line"])),
-    }
-    for kind in ("false", "true"):
-        mine = kinds == kind
-        figures[f"{kind}_sharing_lines"] = len(np.unique(pairs["line"][mine]))
-        figures[f"{kind}_sharing_hand_overs"] = int(pairs["hand_overs"][mine].sum())
-    notes = []
-    if several and not whole:
-        notes.append(
-            "Sharing is seen in windows only: hand-overs are at least those that are listed. How often a line changes hands needs every access: "
-            "--emulate=full, or --trace=full of a program built with memlens cc --memlens=trace."
+
+class SharingConsumer:
+    """One engine for all threads: hand-overs need the order of time."""
+
+    order: Literal["time"] = "time"
+    columns = frozenset({"scalars"})
+
+    def __init__(self, capture: Capture, *, line_bytes: int = 64) -> None:
+        from ..capture.model.locality import LineSharing, ThreadAccesses
+
+        self.capture, self._line_bytes = capture, line_bytes
+        self.accesses = ThreadAccesses(capture)
+        processes = [process for process, _ in self.accesses.streams]
+        self._several = len(processes) > len(set(processes))
+        self._engine = LineSharing(line_bytes=line_bytes)
+        self._taken = 0
+
+    def begin(self, pool: TaskPool) -> None:
+        pass
+
+    def add(self, group: TimeGroup) -> None:
+        if not self._several:
+            return
+        columns = group.columns
+        self._engine.add(columns["address"], columns["bytes"], columns["is_store"], columns["stream"])
+        self._taken += len(group)
+
+    def snapshot(self) -> Result:
+        import numpy as np
+
+        from ..results import Quality, Result
+
+        capture, accesses, line_bytes, engine = self.capture, self.accesses, self._line_bytes, self._engine
+        several, taken = self._several, self._taken
+        pairs = {name: np.asarray(values) for name, values in engine.pairs().items()}
+        whole = accesses.is_whole
+        # The lines that are used the most, of those with as many hand-overs.
+        uses = pairs["reads"] + pairs["writes"] + pairs["other_reads"] + pairs["other_writes"]
+        order = np.lexsort((-uses, -pairs["hand_overs"])) if len(pairs["line"]) else np.zeros(0, dtype=np.int64)
+        if not whole:  # few hand-overs are seen
+            order = np.argsort(-uses, kind="stable") if len(order) else order
+        pairs = {name: values[order] for name, values in pairs.items()}
+        rows = _rows(capture, accesses, pairs, line_bytes)
+        if whole:
+            for row in rows:
+                row["windows"] = row["other_windows"] = None
+        else:
+            _count_windows(accesses, rows, pairs, line_bytes)
+        rows.sort(
+            key=lambda row: (
+                -row["hand_overs"],
+                -(row["reads"] + row["writes"] + row["other_reads"] + row["other_writes"]),
+            )
         )
-    if len(rows) < len(pairs["line"]):
-        notes.append(f"The table of shared lines has the first {len(rows):,} of {len(pairs['line']):,} pairs.")
-    quality = capture.quality.joined(Quality(exact=whole or not several, notes=tuple(notes)))
-    return Result("sharing", figures, {"lines": _table(rows), "by_object": _by_object(rows)}, quality)
+        kinds = kinds_of(pairs)
+        figures: dict[str, Any] = {
+            "threads": len(accesses.streams),
+            "line_bytes": line_bytes,
+            "accesses": taken if several else accesses.recorded,
+            "lines": int(engine.lines),
+            "shared_lines": len(np.unique(pairs["line"])),
+        }
+        for kind in ("false", "true"):
+            mine = kinds == kind
+            figures[f"{kind}_sharing_lines"] = len(np.unique(pairs["line"][mine]))
+            figures[f"{kind}_sharing_hand_overs"] = int(pairs["hand_overs"][mine].sum())
+        notes = []
+        if several and not whole:
+            notes.append(
+                "Sharing is seen in windows only: hand-overs are at least those that are listed. How often a line changes hands needs every access: "
+                "--emulate=full, or --trace=full of a program built with memlens cc --memlens=trace."
+            )
+        if len(rows) < len(pairs["line"]):
+            notes.append(f"The table of shared lines has the first {len(rows):,} of {len(pairs['line']):,} pairs.")
+        quality = capture.quality.joined(Quality(exact=whole or not several, notes=tuple(notes)))
+        return Result("sharing", figures, {"lines": _table(rows), "by_object": _by_object(rows)}, quality)
 
 
 def kinds_of(pairs: dict[str, Any]) -> Any:
@@ -156,16 +185,21 @@ def _count_windows(accesses: Any, rows: list[dict[str, Any]], pairs: dict[str, A
     wanted = np.unique(lines)
     mask = np.uint64(~(line_bytes - 1) & (2**64 - 1))
     found: list[Any] = []
+    # Most accesses are to other lines: a small table says so at once.
+    shift = np.uint64(line_bytes.bit_length() - 1)
+    may_be = np.zeros(1 << 16, dtype=bool)
+    may_be[_low_bits(wanted, shift)] = True
     for batch in accesses.batches(scalars=True) if len(rows) else ():
         line = batch.key_address & mask
-        at = np.minimum(np.searchsorted(wanted, line), len(wanted) - 1)
-        mine = np.flatnonzero(wanted[at] == line)
+        mine = np.flatnonzero(may_be[_low_bits(line, shift)])
+        at = np.minimum(np.searchsorted(wanted, line[mine]), len(wanted) - 1)
+        mine, at = mine[wanted[at] == line[mine]], at[wanted[at] == line[mine]]
         if len(mine):
             # One for each line and window: its first use.
-            _, first = np.unique(at[mine].astype(np.uint64) << np.uint64(32) | batch.unit[mine], return_index=True)
+            _, first = np.unique(at.astype(np.uint64) << np.uint64(32) | batch.unit[mine], return_index=True)
             chosen = mine[first]
             stream = np.full(len(chosen), batch.stream, dtype=np.uint64)
-            found.append(np.stack((at[chosen].astype(np.uint64), stream, batch.time_ns[chosen])))
+            found.append(np.stack((at[first].astype(np.uint64), stream, batch.time_ns[chosen])))
     at, stream, time = np.concatenate(found, axis=1) if found else np.zeros((3, 0), dtype=np.uint64)
     key = at << np.uint64(32) | stream
     order = np.lexsort((time, key))
@@ -182,6 +216,14 @@ def _count_windows(accesses: Any, rows: list[dict[str, Any]], pairs: dict[str, A
             continue
         begin, end = max(own[0][0], own[1][0]), min(own[0][-1], own[1][-1])
         row["windows"], row["other_windows"] = (int(((t >= begin) & (t <= end)).sum()) for t in own)
+
+
+def _low_bits(lines: Any, shift: Any) -> Any:
+    """Places in a table of 2^16, neither two neighbours nor two pages in one."""
+    import numpy as np
+
+    number = lines >> shift
+    return ((number ^ (number >> np.uint64(16))) & np.uint64(0xFFFF)).astype(np.int64)
 
 
 def _name_objects(capture: Capture, rows: list[dict[str, Any]]) -> None:
@@ -256,6 +298,7 @@ DESCRIPTOR = AnalysisDescriptor(
     needs=("window",),
     options=(Option("line_bytes", "bytes of a line, a power of two", 64),),
     run=line_sharing,
+    consumer=SharingConsumer,
     view=sharing_view,
     provide="memlens record --emulate, or memlens cc --memlens=trace and memlens record",
 )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .model.accesses import Windows
     from .model.clocks import ClockMap
     from .model.counting import Counts
+    from .model.decoded import DecodedWindows
     from .model.objects import Objects
     from .model.replay import Replay
     from .model.tracing import TraceSites
@@ -48,6 +49,7 @@ class Capture(RecordStore):
         self._replay: Replay | None = None
         self._objects: Objects | None = None
         self._windows: Windows | None = None
+        self._decoded: DecodedWindows | None = None
         self._trace_sites: TraceSites | None = None
         self._counts: Counts | None = None
         self.skip_frames: re.Pattern[str] | None = None
@@ -98,6 +100,29 @@ class Capture(RecordStore):
 
             self._windows = Windows(self)
         return self._windows
+
+    @property
+    def decoded(self) -> DecodedWindows:
+        """The windows' accesses, decoded once for everybody; kept when the capture grows."""
+        if self._decoded is None:
+            from .model.decoded import DecodedWindows
+
+            self._decoded = DecodedWindows(self)
+        return self._decoded
+
+    def note_window_uses(self, engine: Any) -> None:
+        """Tells a replay which code and stacks the windows name, and when.
+
+        Where nobody else reads the accesses, they are not kept.
+        """
+        from .. import _core
+
+        if self._decoded is None:
+            for header, payload in self.payloads("window"):
+                engine.add_windows(header["process"], payload)
+            return
+        for chunk in self._decoded:
+            _core.add_window_uses(engine, chunk.process, chunk.fixed, [*self._decoded.batches(chunk)])
 
     @property
     def counts(self) -> Counts:

@@ -192,6 +192,12 @@ def main(arguments: list[str]) -> int:
         metavar="N",
         help="leave out the first N rows of each table, with --json",
     )
+    parser.add_argument(
+        "--no-cache",
+        dest="cache",
+        action="store_false",
+        help="compute everything anew, and keep nothing beside the capture",
+    )
     options = parser.parse_intermixed_args(arguments)
     from .. import analyses
     from ..capture.reader import open_capture
@@ -205,6 +211,7 @@ def main(arguments: list[str]) -> int:
             machine=options.machine,
             skip_frames=options.skip_frames,
             progress=progress.update,
+            cache=options.cache,
         )
     only = _sections(options.only, report)
     if options.json:

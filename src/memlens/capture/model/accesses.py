@@ -14,6 +14,7 @@ from ... import _core
 from ..store.columns import named
 from ..store.layouts import enum_names, enum_value, layouts
 from .constants import ConstantsOfWindows, ConstantSource
+from .decoded import DecodedChunk, DecodedWindows
 from .objects import Objects, ObjectSource
 from .tracing import FIRST_SITE
 
@@ -69,6 +70,8 @@ class WindowSource(ObjectSource, ConstantSource, Protocol):
 
     @property
     def objects(self) -> Objects: ...
+    @property
+    def decoded(self) -> DecodedWindows: ...
 
 
 class Windows:
@@ -109,11 +112,10 @@ class Windows:
 
         dtype = layouts()["window"].dtype()
         parts, processes = [np.zeros(0, dtype=dtype)], [np.zeros(0, dtype=np.uint32)]
-        for header, payload in self.capture.payloads("window"):
-            fixed, _ = _core.window_headers(payload)
+        for process, fixed in self.capture.decoded.records():
             rows = np.frombuffer(fixed, dtype=dtype)
             parts.append(rows)
-            processes.append(np.full(len(rows), header["process"], dtype=np.uint32))
+            processes.append(np.full(len(rows), process, dtype=np.uint32))
         rows = np.concatenate(parts)
         columns = {name: np.ascontiguousarray(rows[name]) for name in dtype.names or ()}
         return {"process": np.concatenate(processes), **columns}
@@ -390,8 +392,8 @@ class Windows:
         codes = self.codes(*(table.column(name).to_numpy() for name in ("process", "pc", "time_ns")))
         return table.append_column("code", pa.array(codes, mask=codes == NO_CODE))
 
-    def join(self, group_of_object: Any, function_of_code: Any) -> Any:
-        """All accesses joined with objects and code (native/core/trace/access_join.h), summed by group and function.
+    def join(self, group_of_object: Any, function_of_code: Any) -> AccessTotals:
+        """A join of accesses with objects and code (native/core/trace/access_join.h), to which chunks are added.
 
         Parameters
         ----------
@@ -400,39 +402,50 @@ class Windows:
         function_of_code
             The caller's number for the function of each code, and one more for code that is not known.
         """
+        return AccessTotals(self, group_of_object, function_of_code)
+
+
+class AccessTotals:
+    """All accesses joined with objects and code, summed by group and function."""
+
+    def __init__(self, windows: Windows, group_of_object: Any, function_of_code: Any) -> None:
         import numpy as np
 
-        units = self.units
-        join = _core.AccessJoin(
-            objects=self.capture.objects.engine,
-            replay=self.capture.replay.engine,
+        self._units = windows.units
+        capture = windows.capture
+        self.engine = _core.AccessJoin(
+            objects=capture.objects.engine,
+            replay=capture.replay.engine,
             group_of_object=np.ascontiguousarray(group_of_object, dtype=np.uint32),
             function_of_code=np.ascontiguousarray(function_of_code, dtype=np.uint32),
-            unit_executed=units.executed.astype(np.uint64),
-            unit_parts=units.parts.astype(np.uint32),
+            unit_executed=self._units.executed.astype(np.uint64),
+            unit_parts=self._units.parts.astype(np.uint32),
         )
-        images = np.zeros(0, dtype=np.uint32)
-        if (self.columns["module"] != 0).any():
-            ranges = self.capture.trace_sites.ranges
-            images = self._site_ranges
-            join.set_sites(
+        self._images = np.zeros(0, dtype=np.uint32)
+        if (windows.columns["module"] != 0).any():
+            ranges = capture.trace_sites.ranges
+            self._images = windows._site_ranges
+            self.engine.set_sites(
                 code=ranges.code,
                 bytes=ranges.bytes,
                 # 0: a constant that stands for others is no access of any object.
-                operation=np.where(self.capture.trace_sites.constants.is_scalar, 0, ranges.operation).astype(np.uint8),
+                operation=np.where(capture.trace_sites.constants.is_scalar, 0, ranges.operation).astype(np.uint8),
                 first=ranges.first,
                 end=ranges.end,
                 number=np.full(len(ranges.first), FIRST_SITE, dtype=np.uint64),
             )
-        first = 0
-        for header, payload in self.capture.payloads("window"):
-            count = len(_core.window_headers(payload)[1])
-            join.add(
-                header["process"],
-                payload,
-                np.ascontiguousarray(units.of_window[first : first + count]),
-                np.ascontiguousarray(images[first : first + count]),
-            )
-            first += count
-        join.finish()
-        return join
+
+    def add(self, chunk: DecodedChunk, batches: list[Any]) -> None:
+        """The next chunk of windows, with its packed batches."""
+        import numpy as np
+
+        part = slice(chunk.first, chunk.first + chunk.count)
+        self.engine.add_decoded(
+            chunk.process, chunk.fixed, chunk.damaged, batches, np.ascontiguousarray(self._units.of_window[part]),
+            np.ascontiguousarray(self._images[part]),
+        )  # fmt: skip
+
+    def finish(self) -> Any:
+        """The engine, with everything added."""
+        self.engine.finish()
+        return self.engine

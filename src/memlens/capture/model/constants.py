@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-from ... import _core
 from ..store.layouts import enum_value
 from ..store.settings import settings_of
 from ..store.source import TableSource
+from .decoded import DecodedWindows
 from .tracing import TraceSites
 
 UNKNOWN_SHARE = 0.02
@@ -42,6 +42,8 @@ class ConstantSource(TableSource, Protocol):
 
     @property
     def trace_sites(self) -> TraceSites: ...
+    @property
+    def decoded(self) -> DecodedWindows: ...
 
 
 class WindowRecords(Protocol):
@@ -162,18 +164,14 @@ class ConstantsOfWindows:
         if not self.by_code:
             return scalars, attributed
         pc_delta = enum_value("stream_encoding", "pc_delta")
-        first = 0
         told: Told | None = None
-        for header, payload in windows.capture.payloads("window"):
-            count = len(_core.window_headers(payload)[1])
-            reader = _core.AccessReader(payload, batch_accesses=1 << 17)
-            while (found := reader.next()) is not None:
-                window = found["row"] + np.uint32(first)
-                told = self.tell(header["process"], found, window, raw["encoding"][window] != pc_delta, told)
+        for chunk in windows.capture.decoded:
+            for found in windows.capture.decoded.unpacked(chunk):
+                window = found["row"] + np.uint32(chunk.first)
+                told = self.tell(chunk.process, found, window, raw["encoding"][window] != pc_delta, told)
                 np.add.at(scalars, window[told.scalar], 1)
                 some = told.following > 0
                 np.add.at(attributed, window[some], told.following[some])
-            first += count
         return scalars, attributed
 
     @property

@@ -6,11 +6,12 @@ period, evenly, so that every access has the same chance.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from .decoded import DecodedChunk
 from .locality import AccessBatch, AccessSource, ThreadAccesses
 
 
@@ -105,6 +106,10 @@ class DrawnAccesses(ThreadAccesses):
         return int(self.unit_recorded.sum())
 
     @property
+    def units_in_order(self) -> bool:
+        return False  # nobody has looked
+
+    @property
     def is_whole(self) -> bool:
         return False
 
@@ -152,7 +157,15 @@ class DrawnAccesses(ThreadAccesses):
         chosen = np.flatnonzero(inside)
         return (at[chosen] + self._first_unit[batch.stream]).astype(np.uint32), chosen
 
-    def batches(self, *, constants: bool = False, scalars: bool = False) -> Iterator[AccessBatch]:
+    def batches(
+        self,
+        *,
+        constants: bool = False,
+        scalars: bool = False,
+        beside: bool = False,
+        on_chunk: Callable[[DecodedChunk, list[Any]], None] | None = None,
+        since: int = 0,
+    ) -> Iterator[AccessBatch]:
         import numpy as np
 
         weights = self.unit_executed / np.maximum(self._covered, 1)
@@ -242,6 +255,10 @@ class ThinnedAccesses(ThreadAccesses):
         return self._recorded
 
     @property
+    def units_in_order(self) -> bool:
+        return False  # nobody has looked
+
+    @property
     def is_whole(self) -> bool:
         return False
 
@@ -249,7 +266,15 @@ class ThinnedAccesses(ThreadAccesses):
     def implied_constants(self) -> Any:
         return self._all_implied[self._chosen]
 
-    def batches(self, *, constants: bool = False, scalars: bool = False) -> Iterator[AccessBatch]:
+    def batches(
+        self,
+        *,
+        constants: bool = False,
+        scalars: bool = False,
+        beside: bool = False,
+        on_chunk: Callable[[DecodedChunk, list[Any]], None] | None = None,
+        since: int = 0,
+    ) -> Iterator[AccessBatch]:
         for batch in self._source if self._source is not None else super().batches(constants=constants):
             drawn = self._of_chosen(batch)
             if constants and batch.constants is not None:

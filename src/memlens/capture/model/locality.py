@@ -12,10 +12,8 @@ An engine takes columns from anywhere: a capture's windows, an imported trace, a
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +21,7 @@ from ... import _core
 from ..store.layouts import enum_value
 from .accesses import NO_CODE, NO_UNIT, Windows, WindowSource
 from .call_stacks import StackSource
+from .decoded import BATCH_ACCESSES, DecodedChunk
 
 if TYPE_CHECKING:
     from .constants import Told
@@ -41,11 +40,9 @@ REUSE_FIRST: int = _core.REUSE_FIRST
 REUSE_EARLIER: int = _core.REUSE_EARLIER
 
 CLASSES = ("unknown", "constant", "strided", "irregular")
-BATCH_ACCESSES = 1 << 17
 PROCESS_SHIFT = 48
 """Processes have address spaces of their own: the number of a process goes above its addresses."""
 STORE, ATOMIC = 2, 3
-QUEUED_BATCHES = 4
 
 
 @dataclass(frozen=True)
@@ -77,6 +74,10 @@ class AccessBatch:
     """Constants that belong to these accesses: address and width are not known."""
     count: Any = None
     """Of constants: how many a row stands for."""
+    with_scalars: AccessBatch | None = None
+    """The same with constants that are recorded, where both were asked for and differ."""
+    made: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Columns that somebody has made of these accesses: `ThreadAccesses.make`."""
 
     def __len__(self) -> int:
         return len(self.address)
@@ -104,6 +105,7 @@ class ThreadAccesses:
         import numpy as np
 
         self.capture = capture
+        _ = capture.decoded  # from here on accesses are kept: the replay shall read those, too
         columns = capture.windows.columns
         keys = columns["process"].astype(np.uint64) << np.uint64(32) | columns["thread"]
         unique, first, of_window = np.unique(keys, return_index=True, return_inverse=True)
@@ -120,7 +122,15 @@ class ThreadAccesses:
     def __iter__(self) -> Iterator[AccessBatch]:
         return self.batches()
 
-    def batches(self, *, constants: bool = False, scalars: bool = False) -> Iterator[AccessBatch]:
+    def batches(
+        self,
+        *,
+        constants: bool = False,
+        scalars: bool = False,
+        beside: bool = False,
+        on_chunk: Callable[[DecodedChunk, list[Any]], None] | None = None,
+        since: int = 0,
+    ) -> Iterator[AccessBatch]:
         """All accesses.
 
         Parameters
@@ -129,6 +139,12 @@ class ThreadAccesses:
             Batches say which constants belong to them. A batch may then have constants only.
         scalars
             Constants that are recorded (global variables, and what stands for others) are accesses like others.
+        beside
+            Batches also have themselves with such constants (`AccessBatch.with_scalars`). A batch may then have nothing else.
+        on_chunk
+            Called with each chunk and its packed batches before its accesses come.
+        since
+            Chunks to leave out.
         """
         import numpy as np
 
@@ -136,14 +152,19 @@ class ThreadAccesses:
         raw = windows.raw
         pc_delta = enum_value("stream_encoding", "pc_delta")
         maker = _ConstantMaker(self) if constants else None
-        first = 0
         self.damaged = 0
-        for header, payload in self.capture.payloads("window"):
-            process = header["process"]
-            count = len(_core.window_headers(payload)[1])
-            reader = _core.AccessReader(payload, batch_accesses=BATCH_ACCESSES)
-            while (found := reader.next()) is not None:
-                window = found["row"] + np.uint32(first)
+        decoded = self.capture.decoded
+        for chunk_number, chunk in enumerate(decoded):
+            self.damaged += chunk.n_damaged
+            if chunk_number < since:
+                continue
+            process = chunk.process
+            packed = [*decoded.batches(chunk)]
+            if on_chunk is not None:
+                on_chunk(chunk, packed)
+            for words in packed:
+                found = _core.unpack_accesses(words, chunk.fixed)
+                window = found["row"] + np.uint32(chunk.first)
                 by_site = raw["encoding"][window] != pc_delta
                 has_sites = bool(by_site.any())
                 if maker is not None:
@@ -162,12 +183,13 @@ class ThreadAccesses:
                     if maker is not None:
                         yield from maker.empty_before(int(window[begin]))
                         batch = maker.with_constants(batch, begin, end, part)
-                    if len(batch) or batch.constants is not None:
+                    if beside and len(batch) < end - begin:
+                        every = self._batch(process, int(stream[begin]), window, found, site_codes, slice(begin, end))
+                        batch = replace(batch, with_scalars=every)
+                    if len(batch) or batch.constants is not None or batch.with_scalars is not None:
                         yield batch
             if maker is not None:
-                yield from maker.empty_before(first + count)
-            self.damaged += reader.damaged
-            first += count
+                yield from maker.empty_before(chunk.first + chunk.count)
 
     def _batch(
         self, process: int, stream: int, window: Any, found: dict[str, Any], site_codes: Any, part: Any
@@ -208,8 +230,41 @@ class ThreadAccesses:
     def knows_constants_by_code(self) -> bool:
         return bool(self.capture.windows.constants.known_by_code)
 
+    @property
+    def has_scalars(self) -> bool:
+        """Constants are recorded, to stand for others."""
+        return bool(self.capture.windows.constants.scalars.any())
+
+    def make(self, batch: AccessBatch, name: str) -> Any:
+        """A column of a batch, made once: ``codes``, or ``objects`` (tags go before what they lie in)."""
+        if name not in batch.made:
+            batch.made[name] = self._codes(batch) if name == "codes" else self._objects(batch)
+        return batch.made[name]
+
     def codes(self, batch: AccessBatch) -> Any:
         """The code (row of ``sites``) of each access, `NO_CODE` where it is not known."""
+        return self.make(batch, "codes")
+
+    def objects(self, batch: AccessBatch) -> Any:
+        """The object at each address, 0 = none."""
+        return self.make(batch, "objects")
+
+    @cached_property
+    def _has_tags(self) -> bool:
+        objects = self.capture.objects
+        return bool(objects.is_kind("tag").any()) if objects.count else False
+
+    def _objects(self, batch: AccessBatch) -> Any:
+        import numpy as np
+
+        objects = self.capture.objects
+        found = objects.find(batch.address, batch.time_ns, process=batch.process)
+        if self._has_tags:
+            tags = objects.find(batch.address, batch.time_ns, process=batch.process, layer="tag")
+            found = np.where(tags != 0, tags, found)
+        return found
+
+    def _codes(self, batch: AccessBatch) -> Any:
         import numpy as np
 
         columns = self.capture.windows.columns
@@ -260,6 +315,17 @@ class ThreadAccesses:
 
         lengths = np.asarray(self.unit_recorded) + self.implied_constants.astype(np.int64)
         return int(np.median(lengths)) if len(lengths) else 0
+
+    @property
+    def units_in_order(self) -> bool:
+        """Whether the records of each thread lie in the order of their windows (units), so that a window that was left does not come again."""
+        import numpy as np
+
+        units = self.capture.windows.units.of_window
+        order = np.argsort(self._stream_of_window, kind="stable")
+        order = order[units[order] != NO_UNIT]
+        same = np.diff(self._stream_of_window[order].astype(np.int64)) == 0
+        return bool((np.diff(units[order].astype(np.int64))[same] >= 0).all())
 
     @property
     def is_whole(self) -> bool:
@@ -391,7 +457,9 @@ class Classifier:
         *,
         ignore_static: bool = False,
         by_window: bool = False,
+        infer: bool = True,
     ) -> None:
+        """`infer`: reads all accesses now, for the classes that nobody knows beforehand."""
         import numpy as np
 
         self._accesses = accesses
@@ -409,7 +477,7 @@ class Classifier:
             [CLASSES.index(name) if name in CLASSES else 0 for name in names] + [0], dtype=np.uint8
         )
         self._has_static = bool(self._of_code.any()) and not ignore_static
-        for batch in accesses:
+        for batch in accesses if infer else ():
             if not len(batch) or self._module(batch) in self._site_classes:
                 continue
             unknown = self.static_of(batch) == 0
@@ -438,12 +506,18 @@ class Classifier:
     def _module(self, batch: AccessBatch) -> str:
         return self._modules[self._module_id(batch)]
 
-    def _keys(self, batch: AccessBatch) -> Any:
+    def _codes_of(self, batch: AccessBatch) -> Any:
         """Instructions, or sites with their module above: a site's number is small."""
         import numpy as np
 
         module = self._module_numbers[self._module_id(batch)]
-        keys = batch.pc if module == 0 else batch.pc | np.uint64(module << 40)
+        return batch.pc if module == 0 else batch.pc | np.uint64(module << 40)
+
+    def _keys(self, batch: AccessBatch) -> Any:
+        """The same, of each window for itself where classes are."""
+        import numpy as np
+
+        keys = self._codes_of(batch)
         if not self._by_window:
             return keys
         # Instruction and window as one number of 64 bits (the mixing of SplitMix64): two that meet are not to be expected.
@@ -452,20 +526,28 @@ class Classifier:
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return mixed ^ (mixed >> np.uint64(31))
 
-    def __call__(self, batch: AccessBatch) -> Any:
+    def known(self, batch: AccessBatch) -> tuple[Any, Any, Any]:
+        """(classes known beforehand, which accesses must be inferred, the key of each: its instruction)."""
         import numpy as np
 
         if self._module(batch) in self._site_classes:
             table = np.asarray(self._site_classes[self._module(batch)], dtype=np.uint8)
             known = batch.pc < len(table)
             self.static_accesses += int(known.sum())
-            return np.where(known, table[np.where(known, batch.pc, np.uint64(0))], np.uint8(0))
+            classes = np.where(known, table[np.where(known, batch.pc, np.uint64(0))], np.uint8(0))
+            return classes, np.zeros(len(batch), dtype=bool), batch.pc
         classes = self.static_of(batch)
         unknown = classes == 0
         n_unknown = int(unknown.sum())
         self.inferred_accesses += n_unknown
         self.static_accesses += len(batch) - n_unknown
-        if n_unknown:
+        return classes, unknown, self._codes_of(batch)
+
+    def __call__(self, batch: AccessBatch) -> Any:
+        import numpy as np
+
+        classes, unknown, _ = self.known(batch)
+        if unknown.any():
             inferred: Any = self._inferred.classify(batch.stream, self._keys(batch), batch.is_store)
             classes = np.where(unknown, inferred, classes)
         return classes
@@ -482,56 +564,36 @@ class Classifier:
         return dict(self._inferred.verdicts())
 
 
-class Workers:
-    """Engines of several threads at the same time: each engine's work stays in order, on one worker."""
+class TimeOrder:
+    """Batches of all threads put in order: everything in a group is earlier than everything in the next."""
 
-    def __init__(self, workers: int | None = None) -> None:
-        count = max(1, workers or os.cpu_count() or 1)
-        self._pools = [ThreadPoolExecutor(max_workers=1) for _ in range(count)]
-        self._waiting: list[list[Future[Any]]] = [[] for _ in range(count)]
+    def __init__(self, accesses: ThreadAccesses) -> None:
+        import numpy as np
 
-    def __enter__(self) -> Workers:
-        return self
+        begins = accesses.capture.windows.columns["begin_ns"]
+        # The earliest moment that a later window record may still begin at.
+        self._last_begin = np.minimum.accumulate(begins[::-1])[::-1] if len(begins) else begins
+        self._waiting: dict[int, list[AccessBatch]] = {}
+        self._held = 0
 
-    def submit(self, stream: int, work: Callable[[], Any]) -> None:
-        at = stream % len(self._pools)
-        waiting = self._waiting[at]
-        while len(waiting) >= QUEUED_BATCHES:  # memory stays bounded: the reader waits
-            waiting.pop(0).result()
-        waiting.append(self._pools[at].submit(work))
-
-    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        for pool in self._pools:
-            pool.shutdown(wait=True, cancel_futures=kind is not None)
-        if kind is None:
-            for waiting in self._waiting:
-                for future in waiting:
-                    future.result()
-
-
-def by_time(accesses: ThreadAccesses, *, scalars: bool = False) -> Iterator[list[AccessBatch]]:
-    """Batches of all threads, in groups: everything in a group is earlier than everything in the next. `scalars` as `ThreadAccesses.batches`."""
-    import numpy as np
-
-    waiting: dict[int, list[AccessBatch]] = {}
-    begins = accesses.capture.windows.columns["begin_ns"]
-    # The earliest moment that a later window record may still begin at.
-    last_begin = np.minimum.accumulate(begins[::-1])[::-1] if len(begins) else begins
-    held = 0
-    for batch in accesses.batches(scalars=scalars):
-        waiting.setdefault(batch.stream, []).append(batch)
-        held += len(batch)
-        if held < 4 * BATCH_ACCESSES:
-            continue
-        at = int(batch.window[-1])
-        limit = min(int(batch.time_ns[-1]), int(last_begin[at + 1]) if at + 1 < len(last_begin) else 2**64 - 1)
-        ready, waiting = _split(waiting, limit)
-        held = sum(len(b) for batches in waiting.values() for b in batches)
+    def push(self, batch: AccessBatch) -> Iterator[list[AccessBatch]]:
+        """The groups that are ready now, at most one."""
+        self._waiting.setdefault(batch.stream, []).append(batch)
+        self._held += len(batch)
+        if self._held < 4 * BATCH_ACCESSES:
+            return
+        at, last = int(batch.window[-1]), self._last_begin
+        limit = min(int(batch.time_ns[-1]), int(last[at + 1]) if at + 1 < len(last) else 2**64 - 1)
+        ready, self._waiting = _split(self._waiting, limit)
+        self._held = sum(len(b) for batches in self._waiting.values() for b in batches)
         if ready:
             yield ready
-    rest = [batch for batches in waiting.values() for batch in batches]
-    if rest:
-        yield rest
+
+    def rest(self) -> list[AccessBatch]:
+        """What is left at the end."""
+        left = [batch for batches in self._waiting.values() for batch in batches]
+        self._waiting = {}
+        return left
 
 
 def _split(
@@ -558,6 +620,7 @@ def _part(batch: AccessBatch, part: slice) -> AccessBatch:
         batch.stream, batch.process, batch.thread, batch.window[part], batch.unit[part], batch.time_ns[part], batch.pc[part],
         batch.address[part], batch.bytes[part], batch.is_store[part], batch.weight[part], batch.process_number,
         None if batch.site_code is None else batch.site_code[part],
+        made={name: values[part] for name, values in batch.made.items()},
     )  # fmt: skip
 
 

@@ -49,10 +49,10 @@ class Replay:
             ("code_count", engine.add_code_counts),
             ("page_count", engine.add_page_counts),
             ("unseen", engine.add_unseen),
-            ("window", engine.add_windows),
         ):
             for header, payload in capture.payloads(name):
                 add(header["process"], payload)
+        capture.note_window_uses(engine)
         for _, payload in capture.payloads("fault_level"):
             engine.add_fault_levels(payload)
         for segment in capture.meta.get("shared_memory_before") or []:

@@ -34,11 +34,11 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.E
 def is_capture_file(name: str) -> bool:
     """Whether a file of this name can be part of a capture.
 
-    >>> [is_capture_file(name) for name in ("meta.json", "records-recorder.mlc", "sites.parquet", "notes.txt")]
-    [True, True, True, False]
+    >>> [is_capture_file(name) for name in ("meta.json", "records-recorder.mlc", "sites.parquet", "derived-0f.cache", "notes.txt")]
+    [True, True, True, True, False]
     """
     tables = "|".join(SIDE_TABLES)
-    pattern = rf"meta\.(json|partial)|records-.+\.mlc|rings-.+\.mlr|counts-.+\.mla|({tables}|{OTHER_PREFIX}{OTHER_NAME.pattern})\.(parquet|partial)"
+    pattern = rf"derived-[0-9a-f]+\.(cache|partial)|meta\.(json|partial)|records-.+\.mlc|rings-.+\.mlr|counts-.+\.mla|({tables}|{OTHER_PREFIX}{OTHER_NAME.pattern})\.(parquet|partial)"
     return re.fullmatch(pattern, name) is not None
 
 

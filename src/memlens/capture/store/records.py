@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from functools import cached_property
@@ -34,10 +35,12 @@ BATCH_BYTES = 4 << 20
 """Small chunks are joined up to this: a tree of thousands of processes has thousands of them."""
 
 
-class _Chunk:
+class Chunk:
     """One chunk of a file; its ids are the capture's."""
 
     __slots__ = ("header", "index", "own_ids", "reader")
+    _reading = threading.Lock()
+    """A reader of a file has one buffer: threads take turns."""
 
     def __init__(self, reader: Any, index: int, own_ids: OwnIds | None = None) -> None:
         self.reader = reader
@@ -48,7 +51,8 @@ class _Chunk:
             self.header["process"] = own_ids.process
 
     def payload(self) -> bytes | None:
-        payload: bytes | None = self.reader.payload(self.index)
+        with Chunk._reading:
+            payload: bytes | None = self.reader.payload(self.index)
         if payload is None or self.own_ids is None:
             return payload
         return self.own_ids.to_capture(self.header["kind"], payload)
@@ -61,7 +65,7 @@ class RecordStore:
         self.path = path
         self.meta = self._read_meta()
         self._readers: dict[str, Any] = {}
-        self._chunks: list[_Chunk] = []
+        self._chunks: list[Chunk] = []
         self._own_ids: dict[str, OwnIds] = {}
         self._own_processes: dict[str, int] = {}
         self._left_images = 0
@@ -130,7 +134,7 @@ class RecordStore:
             known = reader.count
             own_ids = self._own_ids_of(file, reader)
             if reader.refresh():
-                self._chunks.extend(_Chunk(reader, index, own_ids) for index in range(known, reader.count))
+                self._chunks.extend(Chunk(reader, index, own_ids) for index in range(known, reader.count))
                 added += reader.count - known
         added += self._add_left_rings() + self._add_left_counts()
         if added:
@@ -163,7 +167,7 @@ class RecordStore:
                     f"{file} cannot be read: {os_reason(error)}", hint="remove it to read the rest"
                 ) from error
             self._readers[file.name] = left
-            self._chunks.extend(_Chunk(left, index, own_ids) for index in range(left.count))
+            self._chunks.extend(Chunk(left, index, own_ids) for index in range(left.count))
             added += left.count
         return added
 
@@ -193,7 +197,7 @@ class RecordStore:
                 raise CaptureError(f"{file} cannot be read: {error}", hint="remove it to read the rest") from error
             self._left_images += left.images
             self._readers[file.name] = left
-            self._chunks.extend(_Chunk(left, index) for index in range(left.count))
+            self._chunks.extend(Chunk(left, index) for index in range(left.count))
             collectors = self.meta.setdefault("collectors", {})
             collectors.setdefault(COUNTERS, {"sampling": "all"})
             if not left.has_counts and self._left_images == left.images:
@@ -347,13 +351,19 @@ class RecordStore:
     # ---- records -----------------------------------------------------------------------
     def payloads(self, name: str) -> Iterator[tuple[dict[str, int], bytes]]:
         """(chunk header, decoded payload) of every sound chunk of a kind whose version is known."""
-        layout = layouts()[name]
-        for chunk in self._chunks:
-            if chunk.header["kind"] != layout.kind or chunk.header["record_version"] != layout.version:
-                continue
+        for chunk in self.chunks_of(name):
             payload = chunk.payload()
             if payload is not None:
                 yield chunk.header, payload
+
+    def chunks_of(self, name: str) -> list[Chunk]:
+        """The chunks of a kind whose version is known, in the order in which they were found."""
+        layout = layouts()[name]
+        return [
+            chunk
+            for chunk in self._chunks
+            if chunk.header["kind"] == layout.kind and chunk.header["record_version"] == layout.version
+        ]
 
     def strings(self) -> dict[int, str]:
         """Interned strings by id."""

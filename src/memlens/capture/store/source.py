@@ -42,3 +42,5 @@ class TableSource(RecordSource, Protocol):
     """Tables too, by name: those beside the records, and those that are made of them."""
 
     def table(self, name: str) -> pa.Table: ...
+    def note_window_uses(self, engine: Any) -> None:
+        """Tells a replay which code and stacks the windows name, and when."""
