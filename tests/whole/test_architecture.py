@@ -1,4 +1,4 @@
-"""Who may depend on whom (ARCHITECTURE.md), for Python and for the native parts."""
+"""Which part may depend on which (ARCHITECTURE.md), for Python and for the native parts."""
 
 from __future__ import annotations
 

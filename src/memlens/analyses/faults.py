@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 TIME_BINS = 120
 ASSUMED_RECORDING_NS = {False: 1100.0, True: 600.0}
-"""Of a fault, with --single or not, where the recording did not measure it (ARCHITECTURE.md)."""
+"""Of a fault, with --single or not, where the recording did not measure it (docs/decisions/0001)."""
 
 
 def faults(capture: Capture) -> Result:
