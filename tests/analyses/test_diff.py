@@ -184,7 +184,7 @@ def test_a_condition_on_a_sampled_figure_needs_more_than_noise() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("calls", "no condition"), ("cals > 5", "calls"), ("heap.by_sites[f].bytes > 5", "heap.by_site"),
+        ("calls", "expected SUBJECT RELATION LIMIT"), ("cals > 5", "calls"), ("heap.by_sites[f].bytes > 5", "heap.by_site"),
         ("heap.by_site[f].bites > 5", "bytes"), ("heap.by_site[ff].bytes > 5", "f"), ("calls > 5%", "sign"),
     ],
 )  # fmt: skip

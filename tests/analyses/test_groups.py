@@ -65,7 +65,7 @@ def test_the_ends_of_the_address_space_are_ranges_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"ranges": [(10, 10)]}, "0xa to 0xa is no range"),
+        ({"ranges": [(10, 10)]}, "range of addresses: 0xa to 0xa"),
         ({"ranges": [(0, 100), (50, 200)]}, "ranges overlap at 0x32"),
         ({"range_bytes": 3000}, "3000 bytes are not a power of two"),
     ],
@@ -102,7 +102,7 @@ def test_accesses_go_to_the_node_of_their_page(tmp_path: Path) -> None:
 def test_one_node_needs_no_asking_and_several_do(tmp_path: Path) -> None:
     rows = table(locality(CaptureBuilder().window(10, touch(A, 10)).open(tmp_path / "a.memlens"), by="node"), "node")
     assert [(row["node"], row["recorded"]) for row in rows] == [(0, 10)]
-    with pytest.raises(NoDataError, match="which NUMA nodes its pages lay on") as told:
+    with pytest.raises(NoDataError, match="does not record the NUMA nodes of its pages") as told:
         locality(two_nodes().window(10, touch(A, 10)).open(tmp_path / "b.memlens"), by="node")
     assert "page faults" in (told.value.hint or "")
 
@@ -154,7 +154,7 @@ def test_accesses_by_loop(tmp_path: Path) -> None:
 
 
 def test_a_capture_without_loops_says_so(tmp_path: Path) -> None:
-    with pytest.raises(NoDataError, match="which loops its accesses are in") as told:
+    with pytest.raises(NoDataError, match="does not record the loops of its accesses") as told:
         locality(CaptureBuilder().window(10, touch(A, 10)).open(tmp_path / "a.memlens"), by="loop")
     assert "group by line" in (told.value.hint or "")
 

@@ -313,8 +313,8 @@ def test_a_long_trace_lists_fewer_nodes_and_says_so(tmp_path: Path) -> None:
 
 def test_mistakes_are_told(tmp_path: Path) -> None:
     capture = CaptureBuilder().window(10, sweep(100)).open(tmp_path / "a.memlens")
-    for wrong, text in (({"tree": "oak"}, "no tree 'oak'"), ({"block_bytes": 48}, "block_bytes=48 is not a power of two"),
-                        ({"leaf_accesses": 128}, "leaf_accesses=128 is too much")):  # fmt: skip
+    for wrong, text in (({"tree": "oak"}, "'oak' for tree"), ({"block_bytes": 48}, "block_bytes=48 is not a power of two"),
+                        ({"leaf_accesses": 128}, "leaf_accesses=128 is too large")):  # fmt: skip
         with pytest.raises(UsageError, match=text):
             intervals(capture, **wrong)
     with pytest.raises(MemoryLimitError, match="may use"):

@@ -340,13 +340,13 @@ def test_captures_that_cannot_serve_are_refused_with_cause_and_remedy(tmp_path: 
     refused(CaptureBuilder().fault(10, 5), "holds no accesses", "--trace=full")
     refused(CaptureBuilder().window(10, []), "hold no accesses", "--trace=full")
     refused(CaptureBuilder().window(10, stream(5000)), "fewer than ten periods", "longer run")
-    refused(CaptureBuilder().window(10, stream(5000)), "leave next to nothing out", "--period", window=100, period=150)
-    refused(CaptureBuilder().window(10, stream(5000)), "cannot be", "--window", window=0)
+    refused(CaptureBuilder().window(10, stream(5000)), "leave almost nothing out", "--period", window=100, period=150)
+    refused(CaptureBuilder().window(10, stream(5000)), "invalid value '0' for window", "--window", window=0)
     refused(CaptureBuilder().window(10, stream(50_000), dropped=3), "3 windows were dropped", "on-full=wait")
-    refused(sampled, "that leaves 10, and 50 are needed", "more windows")
-    refused(sampled, "others cannot be drawn", "--trace=full", window=10)
+    refused(sampled, "is 10, and 50 are needed", "more windows")
+    refused(sampled, "windows of another length cannot be taken", "--trace=full", window=10)
     refused(sampled, "only 4 times denser", "--period 5000", period=2000)
-    refused(sampled, "0 samples", "--seeds", seeds=0)
+    refused(sampled, "invalid value '0' for seeds", "--seeds", seeds=0)
 
 
 def test_defaults_fit_the_length() -> None:

@@ -313,8 +313,8 @@ def test_the_command_shows_regions_a_path_and_levels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("--threshold", "0"), "no share above 0"),
-        (("--threshold", "many"), "no share above 0"),
+        (("--threshold", "0"), "expected a share above 0"),
+        (("--threshold", "many"), "expected a share above 0"),
         (("--stop", "3000"), "not a power of two"),
         (("--block", "0"), "not a power of two"),
         (("--stop", "32"), "less than a block of 64 bytes"),
@@ -342,7 +342,7 @@ def test_captures_without_accesses_are_told(tmp_path: Path) -> None:
     for arguments in ((), ("--by", "time"), ("--levels",), ("--levels", "--tree", "memgaze")):
         told = run_memlens("zoom", broken.write(tmp_path / f"d{len(arguments)}.memlens"), *arguments)
         assert told.returncode != 0 and "none of 1 windows" in told.stderr, (arguments, told.stderr, told.stdout)
-    with pytest.raises(UsageError, match="threshold of 2"):
+    with pytest.raises(UsageError, match="invalid threshold 2"):
         zoom_time(CaptureBuilder().window(10, touch(HOT, range(9), pc=1)).open(tmp_path / "b.memlens"), threshold=2)
 
 

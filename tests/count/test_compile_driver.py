@@ -263,9 +263,9 @@ def test_options_reach_the_pass_with_the_expression_last(tmp_path: Path) -> None
     ("argument", "words"),
     [
         ("--memlens=trace,all", "count, trace"), ("--memlens=all", "count, trace"), ("--memlens", "count, trace"),
-        ("--memlens-speed", "there is no option"), ("--memlens-mix=1", "there is no option"),
-        ("--memlens-placement=no-luck", "no step 'luck'"), ("--memlens-functions=@/nowhere", "cannot read /nowhere"),
-        ("--memlens-functions=", "has no value"), ("--memlens-clang", "there is no option"),
+        ("--memlens-speed", "unknown option"), ("--memlens-mix=1", "unknown option"),
+        ("--memlens-placement=no-luck", "invalid value 'luck'"), ("--memlens-functions=@/nowhere", "cannot read /nowhere"),
+        ("--memlens-functions=", "missing value"), ("--memlens-clang", "unknown option"),
     ],
 )  # fmt: skip
 def test_wrong_options_of_ours_are_refused(argument: str, words: str) -> None:
@@ -358,7 +358,7 @@ def test_a_clang_without_plugin_is_refused_with_both_numbers(
 
 def test_no_clang_at_all(tmp_path: Path) -> None:
     none = Installed(passes={}, pragmas={}, archives={}, dynamic={}, include="")
-    with pytest.raises(ToolchainError, match="no clang here") as caught:
+    with pytest.raises(ToolchainError, match="no installed clang") as caught:
         toolchain.find_clang("", none, {"PATH": str(tmp_path)})
     assert "apt-get install clang-19" in str(caught.value.hint) and "make build" in str(caught.value.hint)
     with pytest.raises(ToolchainError, match="there is no compiler nope"):
@@ -435,9 +435,9 @@ def test_help_names_every_option_and_needs_no_clang() -> None:
 
 def test_errors_are_one_sentence_a_remedy_and_a_status() -> None:
     done = compile_with("--memlens=traces", "a.c")
-    assert done.returncode == UsageError.exit_status and done.stderr.startswith("memlens cc: --memlens is count, trace")
+    assert done.returncode == UsageError.exit_status and done.stderr.startswith("memlens cc: invalid value")
     done = compile_with("-c", "a.c", clang="/nonexistent/clang")
-    assert done.returncode == ToolchainError.exit_status and "there is no compiler" in done.stderr
+    assert done.returncode == ToolchainError.exit_status and "was not found" in done.stderr
 
 
 def test_starting_imports_nothing_that_costs() -> None:

@@ -241,7 +241,7 @@ def test_bad_input_is_one_sentence_with_a_remedy(tmp_path: Path) -> None:
     blocks.write(tmp_path / "blocks.memlens")
     (tmp_path / "plain.txt").write_text("no program")
     cases: list[tuple[list[str | Path], int, str]] = [
-        ([], 64, "no program to judge by"),
+        ([], 64, "no program to compare with"),
         ([exact], 64, "no claim"),
         ([exact, tmp_path / "none.memlens"], 65, "there is no capture"),
         ([tmp_path / "no-such-program", exact], 127, "no-such-program"),
@@ -292,7 +292,7 @@ int main(int n, char **words) {
     [
         (signal.SIGXCPU, "SIGXCPU", "ulimit -t"),
         (signal.SIGKILL, "SIGKILL", "limit of memory or of time"),
-        (signal.SIGSEGV, "SIGSEGV", "run it alone"),
+        (signal.SIGSEGV, "SIGSEGV", "run the program alone"),
     ],
 )
 def test_a_program_that_is_killed_is_refused_with_its_signal(

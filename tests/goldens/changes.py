@@ -41,3 +41,34 @@ CHANGED: tuple[tuple[str, str], ...] = (
     (r"^results\.regions\.quality\.notes\[\d+\]\.text$", "the note about faults that were not recorded says so"),
 )
 """(pattern of a place whose value differs, reason)."""
+
+REWORDED: tuple[tuple[str, str], ...] = (
+    (
+        "Bandwidth is compared with no peak: a program that writes its counters itself does not tell which machine it ran on.",
+        "Bandwidth is not compared with a peak: a program that writes its counters itself does not record its machine.",
+    ),
+    (
+        "Peaks of this machine are not known, so bandwidth is compared with nothing:",
+        "The peaks of this machine are not known, so bandwidth is not compared with a peak:",
+    ),
+    (" in all but never holds more than ", " in total but never holds more than "),
+    ("memory is given back and touched again", "memory is returned to the kernel and touched again"),
+    (
+        r"What (\d+%) of the accesses find in the caches of the model is unknown: they are their window's first to a line. "
+        "Misses are at least those of the others, and at most these as well.",
+        r"Whether \1 of the accesses hit in the modelled caches is unknown: each is the first of its window to a line. "
+        "Misses are between those of the other accesses and those with all of these.",
+    ),
+    (
+        "The trace says how many constants it leaves out, but not of which code:",
+        "The trace records how many constants it leaves out, but not their code:",
+    ),
+    ("of the whole run they are not known.", "those of the whole run are not known."),
+    ("which is too much where windows use the same data.", "which overestimates where windows share data."),
+    (
+        "Sharing is seen in windows only: hand-overs are at least those that are listed. How often a line changes hands needs every access:",
+        "Sharing is observed within windows only: the listed hand-overs are a lower bound. Counting all of them needs every access:",
+    ),
+    ("heap objects are not told apart.", "heap objects are not distinguished."),
+)
+"""(old wording, new one) of sentences in plain English: patterns, so that the numbers in them are compared."""

@@ -160,7 +160,7 @@ def test_windows_of_a_traced_program_are_told_apart(tmp_path: Path) -> None:
     windows = capture.table("windows").to_pylist()
     assert [row["recorded"] for row in windows] == [2, 1] and len({row["unit"] for row in windows}) == 2
     assert not capture.quality.exact and capture.table("code_counts").num_rows == 0
-    assert any("Tracing was off in between 1 times" in note for note in capture.quality.notes)
+    assert any("Tracing was switched off 1 times" in note for note in capture.quality.notes)
 
 
 def test_a_filtered_trace_is_never_called_exact(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def test_companions_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="cannot read"):
         read_classes(str(tmp_path / "none"))
     (tmp_path / "s").write_text("<HPCToolkitStructure><LM")
-    with pytest.raises(TraceError, match="is no program structure"):
+    with pytest.raises(TraceError, match="is not a program structure"):
         Structure(str(tmp_path / "s"))
 
 

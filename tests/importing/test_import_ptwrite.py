@@ -235,7 +235,7 @@ def test_a_file_without_a_clock_says_that_times_are_cycles(tmp_path: Path) -> No
     perf = PerfFile(clock=False).itrace_start().trace(start(10) + ptw(1))
     capture = imported(perf.write(tmp_path / "p"), tmp_path / "c.memlens")
     assert capture.table("windows").to_pylist()[0]["begin_ns"] == 10 * CYCLES_PER_NS
-    assert any("times are cycles" in note for note in capture.quality.notes)
+    assert any("times are in cycles" in note for note in capture.quality.notes)
 
 
 def test_files_that_are_cut_or_hold_no_trace(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_files_that_are_cut_or_hold_no_trace(tmp_path: Path) -> None:
     path.write_bytes(content[:-5])  # inside the last address packet
     capture = imported(path, tmp_path / "c.memlens")
     assert [access[:2] for access in accesses(capture)] == [(2, 1), (0, 3)] and capture.quality.truncated
-    assert any("cut short at byte" in note for note in capture.quality.notes)
+    assert any("truncated at byte" in note for note in capture.quality.notes)
     for cut in range(9, len(content) - 5, 3):  # wherever it is cut: a capture or one sentence
         path.write_bytes(content[:cut])
         try:

@@ -63,7 +63,7 @@ def test_exit_statuses_are_documented() -> None:
 
 MISTAKES: list[tuple[list[str], int, str]] = [
     (["recrod"], 64, "memlens record"),
-    (["--verbose"], 64, "there is no option"),
+    (["--verbose"], 64, "unknown option"),
     (["record"], 64, "no program to record"),
     (["record", "--"], 64, "no program to record"),
     (["record", "--rate", "0", "--", "true"], 64, "1 to 1000"),
@@ -218,7 +218,7 @@ def test_diff_thresholds(small: Path, tmp_path: Path, condition: str, fails: boo
 @pytest.mark.parametrize(
     ("condition", "words"),
     [
-        ("peak", "no condition"),
+        ("peak", "expected SUBJECT RELATION LIMIT"),
         ("peek_rss_bytes > +5%", "peak_rss_bytes"),
         ("faults > 5%", "sign"),
         ("faults > +5 apples", "unit"),

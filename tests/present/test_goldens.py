@@ -50,10 +50,17 @@ def moved(place: str) -> str:
     return place
 
 
+def reworded(value: Any) -> Any:
+    if isinstance(value, str):
+        for old, new in changes.REWORDED:
+            value = re.sub(old, new, value)
+    return value
+
+
 def differences(was: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """What is not as it was, but for what `changes.py` lists with a reason."""
     found = []
-    was = {moved(place): value for place, value in was.items()}
+    was = {moved(place): reworded(value) for place, value in was.items()}
     for place in was.keys() | now.keys():
         one, other = was.get(place, "nothing"), now.get(place, "nothing")
         if same(one, other) or (one == other and type(one) is type(other)):

@@ -347,7 +347,7 @@ def test_a_finding_does_not_lead_to_a_section_that_is_not_there() -> None:
 
 
 def test_no_findings_is_a_sentence() -> None:
-    assert "None: no rule of this version found anything" in html.render(a_report(findings=[]))
+    assert "None: no finding of this version applies" in html.render(a_report(findings=[]))
 
 
 def test_severity_is_said_in_words_not_only_by_colour() -> None:
@@ -559,7 +559,7 @@ def test_capture_that_a_program_wrote_itself_is_shown_without_a_recorder(tmp_pat
     page = html.render(report)
     text = Outline(page).text
     assert "written by the program itself, without a recorder" in text
-    assert "None" not in text.replace("None: no rule", "")
+    assert "None" not in text.replace("None: no finding", "")
     assert "2,000" in section(page, "objects")
     assert "–" in cells(page, "regions", "hot") or len(cells(page, "regions", "hot")) < 10  # no faults: no such columns
     shown = io.StringIO()

@@ -65,7 +65,7 @@ def parse(text: str) -> Condition:
     match = CONDITION.match(text)
     if match is None:
         raise UsageError(
-            f"--fail-if {text!r} is no condition",
+            f"invalid value {text!r} for --fail-if: expected SUBJECT RELATION LIMIT",
             hint="write 'capacity.peak_rss_bytes > +5%' or 'objects.by_site[make_table].peak_bytes > 2GiB'",
         )
     subject, relation, sign, number, unit = match.groups()
@@ -80,7 +80,7 @@ def parse(text: str) -> Condition:
     try:
         value = float(number) * (1 if percent else units[unit.lower()])
     except ValueError as error:
-        raise UsageError(f"--fail-if {text!r}: {number!r} is no number") from error
+        raise UsageError(f"--fail-if {text!r}: {number!r} is not a number") from error
     return Condition(text, subject, relation, sign is not None, percent, -value if sign == "-" else value)
 
 

@@ -113,7 +113,7 @@ class Gate:
         if share <= UNLIKE and share >= UNLIKE_SHORTER:
             return None
         return (
-            f"counted executions last {1 + share:.2g} times as long as untouched ones: they are not alike "
+            f"counted executions last {1 + share:.2g} times as long as untouched ones: the two groups differ "
             "(use every=N without periodic)"
         )
 

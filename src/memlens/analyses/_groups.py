@@ -189,7 +189,7 @@ class _Loop(_OfCode):
         loops = capture.table("sites").column("loop").to_pylist()
         if not any(loops):
             raise NoDataError(
-                "this capture does not say which loops its accesses are in",
+                "this capture does not record the loops of its accesses",
                 hint="programs built by this version's memlens cc --memlens=trace do, and imported MemGaze traces with an "
                 ".hpcstruct; group by line instead",
             )
@@ -230,7 +230,7 @@ class _Node(Dimension):
         placements = capture.table("placements")
         if not placements.num_rows:
             raise NoDataError(
-                "this capture does not say which NUMA nodes its pages lay on",
+                "this capture does not record the NUMA nodes of its pages",
                 hint="record page faults with the accesses: memlens record asks for the node of every page that faults",
             )
         self.keys = [(None,), *((node["node"],) for node in nodes)]
@@ -286,7 +286,7 @@ class _Range(Dimension):
         for begin, end in given:
             if not 0 <= begin < end <= 2**64:
                 raise UsageError(
-                    f"{begin:#x} to {end:#x} is no range of addresses", hint="(begin, end), end not included"
+                    f"invalid range of addresses: {begin:#x} to {end:#x}", hint="(begin, end), end not included"
                 )
         for (_, end), (begin, _) in itertools.pairwise(given):
             if begin < end:

@@ -165,12 +165,12 @@ class Levels:
         if not regions or any(row["level"] for row in regions):
             return None
         if self.peaks is None and self.standalone:
-            return "Bandwidth is compared with no peak: a program that writes its counters itself does not tell which machine it ran on."
+            return "Bandwidth is not compared with a peak: a program that writes its counters itself does not record its machine."
         if self.peaks is None:
-            return "Peaks of this machine are not known, so bandwidth is compared with nothing: memlens calibrate measures them."
+            return "The peaks of this machine are not known, so bandwidth is not compared with a peak: memlens calibrate measures them."
         wanted = "+".join((LLC_MISSES, L1_MISSES))
         why = (
-            f"the events {', '.join(self.events)} do not tell"
+            f"the events {', '.join(self.events)} do not show it"
             if self.events
             else "no events of the processor were read"
         )

@@ -84,5 +84,5 @@ def named_machine(name: str) -> Machine:
     """
     found = MACHINES.get(name)
     if found is None:
-        raise UsageError(f"no machine is called {name!r}", hint=f"one of {', '.join(MACHINES)}")
+        raise UsageError(f"unknown machine {name!r}", hint=f"one of {', '.join(MACHINES)}")
     return found

@@ -399,7 +399,7 @@ class _AddressShares:
         if self.n_windows < 2:
             self.n_windows = 0
             self.notes.append(
-                "No windows were recorded: loads from constant pools and address tables are not told apart."
+                "No windows were recorded: loads from constant pools and address tables are not separated."
             )
             return
         if modules.unreadable:
@@ -461,7 +461,7 @@ def _notes(exact: Capture, claim: Capture, ours: _Counts, theirs: _Counts, regio
     for capture, counts, side in ((exact, ours, "exact"), (claim, theirs, "claiming")):
         if not counts.stack_known.all() and any(not counts.stack_known[counts.rows_of(name)].all() for name in regions):
             notes.append(
-                f"The {side} capture {capture.path.name} does not tell the stack apart everywhere: heap and global counts "
+                f"The {side} capture {capture.path.name} does not separate the stack everywhere: heap and global counts "
                 "are missing there (recorded with --emulate=counts; leave out =counts)."
             )  # fmt: skip
         upper = [
@@ -484,7 +484,7 @@ def _notes(exact: Capture, claim: Capture, ours: _Counts, theirs: _Counts, regio
 
 DESCRIPTOR = AnalysisDescriptor(
     name="accuracy",
-    question="How far are claimed loads, stores and bytes of each region from the exact ones, and why?",
+    question="How large are the errors of claimed loads, stores and bytes of each region, and what causes them?",
     needs=("code_count",),
     options=(Option("claim", "the capture whose counts are judged; the first one's are exact"),),
     captures=2,

@@ -134,7 +134,7 @@ def bandwidth(capture: Capture) -> Result:
     if refused:
         why = {row["reason"]: row["function"] for row in reversed(refused)}
         listed = ", ".join(f"{name}: {reason}" for reason, name in sorted(why.items()))
-        notes.append(f"{len(refused)} functions have no counters, and what they do is not in any number ({listed}).")
+        notes.append(f"{len(refused)} functions have no counters, and their accesses are in no figure ({listed}).")
     return Result(
         "bandwidth",
         figures,
@@ -217,8 +217,8 @@ def _notes(capture: Capture, regions: Regions, *, sampled: bool, figures: dict[s
         )
         if (settings_of(capture.meta, "block_count") or {}).get("sampling") == "every":
             notes.append(
-                "Every N-th execution was counted (periodic): a program whose executions repeat in a pattern gives wrong estimates, "
-                "and there is no error to show it."
+                "Every N-th execution was counted (periodic): executions that repeat in a pattern give wrong estimates, "
+                "and no error can be given."
             )
         without = sorted({" / ".join(path) for path, _ in regions.times if regions.factor(path) is None})
         if without:
@@ -239,8 +239,8 @@ def _notes(capture: Capture, regions: Regions, *, sampled: bool, figures: dict[s
     negative = int((capture.counts.by_group().executions < 0).sum())
     if negative:
         notes.append(
-            f"{negative} counts are below zero: a thread was cut off between two counters that are read together; "
-            "sums that hold them are off by as much."
+            f"{negative} counts are below zero: a thread was stopped between two counters that are read together; "
+            "sums that contain them are off by the same amount."
         )
     share = figures["estimated_accesses_share"]
     if share and share > 0.01:

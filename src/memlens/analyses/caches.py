@@ -132,7 +132,7 @@ class CachesConsumer:
 
         if not 1 <= len(by) <= 2 or isinstance(by, str):
             raise UsageError(
-                f"misses cannot be grouped by {by!r}", hint='one or two, for example by=("line", "object")'
+                f"invalid value {by!r} for by: expected one or two columns", hint='by=("line", "object")'
             )
         named = named_machine(machine) if machine is not None else None
         self.capture, self._by, self._machine, self._named = capture, by, machine, named
@@ -157,7 +157,7 @@ class CachesConsumer:
                 stride=stride,
             )  # fmt: skip
         except ValueError as error:
-            raise UsageError(f"this cache cannot be: {error}", hint="bytes = sets × ways × line_bytes") from None
+            raise UsageError(f"invalid cache geometry: {error}", hint="bytes = sets × ways × line_bytes") from None
 
     @property
     def columns(self) -> frozenset[str]:
@@ -200,8 +200,8 @@ class CachesConsumer:
         if not self._whole:
             share = (sums.get("unknown", 0) / sums["accesses"]) if sums.get("accesses") else 0.0
             notes.append(
-                f"What {share:.0%} of the accesses find in the caches of the model is unknown: they are their window's first to a line. Misses are "
-                "at least those of the others, and at most these as well."
+                f"Whether {share:.0%} of the accesses hit in the modelled caches is unknown: each is the first of its window to a line. Misses are "
+                "between those of the other accesses and those with all of these."
             )
         if done < recorded:
             notes.append(f"The cache model saw the first {done:,} of {recorded:,} accesses.")

@@ -647,14 +647,14 @@ def _notes(figures: Mapping[str, Any], tables: Mapping[str, pa.Table], *, whole:
         and by_function.column("constants").null_count == by_function.num_rows
     ):
         notes.append(
-            "The trace says how many constants it leaves out, but not of which code: constants, kappa and growth of functions and lines are not known. "
+            "The trace records how many constants it leaves out, but not their code: constants, kappa and growth of functions and lines are not known. "
             "Build the program with this version's memlens cc."
         )
     if not whole:
         notes.append(
             f"Footprints are observed in {figures['windows']:,} windows. Growth, irregular share and reuse distance are those within windows of "
-            f"{figures['window_accesses'] or 0:,} accesses (window_*), and depend on that length; of the whole run they are not known. *_estimated scales by executed : recorded accesses, "
-            "which is too much where windows use the same data."
+            f"{figures['window_accesses'] or 0:,} accesses (window_*), and depend on that length; those of the whole run are not known. *_estimated scales by executed : recorded accesses, "
+            "which overestimates where windows share data."
         )
         under = sum(
             tables[name].column("under_sampled").to_pylist().count(True) for name in tables if name.startswith("by_")
@@ -685,7 +685,7 @@ def _left_out(capture: Capture, error: MemoryLimitError) -> Result:
 
 DESCRIPTOR = AnalysisDescriptor(
     name="locality",
-    question="How much data does each function and object use, how fast is it new, and how soon is it used again?",
+    question="How much data does each function and object use, how fast does it grow, and how soon is it reused?",
     needs=("window",),
     options=(
         Option(

@@ -172,7 +172,7 @@ def view(result: Result) -> View:
 
 DESCRIPTOR = AnalysisDescriptor(
     name="faults",
-    question="How many page faults of which kind does the program take, where and when?",
+    question="How many page faults of each class does the program take, where and when?",
     needs=("fault",),
     run=faults,
     view=view,

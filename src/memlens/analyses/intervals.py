@@ -91,11 +91,11 @@ def intervals(
     from ..capture.model.locality import ThreadAccesses
 
     if tree not in TREES:
-        raise UsageError(f"there is no tree {tree!r}", hint=f"one of {', '.join(TREES)}")
+        raise UsageError(f"invalid value {tree!r} for tree", hint=f"one of {', '.join(TREES)}")
     power_of_two(block_bytes, "block_bytes")
     leaf_shift = power_of_two(leaf_accesses, "leaf_accesses")
     if leaf_accesses > MOST_LEAF_ACCESSES:
-        raise UsageError(f"leaf_accesses={leaf_accesses} is too much", hint=f"at most {MOST_LEAF_ACCESSES}")
+        raise UsageError(f"leaf_accesses={leaf_accesses} is too large", hint=f"at most {MOST_LEAF_ACCESSES}")
     accesses = ThreadAccesses(capture)
     if tree == "memgaze":
         return memgaze_levels(accesses, site_classes)

@@ -279,10 +279,10 @@ def _notes(capture: Capture, totals: dict[str, int]) -> list[str]:
         notes.append(f"{totals['damaged_windows']} windows are damaged and were left out.")
     dropped = int(capture.windows.columns["dropped"].sum())
     if dropped:
-        notes.append(f"{dropped:,} accesses belonged into a window and found no room.")
+        notes.append(f"{dropped:,} accesses of windows were dropped for lack of room.")
     kinds = capture.kinds()
     if not kinds.get("allocation"):
-        notes.append("No allocations were recorded: heap objects are not told apart.")
+        notes.append("No allocations were recorded: heap objects are not distinguished.")
     if totals["without_code"]:
         notes.append(
             f"{totals['without_code']:,} accesses name sites of traced code whose tables are missing: function and width are not known."

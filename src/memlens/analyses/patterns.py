@@ -178,7 +178,7 @@ def _table(rows: list[dict[str, Any]], columns: dict[str, str]) -> pa.Table:
 
 DESCRIPTOR = AnalysisDescriptor(
     name="patterns",
-    question="How do instructions walk through objects, how much of each line is used, and which misses need not be?",
+    question="How do instructions walk through objects, how much of each line is used, and which misses are avoidable?",
     needs=("window",),
     options=(
         Option("levels", "caches, the nearest first", "those of the capture's machine"),

@@ -111,7 +111,7 @@ class SharingConsumer:
         notes = []
         if several and not whole:
             notes.append(
-                "Sharing is seen in windows only: hand-overs are at least those that are listed. How often a line changes hands needs every access: "
+                "Sharing is observed within windows only: the listed hand-overs are a lower bound. Counting all of them needs every access: "
                 "--emulate=full, or --trace=full of a program built with memlens cc --memlens=trace."
             )
         if len(rows) < len(pairs["line"]):
@@ -294,7 +294,7 @@ def _by_object(rows: list[dict[str, Any]]) -> pa.Table:
 
 DESCRIPTOR = AnalysisDescriptor(
     name="sharing",
-    question="Which cache lines do threads fight for, and do they use the same bytes of them?",
+    question="Which cache lines do threads contend for, and do they use the same bytes of them?",
     needs=("window",),
     options=(Option("line_bytes", "bytes of a line, a power of two", 64),),
     run=line_sharing,

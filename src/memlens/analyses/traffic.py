@@ -240,9 +240,7 @@ def _cut_short(capture: Capture, columns: dict[str, Any]) -> list[str]:
     silent = {*columns["process"].tolist(), *capture.windows.columns["process"].tolist()} - told
     if not silent:
         return []
-    return [
-        f"{len(silent)} processes were killed before they wrote out their counts: what they did is counted in part."
-    ]
+    return [f"{len(silent)} processes were killed before they wrote out their counts: their counts are incomplete."]
 
 
 def _unseen_schema() -> pa.Schema:

@@ -78,7 +78,7 @@ def validate(
     from .data_locality import locality
 
     if seeds < 1:
-        raise UsageError(f"{seeds} samples show nothing", hint="--seeds 5")
+        raise UsageError(f"invalid value '{seeds}' for seeds: expected 1 or more", hint="--seeds 5")
     source = _source(capture, window, period)
     steps, total = 0, 2 + seeds
 
@@ -186,19 +186,20 @@ def _source(capture: Capture, window: int | None, period: int | None) -> _Source
     dropped = int(capture.windows.columns["dropped"].sum())
     if dropped:
         raise NoDataError(
-            f"{dropped:,} windows were dropped while {capture.path} was recorded: it is not the truth", hint=again
+            f"{dropped:,} windows were dropped while {capture.path} was recorded: it cannot serve as truth", hint=again
         )
     for name, value in (("window", window), ("period", period)):
         if value is not None and value < 1:
             raise UsageError(
-                f"a {name} of {value} accesses cannot be", hint=f"--{name} {WINDOW if name == 'window' else PERIOD}"
+                f"invalid value '{value}' for {name}: expected 1 access or more",
+                hint=f"--{name} {WINDOW if name == 'window' else PERIOD}",
             )
     if accesses.is_whole:
         executed = sum(accesses.lengths)
         window, period = fitting(executed, window, period)
         if period < 2 * window:
             raise UsageError(
-                f"windows of {window:,} in periods of {period:,} accesses leave next to nothing out",
+                f"windows of {window:,} in periods of {period:,} accesses leave almost nothing out",
                 hint="--window 1000 --period 100000",
             )
         if executed < 10 * period:
@@ -218,18 +219,18 @@ def _denser(capture: Capture, accesses: ThreadAccesses, window: int | None, peri
     own_period = max(1, executed // max(units, 1))
     if window is not None and window != own_window:
         raise UsageError(
-            f"{capture.path} is sampled, in windows of {own_window:,} accesses: others cannot be drawn from it",
+            f"{capture.path} is sampled, in windows of {own_window:,} accesses: windows of another length cannot be taken from it",
             hint="leave out --window, or record every access: memlens record --trace=full,on-full=wait",
         )
     keep = THINNER if period is None else period // own_period
     if keep < THINNER:
         raise UsageError(
-            f"{capture.path} has a window each {own_period:,} accesses: it is only {keep} times denser than one each {period:,}",
+            f"{capture.path} has one window in {own_period:,} accesses: only {keep} times denser than one in {period:,}",
             hint=f"--period {own_period * THINNER} or more, or record every access: memlens record --trace=full,on-full=wait",
         )
     if units < keep * FEWEST_WINDOWS:
         raise NoDataError(
-            f"{capture.path} is sampled and has {units:,} windows; {keep} times thinner that leaves {units // keep:,}, and "
+            f"{capture.path} is sampled and has {units:,} windows; one in {keep} of them is {units // keep:,}, and "
             f"{FEWEST_WINDOWS} are needed",
             hint="record more windows (--trace=window=N,period=N), a longer run, or every access: --trace=full,on-full=wait",
         )
@@ -287,7 +288,7 @@ def _result(capture: Capture, source: _Source, whole: Result, tables: dict[str, 
     metrics = tables["metrics"].to_pylist()
     notes = []
     if not source.is_whole:
-        notes.append("The capture is itself sampled: truth is what its own windows say, and has an error of its own.")
+        notes.append("The capture is itself sampled: the truth is that of its own windows and has an error, too.")
     across = [
         row["mape_percent"] for row in sizes if row["where"] == "across windows" and row["mape_percent"] is not None
     ]
@@ -312,12 +313,12 @@ def _result(capture: Capture, source: _Source, whole: Result, tables: dict[str, 
 
 DESCRIPTOR = AnalysisDescriptor(
     name="validation",
-    question="How far are figures of a sampled trace from those of every access?",
+    question="How large are the errors of figures from a sampled trace?",
     needs=("window",),
     options=(
-        Option("window", "accesses of a drawn window", WINDOW),
-        Option("period", "accesses from window to window", PERIOD),
-        Option("seeds", "sampled traces that are drawn", SEEDS),
+        Option("window", "accesses of a sampled window", WINDOW),
+        Option("period", "accesses from the start of one window to the next", PERIOD),
+        Option("seeds", "number of sampled traces", SEEDS),
     ),
     in_report=False,
     run=validate,

@@ -258,7 +258,9 @@ class _Distances:
 
 def check_share(threshold: float) -> None:
     if not 0 < threshold <= 1:
-        raise UsageError(f"a threshold of {threshold} is no share of accesses", hint="above 0 and up to 1: 0.1 is 10 %")
+        raise UsageError(
+            f"invalid threshold {threshold}: expected a share of accesses", hint="above 0 and up to 1: 0.1 is 10 %"
+        )
 
 
 def zoom_location(

@@ -221,7 +221,7 @@ class _Look:
 
 DESCRIPTOR = AnalysisDescriptor(
     name="zoom_time",
-    question="When is much new data touched for the accesses made, and by which code?",
+    question="When do accesses touch the most new data, and which code makes them?",
     needs=("window",),
     options=(
         Option("threshold", "share of an interval's accesses that makes a part of it hot", THRESHOLD),

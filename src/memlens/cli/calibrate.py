@@ -11,19 +11,19 @@ from .main import new_parser
 
 EXAMPLES = """\
   memlens calibrate                 about 20 seconds; do nothing else on the machine meanwhile
-  memlens calibrate --seconds 5     shorter, less sure
+  memlens calibrate --seconds 5     shorter, less accurate
   memlens calibrate --show          what was measured
   memlens calibrate --show --json   the same for a machine
 
 Bytes a second of reading, writing and copying, and the time of one load that depends on the last, for each cache level and for
 memory: one core, all cores, and the cores of each NUMA node with the memory of each. A copy counts what is read and
-what is written. The best half millisecond of many is the peak; the spread says how far a usual one was from it. Latency is a walk through a
-random cycle of lines, with huge pages where the system gives them, and for memory with small pages, too: the difference is what misses
-of the TLB cost.
+what is written. The peak is the best of many intervals of half a millisecond; the spread is the distance of the median from it. Latency is
+measured by a walk through a random cycle of lines, with huge pages where the system grants them. Memory is measured with small pages too: the
+difference is the cost of TLB misses.
 
-The file is $XDG_STATE_HOME/memlens/calibration-FINGERPRINT.json (XDG_STATE_HOME is ~/.local/state unless set). The fingerprint is one of processor,
-microcode, caches, nodes and host name: a home directory that was copied gives another machine no peaks. Recordings keep
-the peaks that were known when they began; a report of an older recording of this machine takes them from the file.
+The file is $XDG_STATE_HOME/memlens/calibration-FINGERPRINT.json (XDG_STATE_HOME is ~/.local/state unless set). The fingerprint is computed from processor,
+microcode, caches, nodes and host name, so a copied home directory gives another machine no peaks. Recordings keep
+the peaks that were known when they began; a report of an older recording of this machine reads them from the file.
 """
 
 
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     if options.show:
         if options.seconds is not None:
             raise UsageError(
-                "--show measures nothing: --seconds makes no sense with it", hint="memlens calibrate --help"
+                "--seconds does not apply to --show, which measures nothing", hint="memlens calibrate --help"
             )
         found = calibration.load(calibration.fingerprint(calibration.identity()))
         if found.content is None:
@@ -67,7 +67,8 @@ def _measure(seconds: float | None) -> tuple[dict[str, object], str]:
     seconds = calibration.DEFAULT_SECONDS if seconds is None else seconds
     if not calibration.LEAST_SECONDS <= seconds <= 3600:
         raise UsageError(
-            f"--seconds {seconds:g} makes no sense", hint=f"give {calibration.LEAST_SECONDS:g} to 3600; 20 is usual"
+            f"invalid value '{seconds:g}' for --seconds: expected {calibration.LEAST_SECONDS:g} to 3600",
+            hint="--seconds 20",
         )
     calibration.check_place()
     on_terminal, terminal = sys.stderr.isatty(), trusted(sys.stderr)

@@ -111,7 +111,7 @@ def calibration_state() -> dict[str, Any]:
 
 def main(arguments: list[str]) -> int:
     parser = new_parser(
-        "doctor", description="Tells what this machine can measure with each collector.", examples=EXAMPLES
+        "doctor", description="Reports what this machine can measure with each collector.", examples=EXAMPLES
     )
     parser.add_argument("--json", action="store_true", help="machine-readable")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a collector of this version cannot run")

@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
 
     known = formats()
     listed = "".join(f"  {one.name:<11} {one.question}\n" for one in known)
-    parser = new_parser("import", description="Turns other tools' traces into a capture.", examples=EXAMPLES + listed)
+    parser = new_parser("import", description="Converts other tools' traces into a capture.", examples=EXAMPLES + listed)
     parser.add_argument(
         "sources", nargs="+", metavar="SOURCE", help="file or directory of a trace; - is standard input"
     )
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--force", action="store_true", help="replace the capture if it exists")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
     parser.add_argument(
-        "--skip-malformed", action="store_true", help="lackey, memgaze: count lines that cannot be read and go on"
+        "--skip-malformed", action="store_true", help="lackey, memgaze: count lines that cannot be read, and continue"
     )
     parser.add_argument("--module", action="append", default=[], type=module_at, metavar="FILE@ADDRESS",
                         help="lackey: a program or library, and what is added to the addresses in it; names its code")  # fmt: skip

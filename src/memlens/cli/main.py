@@ -22,15 +22,15 @@ COMMANDS: dict[str, str] = {
     "record": "run a program (or watch a process) and write a capture",
     "report": "show what a capture found: terminal, HTML or JSON",
     "diff": "compare two captures, with thresholds for CI",
-    "query": "ask a capture's tables with SQL",
+    "query": "query a capture's tables with SQL",
     "export": "write a capture's tables as CSV, JSON or Parquet",
-    "import": "turn other tools' traces into captures: lackey, MemGaze, drmemtrace, ptwrite",
+    "import": "convert other tools' traces into captures: lackey, MemGaze, drmemtrace, ptwrite",
     "cc": "compile C with clang so that every run counts its accesses",
     "c++": "the same for C++",
-    "zoom": "follow hot, badly reused accesses down, over memory or over time",
+    "zoom": "zoom into hot, badly reused accesses, over memory or over time",
     "suggest": "rank functions as candidates for regions",
-    "verify": "judge claimed counts of accesses by the emulator's exact ones",
-    "validate": "judge figures of sampled traces by a capture with every access",
+    "verify": "compare claimed counts of accesses with the emulator's exact counts",
+    "validate": "compare figures of sampled traces with a capture of every access",
     "calibrate": "measure this machine's peaks of bandwidth and latency, once",
     "doctor": "what this machine can measure, why not, and what to type",
     "config": "where memlens.h and the libraries for other programs are",
@@ -49,7 +49,7 @@ first steps:
   memlens report program.memlens             the summary again; --html page.html for a page
   memlens doctor                             what this machine can measure
 
-memlens COMMAND --help tells more. Exit statuses: memlens help exit-status.
+memlens COMMAND --help describes a command. Exit statuses: memlens help exit-status.
 """
 
 
@@ -114,7 +114,7 @@ def run(arguments: list[str]) -> int:
         close = difflib.get_close_matches(name, COMMANDS, n=1)
         what = "option" if name.startswith("-") else "command"
         hint = f"did you mean: memlens {close[0]}" if close else "memlens --help lists the commands"
-        raise UsageError(f"there is no {what} {name!r}", hint=hint)
+        raise UsageError(f"unknown {what} {name!r}", hint=hint)
     if name in ("cc", "c++"):
         from . import compile as compiler
 

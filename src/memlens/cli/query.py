@@ -18,7 +18,9 @@ EXAMPLES = """\
 
 
 def main(arguments: list[str]) -> int:
-    parser = new_parser("query", description="Asks a capture's tables with SQL (DuckDB's dialect).", examples=EXAMPLES)
+    parser = new_parser(
+        "query", description="Queries a capture's tables with SQL (DuckDB's dialect).", examples=EXAMPLES
+    )
     parser.add_argument("capture", help="capture directory")
     parser.add_argument("sql", nargs="?", help="the query")
     parser.add_argument("--tables", action="store_true", help="list tables and columns")

@@ -52,7 +52,7 @@ def machine_name(text: str) -> str:
     from ..analyses.caches import MACHINES
 
     if text not in MACHINES:
-        raise argparse.ArgumentTypeError(f"no machine is called {text!r}: one of {', '.join(MACHINES)}")
+        raise argparse.ArgumentTypeError(f"invalid value {text!r}: expected one of {', '.join(MACHINES)}")
     return text
 
 

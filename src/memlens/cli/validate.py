@@ -15,25 +15,29 @@ EXAMPLES = """\
   memlens validate dense.memlens                                          ten times thinner than it was recorded
   memlens validate full.memlens --json | jq .figures
 
-Sampled traces are drawn from the capture and analysed as if they had been recorded. Errors are percentages
+Sampled traces are taken from the capture and analysed as if they had been recorded. Errors are percentages
 of the truth, absolute values averaged over the samples. Functions with under 1 % of the accesses, and
-under-sampled ones, are not judged. Intervals claim to hold the truth in 95 of 100 samples.
+under-sampled ones, are not judged. Stated intervals are 95 % confidence intervals.
 """
 
 
 def main(arguments: list[str]) -> int:
     parser = new_parser(
         "validate",
-        description="Judges figures of sampled traces by a capture that has every access.",
+        description="Compares figures of sampled traces with a capture that has every access.",
         examples=EXAMPLES,
     )
     parser.add_argument(
         "capture", metavar="CAPTURE_FULL", help="capture with every access, or sampled ten times denser"
     )
-    parser.add_argument("--window", type=int, metavar="N", help="accesses of a drawn window (1000, or fewer that fit)")
-    parser.add_argument("--period", type=int, metavar="N", help="accesses from window to window (100 windows)")
-    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="sampled traces that are drawn (5)")
-    parser.add_argument("--rows", type=int, default=10, metavar="N", help="functions that are shown (10)")
+    parser.add_argument(
+        "--window", type=int, metavar="N", help="accesses of a sampled window (1000, or fewer that fit)"
+    )
+    parser.add_argument(
+        "--period", type=int, metavar="N", help="accesses from the start of one window to the next (100 windows)"
+    )
+    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="number of sampled traces (5)")
+    parser.add_argument("--rows", type=int, default=10, metavar="N", help="functions shown (10)")
     parser.add_argument("--json", action="store_true", help="machine-readable")
     options = parser.parse_intermixed_args(arguments)
     from ..analyses.validation import validate

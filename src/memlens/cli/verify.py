@@ -34,7 +34,7 @@ Regions are the program's own annotations (memlens.h) and --functions; without a
 program is one. Errors are percentages of the exact counts. --fail-above looks at the bytes
 read and written of each region, without the stack unless --judge all; a region that only
 one side has fails. A program that a signal ends (a limit of time or memory, a crash) is
-refused with exit status 75: what it counted until then is no measure of it.
+refused with exit status 75: its counts are incomplete.
 """
 
 LIMITS: dict[int, tuple[bool, str]] = {
@@ -76,7 +76,7 @@ def percentage(text: str) -> float:
 def parse(arguments: list[str]) -> tuple[Any, list[str]]:
     """Options, and the programs' arguments after `--`."""
     parser = new_parser(
-        "verify", description="Judges claimed counts of accesses by the emulator's exact ones.", examples=EXAMPLES
+        "verify", description="Compares claimed counts of accesses with the emulator's exact counts.", examples=EXAMPLES
     )
     parser.usage = "memlens verify [options] PLAIN CLAIM... [-- arguments]"
     parser.add_argument("plain", metavar="PLAIN", nargs="?", help="program whose exact counts judge the claims")
@@ -95,9 +95,9 @@ def parse(arguments: list[str]) -> tuple[Any, list[str]]:
     at = arguments.index("--") if "--" in arguments else len(arguments)
     options = parser.parse_intermixed_args(arguments[:at])
     if options.plain is None:
-        raise UsageError("no program to judge by", hint="memlens verify PLAIN CLAIM... [-- arguments]")
+        raise UsageError("no program to compare with", hint="memlens verify PLAIN CLAIM... [-- arguments]")
     if not options.claims:
-        raise UsageError(f"no claim to judge {options.plain} by", hint=f"memlens verify {options.plain} CLAIM.memlens")
+        raise UsageError(f"no claim to compare with {options.plain}", hint=f"memlens verify {options.plain} CLAIM.memlens")
     from ..collect.function_pattern import function_pattern
 
     options.functions = function_pattern(options.functions)
@@ -155,9 +155,9 @@ def _refuse_killed(
         name = "a real-time signal"
     after = f" after {after_s:.1f} s" if after_s is not None else ""
     slow = " (under the emulator it takes many times as long as alone)" if emulated else ""
-    raised, hint = LIMITS.get(number, (False, "let the program come to its end: run it alone to see why it does not"))
+    raised, hint = LIMITS.get(number, (False, "run the program alone to see why it does not end normally"))
     raise ProgramKilled(
-        f"{who} was ended by signal {number} ({name}){after}: its counts are not whole, and nothing can be judged by them",
+        f"{who} was ended by signal {number} ({name}){after}: its counts are incomplete and cannot be compared",
         hint=" ".join([hint + (slow if raised else "") + remedy, *notes[:1]]),
     )
 

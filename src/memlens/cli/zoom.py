@@ -15,7 +15,7 @@ EXAMPLES = """\
   memlens zoom run.memlens --threshold 5% --stop 64K
   memlens zoom run.memlens --by time                the interval of the run that reuses its data worst
   memlens zoom run.memlens --levels                 footprint, growth and reuse by size of the window
-  memlens zoom run.memlens --levels --tree memgaze  the same as MemGaze's own analyser prints it
+  memlens zoom run.memlens --levels --tree memgaze  the same, as MemGaze's own analyser prints it
 
 The capture is one with accesses: of memlens record --emulate, of a program built with
 memlens cc --memlens=trace, or imported. Bytes may have K, M or G behind them.
@@ -51,13 +51,15 @@ def share(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share above 0 and up to 100 %; write 5% or 0.05")
+        raise argparse.ArgumentTypeError(
+            f"invalid value {text!r}: expected a share above 0 and up to 100 %, as in 5% or 0.05"
+        )
     return value
 
 
 def parse(arguments: list[str]) -> Any:
     parser = new_parser(
-        "zoom", description="Follows hot, badly reused accesses down, over memory or over time.", examples=EXAMPLES
+        "zoom", description="Zooms into hot, badly reused accesses, over memory or over time.", examples=EXAMPLES
     )
     parser.add_argument("capture", metavar="CAPTURE", help="capture directory")
     parser.add_argument(

@@ -23,7 +23,7 @@ counts loads, stores and bytes of each region (exact for the optimised IR), or s
                                 @FILE reads expressions from a file, one a line; may be repeated
   --memlens-mix                 count operations too: integer, floating-point, vector, branches, calls
   --memlens-no-versions         keep no untouched copies of region bodies: smaller, but every execution of a
-                                region is counted, and one that nobody records pays for it
+                                region has the cost of counting, also without a recorder
   --memlens-naive               one counter for each access: slow, for checking memlens itself
   --memlens-placement=LIST      turn steps of counter placement off, for experiments: any of
                                 no-{steps}
@@ -102,7 +102,7 @@ def take(arguments: list[str]) -> tuple[Options, list[str]]:
 def _take_one(options: Options, argument: str) -> None:
     name, equals, value = argument.partition("=")
     if equals and not value:
-        raise UsageError(f"{name} has no value", hint="memlens cc --memlens-help")
+        raise UsageError(f"missing value for {name}", hint="memlens cc --memlens-help")
     switch = name.removeprefix("--memlens-")
     if switch in ("mix", "naive", "versions", "verify", "verbose", "help") and not equals:
         setattr(options, switch, True)
@@ -121,18 +121,18 @@ def _take_one(options: Options, argument: str) -> None:
             step = step.removeprefix("no-")
             if step not in STEPS:
                 raise UsageError(
-                    f"--memlens-placement: there is no step {step!r}", hint="steps: no-" + ", no-".join(STEPS)
+                    f"invalid value {step!r} for --memlens-placement", hint="steps: no-" + ", no-".join(STEPS)
                 )
             options.off.append(step)
     else:
-        raise UsageError(f"there is no option {argument!r}", hint="memlens cc --memlens-help")
+        raise UsageError(f"unknown option {argument!r}", hint="memlens cc --memlens-help")
 
 
 def _take_mode(options: Options, value: str) -> None:
     parts = value.split(",")
     if value != "none" and (not set(parts) <= {"count", "trace", "ptwrite"} or {"trace", "ptwrite"} <= set(parts)):
         raise UsageError(
-            f"--memlens is count, trace, ptwrite, two of them with count, or none, not {value!r}",
+            f"invalid value {value!r} for --memlens: expected count, trace, ptwrite, count with one of the others, or none",
             hint="memlens cc --memlens-help",
         )
     options.mode = value

@@ -47,7 +47,7 @@ def _entry(major: int, path: str, have: Installed, environment: dict[str, str]) 
         parts.append("#pragma memlens")
     else:
         remedy = f"sudo apt-get install libclang-{major}-dev; then {REBUILD}"
-        entry["missing"].append({"reason": "no #pragma memlens: clang's headers were not there", "remedy": remedy})
+        entry["missing"].append({"reason": "no #pragma memlens: clang's headers were not installed", "remedy": remedy})
     if toolchain.find_lld(path, major, environment):
         parts.append("-flto")
     else:

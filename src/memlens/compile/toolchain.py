@@ -180,7 +180,7 @@ def find_clang(wanted: str, have: Installed, environment: dict[str, str]) -> Cla
     if wanted:
         path = which(wanted, environment)
         if not path:
-            raise ToolchainError(f"there is no compiler {wanted}", hint="MEMLENS_CLANG or --memlens-clang names it")
+            raise ToolchainError(f"compiler {wanted} was not found", hint="MEMLENS_CLANG or --memlens-clang names it")
         major = major_version(path, environment)
         if not major:
             raise ToolchainError(f"{path} does not say which clang it is", hint="memlens cc needs clang, not gcc")
@@ -201,7 +201,7 @@ def find_clang(wanted: str, have: Installed, environment: dict[str, str]) -> Cla
             _require_plugin(path, major, have)
     built = versions_text(have)
     raise ToolchainError(
-        f"there is no clang here that a plugin was built for (plugins: {built})",
+        f"no installed clang matches a plugin of this memlens (plugins: {built})",
         hint=f"sudo apt-get install {packages(max(have.passes, default=19))}"
         + ("" if have.passes else f"; then build memlens again: {REBUILD}"),
     )

@@ -62,7 +62,7 @@ def read(target: ImportTarget, sources: list[Source], settings: Settings) -> dic
             target.chunks(reader.take())
         if not reader.end_file():
             raise TraceError(
-                f"{source.shown} has {source.read_bytes} bytes of content: not even the header of a drmemtrace",
+                f"{source.shown} has {source.read_bytes} bytes of content: less than the header of a drmemtrace file",
                 hint="copy or record it again",
             )
         if not reader.has_footer or reader.left_bytes:
@@ -102,22 +102,22 @@ def _note(target: ImportTarget, reader: Any, cut: list[str]) -> None:
     if cut:
         target.incomplete = True
         more = f" and {len(cut) - 1} more" if len(cut) > 1 else ""
-        target.notes.append(f"{cut[0]}{more} ends without the footer of a trace: it was cut, and its end is missing.")
+        target.notes.append(f"{cut[0]}{more} ends without the footer of a trace: it is truncated.")
     if reader.is_filtered:
         target.incomplete = True
         target.notes.append(
-            "The tracer was told to leave out accesses that hit in its own model of a small cache (-L0_filter): "
-            "numbers are of the others only."
+            "The tracer left out accesses that hit in its own model of a small cache (-L0_filter): "
+            "figures are of the other accesses only."
         )
     if reader.gaps:
         target.incomplete = True
         target.notes.append(
-            f"Tracing was off in between {reader.gaps:,} times (-trace_for_instrs, -retrace_every_instrs): "
-            "each stretch is a window that stands only for itself."
+            f"Tracing was switched off {reader.gaps:,} times (-trace_for_instrs, -retrace_every_instrs): "
+            "each stretch is a window that represents only itself."
         )
     if reader.file_type & CORE_SHARDED:
         target.notes.append(
-            "A file holds what ran on one core: a thread that moved has its windows in several, by time."
+            "Each file holds the accesses of one core: a thread that migrated has windows in several files."
         )
     if reader.prefetches:
         target.notes.append(f"{reader.prefetches:,} prefetches are not accesses and were left out.")

@@ -148,7 +148,7 @@ def _format_of(sources: list[Source], known: list[ImporterDescriptor], format_na
         found[match.name] = match
     if len(found) > 1:
         raise TraceError(
-            f"the files have several formats: {', '.join(found)}", hint="import each kind into a capture of its own"
+            f"the files have different formats: {', '.join(found)}", hint="import each kind into a capture of its own"
         )
     return next(iter(found.values()))
 
@@ -170,7 +170,7 @@ def _check_settings(chosen: ImporterDescriptor, settings: Settings) -> None:
         options = {"classes": "--classes", "structure": "--structure", "period": "--period", "modules": "--module",
                    "skip_malformed": "--skip-malformed"}  # fmt: skip
         raise UsageError(
-            f"{options[foreign[0]]} means nothing for a trace of the format {chosen.name}", hint="memlens import --help"
+            f"{options[foreign[0]]} does not apply to the format {chosen.name}", hint="memlens import --help"
         )
 
 
@@ -178,8 +178,8 @@ def malformed(source: Source, reader: Any) -> TraceError:
     """The error of a reader of lines that has stopped."""
     line, text, expected = reader.first_malformed
     return TraceError(
-        f"{source.shown}, line {line}: expected {expected}; there stands {shown_text(text)}",
-        hint="--skip-malformed counts such lines and goes on",
+        f"{source.shown}, line {line}: expected {expected}; found {shown_text(text)}",
+        hint="--skip-malformed counts such lines and continues",
     )
 
 
@@ -193,7 +193,7 @@ def note_lines(target: ImportTarget, source: Source, reader: Any) -> None:
             f"the first is line {line}: {shown_text(text)}."
         )
     elif reader.ended_early:
-        target.notes.append(f"{source.shown}: its last line has no end; the trace may be cut there.")
+        target.notes.append(f"{source.shown}: its last line has no newline; the trace may be truncated.")
 
 
 def shown_text(text: bytes) -> str:

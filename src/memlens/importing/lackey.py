@@ -45,7 +45,7 @@ def read(target: ImportTarget, sources: list[Source], settings: Settings) -> dic
         target.outcome.windows += reader.windows
         target.outcome.stream_bytes += reader.stream_bytes
     target.notes.append(
-        "Lackey tells no time and no threads: an instruction is shown as one nanosecond, and all threads as one."
+        "Lackey records neither time nor threads: an instruction is shown as one nanosecond, and all threads as one."
         if totals["instructions"]
         else "The trace has no instruction lines: accesses have no code, and each is shown as one nanosecond."
     )
@@ -62,7 +62,7 @@ def _describe(target: ImportTarget, source: Source, reader: Any, number: int) ->
     target.thread(number, pid=pid, thread=THREAD, name=name, begin_ns=max(reader.first_ns, 1), end_ns=reader.last_ns)
     if len(reader.pids) > 1:
         target.notes.append(
-            f"{source.shown}: {len(reader.pids)} processes wrote into one file and cannot be told apart; "
+            f"{source.shown}: {len(reader.pids)} processes wrote into one file and cannot be separated; "
             "record with --log-file=NAME.%p."
         )
     if not reader.accesses:

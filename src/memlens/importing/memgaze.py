@@ -47,7 +47,7 @@ def read_classes(path: str) -> list[dict[str, Any]]:
                 if row is None:
                     raise TraceError(
                         f"{path}, line {number}: expected `INSTRUCTION CLASS OFFSET SCALE IMPLIED [SYMBOL-OFFSET SYMBOL]`, "
-                        f"class 0, 1, 2 or {STORE}, the others in hex; there stands {line.rstrip()[:120]!r}",
+                        f"class 0, 1, 2 or {STORE}, the others in hex; found {line.rstrip()[:120]!r}",
                         hint="give the .binanlys of this trace with --classes",
                     )
                 rows.setdefault(row["pc"], row)  # MemGaze takes the first of an address, too
@@ -129,7 +129,7 @@ class Structure:
             raise TraceError(f"cannot read {path}: {os_reason(error)}", hint="give it with --structure FILE") from error
         except (ElementTree.ParseError, ValueError, IndexError) as error:
             raise TraceError(
-                f"{path} is no program structure: {error}", hint="give it with --structure FILE"
+                f"{path} is not a program structure file: {error}", hint="give it with --structure FILE"
             ) from error
 
     def _line(self, pc: int) -> tuple[int, int, str | None, str, int, str | None] | None:
@@ -210,7 +210,7 @@ def read(target: ImportTarget, sources: list[Source], settings: Settings) -> dic
     if settings.period == 0:
         target.incomplete = True  # a sample is never all
         target.notes.append(
-            "The sampling period was not given: each window stands only for itself. --period N says how many loads lie "
+            "The sampling period was not given: each window represents only itself. --period N gives the number of loads "
             "from one sample to the next."
         )
     return totals

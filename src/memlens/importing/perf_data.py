@@ -106,16 +106,18 @@ class PerfData:
         what, at, head = error.args
         match what:
             case "magic":
-                return TraceError(f"{self.name} is no perf.data of this byte order: it begins with {head[:8].hex(' ')}")
+                return TraceError(
+                    f"{self.name} is not a perf.data file of this byte order: it begins with {head[:8].hex(' ')}"
+                )
             case "short":
                 return TraceError(
-                    f"{self.name} is cut short: {at} bytes of its header of 104 are there"
+                    f"{self.name} is truncated: {at} bytes of its header of 104 are there"
                     if at
-                    else f"{self.name} is cut short: the descriptions of its events are not there"
+                    else f"{self.name} is truncated: the descriptions of its events are missing"
                 )
             case "unfinished":
                 return TraceError(
-                    f"{self.name} has no records: perf record did not end in order", hint="record it again"
+                    f"{self.name} has no records: perf record did not end normally", hint="record it again"
                 )
             case "events":
                 return TraceError(f"{self.name} is damaged: its events have {at} bytes each")

@@ -322,11 +322,11 @@ def _note(target: ImportTarget, reader: Any, walk: Walk, data: PerfData) -> None
     holes = counts["overflows"] + counts["damaged"]
     if holes:
         notes.append(
-            f"{counts['overflows']:,} overflows and {counts['damaged']:,} damaged places in the trace: what was written "
-            "there is missing (table losses says when)."
+            f"{counts['overflows']:,} overflows and {counts['damaged']:,} damaged places in the trace: the addresses "
+            "written there are missing (table losses has the times)."
         )
     if counts["breaks"]:
-        notes.append(f"{counts['breaks']:,} times a part of a buffer does not follow the one before it.")
+        notes.append(f"{counts['breaks']:,} parts of buffers do not continue the part before them.")
     if counts["without_ip"]:
         notes.append(f"{counts['without_ip']:,} accesses have no instruction: record with fup_on_ptw.")
     if counts["unknown_thread"]:
@@ -334,11 +334,11 @@ def _note(target: ImportTarget, reader: Any, walk: Walk, data: PerfData) -> None
             f"{counts['unknown_thread']:,} accesses were left out: it is not known which thread ran on the CPU."
         )
     if data.truncated_at is not None:
-        notes.append(f"The file is cut short at byte {data.truncated_at:,}; what came later is missing.")
+        notes.append(f"The file is truncated at byte {data.truncated_at:,}; what came later is missing.")
     if walk.lost:
         notes.append(f"perf lost {walk.lost:,} records; context switches may be missing.")
     if not walk.number(CAP_USER_TIME_ZERO):
-        notes.append("The file does not say how cycles become nanoseconds: times are cycles.")
+        notes.append("The file has no conversion from cycles to nanoseconds: times are in cycles.")
     target.incomplete = True  # nobody knows what was not written
 
 

@@ -52,7 +52,7 @@ def record(command: list[str], output: Path, *, force: bool) -> PtwriteRun:
         if not data.exists():
             raise CollectorError(
                 f"perf recorded nothing: it ended with status {done.returncode}",
-                hint="its own words are above; sysctl kernel.perf_event_paranoid=1 lets users record their programs",
+                hint="its messages are above; sysctl kernel.perf_event_paranoid=1 lets users record their programs",
             )
         outcome = import_trace([str(data)], output, format_name="ptwrite", force=force)
     code = done.returncode

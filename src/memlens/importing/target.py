@@ -126,7 +126,7 @@ class ImportTarget:
     def _refused(self, failure: OSError) -> OutputError:
         return OutputError(
             f"cannot write {self.writer.path}: {os_reason(failure)}; the unfinished capture was removed",
-            hint="give a place with room with -o; a capture takes about 1 to 4 bytes an access",
+            hint="give a location with free space with -o; a capture takes about 1 to 4 bytes an access",
         )
 
     def chunks(self, chunks: list[tuple[int, bytes, int, int, int]], *, kind: str = "window") -> None:

@@ -62,7 +62,7 @@ def show(content: Mapping[str, Any], *, file: IO[str]) -> None:
                 style="dim",
             )
     console.print(
-        "  ± is how far the usual half millisecond was from the best one, where that is over 5 %", style="dim"
+        "  ± is the distance of the median half millisecond from the best one, where it is over 5 %", style="dim"
     )
     for warning in content["warnings"]:
         console.print(f"  ! {escape(warning)}", style="yellow")
@@ -77,7 +77,7 @@ def tlb_in_words(dram: Mapping[str, Any]) -> str:
     with_huge, small = dram["latency"], dram["latency_small_pages"]["ns"]
     said = f"latency of DRAM with small pages: {small:.0f} ns"
     if with_huge["huge_page_share"] is None or with_huge["huge_page_share"] < 0.5:
-        return f"{said}; no huge pages were given to compare with"
+        return f"{said}; no huge pages were granted for comparison"
     return f"{said} ({small - with_huge['ns']:+.0f} ns: misses of the TLB)"
 
 

@@ -138,7 +138,7 @@ def _collector(name: str, options: Any) -> str:
 def findings_section(findings: Sequence[Finding], shown: Collection[str] = ()) -> str:
     """`shown`: the results that have a section."""
     if not findings:
-        body = "<p>None: no rule of this version found anything to change in this run.</p>"
+        body = "<p>None: no finding of this version applies to this run.</p>"
     else:
         body = "".join(_finding(finding, shown) for finding in findings)
     return f'<section id="findings"><h2>Findings{f" ({len(findings)})" if findings else ""}</h2>{body}</section>'

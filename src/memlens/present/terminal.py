@@ -273,6 +273,4 @@ def _absences(screen: Screen, report: Report) -> None:
         screen.paragraph(f"not recorded: {', '.join(names)}: {command}", indent=2, hanging=2, style="dim")
 
 
-DESCRIPTOR = PresenterDescriptor(
-    name="terminal", question="What is there to know at once, in the terminal?", render=show
-)
+DESCRIPTOR = PresenterDescriptor(name="terminal", question="A summary as text, for the terminal", render=show)

@@ -1,4 +1,4 @@
-"""Finding: a short peak of memory far above what the program needs most of the time."""
+"""Finding: a short peak of memory far above what the program needs in the median."""
 
 from __future__ import annotations
 

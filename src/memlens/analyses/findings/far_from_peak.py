@@ -74,9 +74,9 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                           "bytes_per_second": rate, "peak_bytes_per_second": peak, "peak_kind": row["peak_kind"],
                           "best_share": share, "share": row["share"], "sql": EVIDENCE},
                 remedy=(
-                    "Look for loads whose address comes from the load before (lists, trees, tables of pointers) and for data used in no order: "
+                    "Look for loads whose address comes from the load before (lists, trees, tables of pointers) and for data accessed in irregular order: "
                     "arrays in the order of use, indices known early, or several independent walks at a time keep memory busy. If the region "
-                    "computes for long with few bytes, this is as it should be; memlens cc --memlens-mix tells."
+                    "computes for long with few bytes, this is expected; memlens cc --memlens-mix shows it."
                 ),
                 quality=result.quality,
             )

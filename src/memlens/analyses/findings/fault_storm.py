@@ -58,7 +58,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     where = place(lines[0])
     part = lines[0]["faults"] / max(placements, 1)
     if ratio >= REUSE_RATIO:
-        what = f"it places {human_bytes(placed)} in all but never holds more than {human_bytes(peak)}: memory is given back and touched again"
+        what = f"it places {human_bytes(placed)} in total but never holds more than {human_bytes(peak)}: memory is returned to the kernel and touched again"
         remedy = f"Keep and reuse the memory that {where} touches. {keep_pages_remedy(capture, process)}"
     else:
         what = f"it places {human_bytes(placed)} one small page at a time"

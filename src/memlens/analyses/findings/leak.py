@@ -132,7 +132,7 @@ def _finding(
 
 DESCRIPTOR = FindingDescriptor(
     name="leak",
-    question="Does one place allocate all the time without freeing?",
+    question="Does one place keep allocating without freeing?",
     analyses=("objects",),
     evidence_sql=EVIDENCE,
     check=check,

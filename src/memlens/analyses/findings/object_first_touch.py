@@ -74,7 +74,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                     f"Thread {thread} first-touched {sum(row['top_thread_bytes'] for row in rows) / size:.0%} of "
                     f"{what}, at {where}, while {len(busy)} threads do the program's work"
                     + (
-                        f": on {nodes} NUMA nodes the others use it from afar."
+                        f": on {nodes} NUMA nodes the others access it remotely."
                         if nodes > 1
                         else ": harmless on one NUMA node."
                     )
@@ -90,7 +90,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 },
                 remedy=(
                     f"If other threads work on it, let each initialise its own part (now {where} does), or interleave its "
-                    "pages (numactl --interleave=all, mbind). That they do use it is supposed here, not measured."
+                    "pages (numactl --interleave=all, mbind). Their use of it is assumed, not measured."
                 ),
                 quality=results["objects"].quality,
             )
@@ -100,7 +100,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
 
 DESCRIPTOR = FindingDescriptor(
     name="object_first_touch",
-    question="Which object does one thread place that several threads may use?",
+    question="Which objects that several threads may use are placed by one thread?",
     analyses=("objects", "first_touch", "capacity"),
     evidence_sql=EVIDENCE,
     check=check,

@@ -68,8 +68,8 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 evidence={"where": where, "object": thing, "executed": row["accesses"], "share": row["share"],
                           "same_address_share": row["same_address_share"], "recorded": row["recorded"], "sql": EVIDENCE},
                 remedy=(
-                    "Copy the value into a local variable before the loop, and a counter or sum back after it; restrict or const tells the compiler that "
-                    "stores do not change it. What other threads change (atomic, volatile) has to be loaded, but not each time round."
+                    "Copy the value into a local variable before the loop, and a counter or sum back after it; restrict or const promises the compiler that "
+                    "stores do not change it. What other threads change (atomic, volatile) has to be loaded, but not in every iteration."
                 ),
                 quality=result.quality,
             )

@@ -80,7 +80,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                           "recorded": row["recorded"], "sets_used": reached, "sets": figures["first_cache_sets"],
                           "stride_bytes": step, "share": row["share"], "sql": EVIDENCE},
                 remedy=(
-                    f"Take the distance of rows or arrays away from multiples of {set_span:,} bytes: pad each row by a cache line "
+                    f"Avoid distances between rows or arrays that are multiples of {set_span:,} bytes: pad each row by a cache line "
                     f"({figures['line_bytes']} bytes), allocate arrays with different offsets, or walk in blocks."
                 ),
                 quality=result.quality,
@@ -132,12 +132,12 @@ def _predicted(result: Result, set_span: int) -> list[Finding]:
                 claim=(
                     f"{where} steps {step:,} bytes through {key[2]}, about {sweep:,.0f} lines in a row: they fall into {reached} of {sets} sets of the "
                     f"first cache, which hold {reached * ways} lines, and are evicted before their other bytes are used. {share:.0%} of the "
-                    "accesses; predicted from steps, for windows are shorter than a sweep."
+                    "accesses; predicted from steps, because windows are shorter than a sweep."
                 ),
                 evidence={"function": key[0], "object": key[2], "stride_bytes": step, "sweep_lines": sweep, "sets_used": reached, "sets": sets,
                           "recorded": recorded, "share": share, "predicted": True, "sql": EVIDENCE},
                 remedy=(
-                    f"Take the distance of rows away from multiples of {set_span:,} bytes: pad each row by a cache line ({line} bytes), "
+                    f"Avoid distances between rows that are multiples of {set_span:,} bytes: pad each row by a cache line ({line} bytes), "
                     "or walk in blocks. Longer windows (window=100000) or full show the conflicts themselves."
                 ),
                 quality=result.quality,
@@ -162,7 +162,7 @@ def _step(result: Result, row: dict[str, Any]) -> int | None:
 
 DESCRIPTOR = FindingDescriptor(
     name="set_conflicts",
-    question="Do steps of powers of two make lines fight for a few sets of the cache?",
+    question="Do strides of powers of two map lines to a few sets of the cache?",
     analyses=("patterns",),
     evidence_sql=EVIDENCE,
     check=check,

@@ -1,4 +1,4 @@
-"""Finding: an object that is used in no order is spread over more lines than a cache has, and what is used of it would fit.
+"""Finding: an object that is accessed in irregular order is spread over more lines than a cache has, and what is used of it would fit.
 
 Told of a function and an object with MIN_SHARE of the program's accesses, MIN_IRREGULAR of them irregular, whose lines do not fit a cache level while
 the bytes that are used take at most MOST_USED of the lines and would fill at most MOST_FILL of the level; MIN_MISSES of the accesses miss the first cache. Every
@@ -54,7 +54,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 name=DESCRIPTOR.name,
                 severity="high" if row["share"] >= 0.3 and row["misses"] >= 0.3 * row["recorded"] else "medium",
                 claim=(
-                    f"{row['function'] or 'unnamed code'} uses {human_bytes(row['used_bytes'])} of {row['object']} in no order, spread over "
+                    f"{row['function'] or 'unnamed code'} uses {human_bytes(row['used_bytes'])} of {row['object']} in irregular order, spread over "
                     f"{row['lines']:,} lines ({human_bytes(spread)}): {row['misses'] / row['recorded']:.0%} of its accesses miss the first cache (model), "
                     f"and what it uses would fit into {level['level']} ({human_bytes(level['cache_bytes'])})."
                 ),
@@ -78,7 +78,7 @@ def _level(levels: list[dict[str, Any]], spread: int, used: int) -> dict[str, An
 
 DESCRIPTOR = FindingDescriptor(
     name="sparse_hot_object",
-    question="Is a hot object that is used in no order small enough to be made dense?",
+    question="Is a hot object that is accessed in irregular order small enough to be made dense?",
     analyses=("patterns",),
     evidence_sql=EVIDENCE,
     check=check,

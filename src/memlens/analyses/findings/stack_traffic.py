@@ -61,7 +61,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
 
 DESCRIPTOR = FindingDescriptor(
     name="stack_traffic",
-    question="Is the traffic of a hot function mostly its own stack?",
+    question="Is most of the traffic of a hot function to its own stack?",
     analyses=("traffic",),
     evidence_sql=EVIDENCE,
     check=check,

@@ -79,7 +79,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
 
 DESCRIPTOR = FindingDescriptor(
     name="struct_padding",
-    question="Are large arrays of structs to a good part padding?",
+    question="Is a large part of big arrays of structs padding?",
     analyses=("objects",),
     evidence_sql=EVIDENCE,
     check=check,

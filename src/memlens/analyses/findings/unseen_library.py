@@ -63,7 +63,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                       "counted_bytes": figures["accessed_bytes"], "user_s": user_s, "sql": EVIDENCE},
             remedy=(
                 f'Build the library with CC="memlens cc" too, or count everything once under the emulator: memlens record --emulate. '
-                f"How much time is spent in {library} is told by perf record."
+                f"perf record shows how much time is spent in {library}."
             ),
             quality=result.quality,
         )
@@ -72,7 +72,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
 
 DESCRIPTOR = FindingDescriptor(
     name="unseen_library",
-    question="May much of the traffic be in a library that does not count?",
+    question="Could much of the traffic be in a library without counters?",
     analyses=("bandwidth",),
     evidence_sql=EVIDENCE,
     check=check,

@@ -76,7 +76,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 },
                 remedy=(
                     "Allocate what is used: untouched pages cost no memory, but they hide a wrong size, and they count where "
-                    "address space or overcommit is limited. A deliberate reservation says so: mmap with PROT_NONE or "
+                    "address space or overcommit is limited. Mark a deliberate reservation: mmap with PROT_NONE or "
                     "MAP_NORESERVE."
                 ),
                 quality=results["objects"].quality,
@@ -87,7 +87,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
 
 DESCRIPTOR = FindingDescriptor(
     name="unused_allocation",
-    question="Are large allocations never or hardly touched?",
+    question="Are large allocations mostly untouched?",
     analyses=("objects",),
     evidence_sql=EVIDENCE,
     check=check,

@@ -561,8 +561,8 @@ def _append(writer: Writer, waiting: list[Any], process: int, now: int, *, kind:
 def pattern_notes(matches: dict[str, int]) -> list[str]:
     """Expressions of --memlens-functions that made no function a region, a sentence each."""
     return [
-        f"--memlens-functions={pattern} matched no function of the program: it has no region of it. Expressions are compared with demangled and linkage names; "
-        "a function that was inlined everywhere is not there any more (__attribute__((noinline)), or a region in its source)."
+        f"--memlens-functions={pattern} matched no function of the program: no region was made for it. Expressions are compared with demangled and linkage names; "
+        "a function that was inlined everywhere has no code of its own (__attribute__((noinline)), or a region in its source)."
         for pattern, n_functions in sorted(matches.items())
         if n_functions == 0
     ]
@@ -592,7 +592,7 @@ def notes(totals: dict[str, int], *, more_counters: str = "--count=counters=N") 
         )
     if totals.get("unattributed_threads"):
         found.append(
-            f"{totals['unattributed_threads']} threads were started in a way that does not tell which region they work for: "
+            f"{totals['unattributed_threads']} threads were started in a way that does not show which region they work for: "
             "their work counts as outside any region."
         )
     if totals.get("modules_without_tables"):

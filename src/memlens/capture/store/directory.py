@@ -98,7 +98,7 @@ def _check_is_capture(descriptor: int, path: Path) -> None:
         status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
         if not is_capture_file(name) or not stat.S_ISREG(status.st_mode):
             raise OutputError(
-                f"{path} was not replaced: it holds {name}, which is no file of a capture",
+                f"{path} was not replaced: it holds {name}, which is not part of a capture",
                 hint="move it elsewhere, or give another name with -o",
             )
     pid = _writing_process(descriptor)

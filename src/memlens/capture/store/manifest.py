@@ -74,7 +74,7 @@ def verify(path: Path, chunk_counts: Mapping[str, int]) -> Verdict:
     if seal is None or hashlib.sha256(content[: seal.start()]).hexdigest().encode() != seal[1]:
         found.changed.add(META_FILE)
         found.notes.append(
-            f"{META_FILE} has changed since it was written (its SHA-256 differs): what it says may be wrong."
+            f"{META_FILE} has changed since it was written (its SHA-256 differs): its fields may be wrong."
         )
     if not isinstance(listed, dict):
         found.notes.append(f"{META_FILE} has no list of files: a missing or shortened one would go unnoticed.")
@@ -100,7 +100,7 @@ def _compare(
     except (OSError, CaptureError):
         found.changed.add(name)
         found.records_missing |= not is_table
-        found.notes.append(f"{name} is missing or is no regular file{remedy}.")
+        found.notes.append(f"{name} is missing or is not a regular file{remedy}.")
         return
     try:
         size, wanted = os.fstat(descriptor).st_size, entry.get("bytes")

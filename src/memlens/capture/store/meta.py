@@ -324,7 +324,7 @@ def _check_plain(path: Path, meta: dict[str, Any]) -> None:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _at(value: Any, place: str) -> Any:

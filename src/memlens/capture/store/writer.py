@@ -155,7 +155,7 @@ class CaptureWriter:
         except OSError as error:
             raise OutputError(
                 f"cannot write {path}: {os_reason(error)}",
-                hint="give a place with room and permission with -o",
+                hint="give a writable location with free space with -o",
             ) from error
 
     @property

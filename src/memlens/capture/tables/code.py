@@ -98,7 +98,7 @@ TABLES = (
     ),
     TableDescriptor(
         name="variables",
-        text="Static and thread-local variables of at least 1 KiB of the programs and their own libraries (not of those under /lib and /usr/lib), where they lay.",
+        text="Static and thread-local variables of at least 1 KiB of the programs and their own libraries (not of those under /lib and /usr/lib), with their addresses.",
         make=_variables,
         schema=_variable_schema,
         columns={
@@ -120,7 +120,7 @@ TABLES = (
     ),
     TableDescriptor(
         name="objects",
-        text="What lay in memory: heap blocks, mappings, stacks, tags, files. Derived from the records of the collector `alloc`, tags, threads and mappings; a capture of more than two million objects derives it each time.",
+        text="Objects in memory: heap blocks, mappings, stacks, tags, files. Derived from the records of the collector `alloc`, tags, threads and mappings; a capture of more than two million objects derives it each time.",
         make=_objects,
         schema=_object_schema,
         columns={
@@ -142,7 +142,7 @@ TABLES = (
     "alignment_bytes": "requested alignment, null = default",
     "touched_bytes": "pages, also those at its edges, that were touched while it lived; null = no whole page lies in it, or no faults were recorded",
     "recycled_bytes": "whole pages that were not, but were in use before in the same mapping: its content may have been touched without a fault",
-    "never_touched_bytes": "whole pages that nobody touched",
+    "never_touched_bytes": "whole pages that were not touched",
     "faults": "page faults in it that brought new pages",
     "first_touch_ns": "first fault in it, or when the kernel filled it; null = none seen",
     "first_touch_thread": "thread of that; null = the kernel, for a system call",
@@ -166,7 +166,7 @@ TABLES = (
     "line": "source line, 0 = unknown",
     "class": "constant, strided or irregular; null = not classed",
     "kind": "load or store; null = not classed",
-    "stride_bytes": "stride, null = not said (MemGaze tells that there is one, not how long it is)",
+    "stride_bytes": "stride, null = not known (MemGaze records that there is one, not its length)",
     "implied_constants": "constant loads that each of its accesses implies, which the trace leaves out",
 },
     ),

@@ -234,7 +234,7 @@ TABLES = (
     "class": "constant, strided or irregular", "kind": "as in `count_traced`", "stride_bytes": "as in `count_traced`",
     "implied": "true: a constant, no row of `accesses`; its executions are in `windows.implied_constant`",
     "stand_in": "code of the recorded site that is executed whenever this constant is; null = none is known, or it is recorded itself",
-    "loop": "innermost loop around it, as in `sites`; null = in none, or its module does not tell loops",
+    "loop": "innermost loop around it, as in `sites`; null = in none, or its module does not describe loops",
     "loop_function": "function that the loop is written in", "loop_depth": "loops around the loop in that function, with itself",
     "loop_parent": "the loop around the loop in that function, null = none",
 },
@@ -314,7 +314,7 @@ TABLES = (
     "value leads to the next address); of strided ones: variable (the step does not change in the loop, but only the program knows it)",
     "stride_bytes": "step of a strided one in the loop around it, else null (also of kind variable)", "is_written": "of a copy: what it writes",
     "stand_in": "of an implied constant: `number` of the recorded one that is executed whenever it is; null = none is known",
-    "bytes": "bytes of one access, 0 = the stream tells",
+    "bytes": "bytes of one access, 0 = recorded in the stream",
 },
     ),
     TableDescriptor(
