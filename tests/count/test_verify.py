@@ -211,7 +211,7 @@ def test_a_claim_that_does_not_know_the_stack_is_judged_by_all_accesses(tmp_path
     found = rows_of(document)
     assert found["copy", "heap_and_global", "loads"]["claimed"] is None
     assert found["copy", "all", "loads"]["error_percent"] == 0.0
-    assert any("does not tell the stack apart" in note for note in document["claims"][0]["quality"]["notes"])
+    assert any("does not separate the stack" in note["text"] for note in document["claims"][0]["quality"]["notes"])
     verify("--fail-above", "0", exact, claim, status=1)  # what cannot be judged has not passed
 
 
