@@ -220,7 +220,7 @@ class Capture(RecordStore):
     def sql(self, query: str) -> pa.Table:
         """The result of an SQL query on this capture's tables, as `memlens query` runs it (DuckDB's dialect).
 
-        >>> memlens.open("run.memlens").sql("SELECT class, count(*) FROM faults GROUP BY class")   # doctest: +SKIP
+        >>> memlens.open("run.memlens").sql("SELECT class, sum(weight) FROM faults GROUP BY class")   # doctest: +SKIP
         """
         from .tables.sql import run_query
 

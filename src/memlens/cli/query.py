@@ -9,8 +9,8 @@ from typing import Any
 from .main import new_parser
 
 EXAMPLES = """\
-  memlens query run.memlens "SELECT class, count(*) FROM faults GROUP BY class"
-  memlens query run.memlens "SELECT function, sum(new_bytes) b FROM faults GROUP BY 1 ORDER BY b DESC LIMIT 5"
+  memlens query run.memlens "SELECT class, sum(weight) FROM faults GROUP BY class"
+  memlens query run.memlens "SELECT function, sum(new_bytes * weight) b FROM faults GROUP BY 1 ORDER BY b DESC LIMIT 5"
   memlens query run.memlens "SELECT function, sum(weight) n FROM accesses JOIN sites ON code = id GROUP BY 1"
   memlens query run.memlens --tables              the tables and their columns
   memlens query run.memlens --json "FROM processes"

@@ -240,7 +240,7 @@ def main(arguments: list[str]) -> int:
 
     terminal.show(report, file=sys.stdout, rows=max(1, options.rows or 10), only=only)
     question = (
-        "SELECT class, count(*) FROM faults GROUP BY class"
+        "SELECT class, sum(weight) FROM faults GROUP BY class"
         if "faults" in report.results or "traffic" not in report.results
         else "SELECT pc, sum(load_bytes) b FROM code_counts GROUP BY pc ORDER BY b DESC LIMIT 9"
     )
