@@ -450,7 +450,7 @@ PARTS = {
 
 def graphs(recorder: Recorder, size: dict[str, Any]) -> Study:
     study = Study("Two algorithms for the same graph problem (GAP, Table IX)",
-                  f"`graph_pr.c`, `graph_pr_spmv.c`, `graph_cc.c`, `graph_cc_sv.c`, 2^{size['scale']} vertices with {size['degree']} edges drawn for each (the paper: 2^22 and 16), "
+                  f"`graph_pr.c`, `graph_pr_spmv.c`, `graph_cc.c`, `graph_cc_sv.c`, 2^{size['scale']} vertices with {size['degree']} random edges for each (the paper: 2^22 and 16), "
                   "one thread, only the kernels; pr and pr-spmv until the ranks change by less than 1e-4 in all, cc-sv until a round hooks nothing. The hot "
                   "object is the array with most irregular accesses: `shares` (the paper's o-score) and `parents` (cc). ΔF is "
                   "that of loads that are not constant: windows of loads count stores among what they leave out.")  # fmt: skip
@@ -573,8 +573,8 @@ def render(studies: list[Study], seconds: float, arguments: str) -> str:
     facts = {"processor": cpu, "cores": os.cpu_count(), "kernel": platform.release(), "date": datetime.date.today().isoformat(),
              "seconds for all of it": f"{seconds:.0f}"}  # fmt: skip
     lines = ["# Case studies", "", f"Written by `python benchmarks/case_studies.py{arguments}` (`make case-studies`).", "",
-             "The case studies of the MemGaze paper with programs of the same kind and of a size that takes seconds: its figures are not ours, its orderings "
-             "should be. Traces of `memlens cc --memlens=trace -O3`: windows of loads, as the paper has. F is the estimated footprint in addresses (a recorded one stands "
+             "The case studies of the MemGaze paper with programs of the same kind and of a size that takes seconds: the figures differ, the orderings "
+             "should agree. Traces of `memlens cc --memlens=trace -O3`: windows of loads, as the paper has. F is the estimated footprint in addresses (a recorded one stands "
              "for ρ), ΔF the growth, A executed accesses, D the mean reuse distance in blocks within windows. Runs are the shortest of several without recording. Addresses are not randomised where the system allows it, so that figures come again.", "",
              "| machine |  |", "| --- | ---: |", *(f"| {key} | {value} |" for key, value in facts.items()), ""]  # fmt: skip
     for study in studies:

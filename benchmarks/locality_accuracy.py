@@ -333,13 +333,13 @@ within what they state: too few windows.
 
 ### Why errors of functions are large
 
-Mostly few windows. Mean error of what is beyond {FUNCTION_LIMIT:g} % in the short traces, over {MANY} drawn traces, with its standard error; samples in which the function is under-sampled are left out. A bias
+Mostly few windows. Mean error of what is beyond {FUNCTION_LIMIT:g} % in the short traces, over {MANY} sampled traces, with its standard error; samples in which the function is under-sampled are left out. A bias
 shows as more than about two standard errors, where chance puts one row of twenty. A ratio of sums has a bias of its own that falls with the number of windows, so rows with few windows may show one:
 
 {table(["workload", "function", "class", "windows", "error", "bias", "intervals that hold"], [row for one in short for row in one.biases])}
 
 Intervals that hold in fewer than {100 * LEAST_HELD:.0f} % of the samples are those of functions with short phases: loops that are over in a part of a period, and have nothing but the class. A sample meets such a loop as a whole or not at all; one
-that meets none gives too small a figure, and nothing in it says so. Below, the loops with their length in periods, the intervals that hold among samples that met none, one, … of them, and those of samples with ten times as many windows, which meet all.
+that meets none gives too small a figure without any sign of it. Below, the loops with their length in periods, the intervals that hold among samples that met none, one, … of them, and those of samples with ten times as many windows, which meet all.
 By loop (`by="loop"`) a phase that was met is a row of its own, which says that it is under-sampled. Tried, and not enough: an interval by the effective number of differences (Satterthwaite) held in 70 % instead of 67 % in sssp's short trace and in 89 % instead of 82 % in tc's,
 because samples that meet no phase have none to go by.
 
@@ -357,13 +357,13 @@ memlens says which figures these are. Functions and classes by half the width of
 
 ### Recorded in windows
 
-The same of the whole program, from one run that was recorded in windows instead (`memlens record --trace=window={WINDOW},period={PERIOD}`): nothing was drawn afterwards.
+The same of the whole program, from one run that was recorded in windows instead (`memlens record --trace=window={WINDOW},period={PERIOD}`): no samples were taken afterwards.
 
 {table(["workload", *CODE.values()], recorded)}
 
 ## More than a window
 
-The paper scales the footprint of windows by rho = executed : recorded accesses. That is right where data is new, and too much where it is used again,
+The paper scales the footprint of windows by rho = executed : recorded accesses. That is right where data is new, and an overestimate where it is reused,
 because a sample does not show how often: bias for one period, for the middle size, and for as many periods as fit.
 
 {table(["workload", "one period", "middle", "most"], across)}

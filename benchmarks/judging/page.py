@@ -93,7 +93,7 @@ def render(rows: list[Row | Missing], machine: dict[str, str], *, quick: bool, k
     lines = [
         "# The judge",
         "",
-        "Figures of memlens beside oracles that memlens has no part in: the kernel's counts, heaptrack, DHAT, lackey, cachegrind, and memlens's own exact "
+        "Figures of memlens compared with independent oracles: the kernel's counts, heaptrack, DHAT, lackey, cachegrind, and memlens's own exact "
         "recordings for its estimates. Programs are Debian's. Written by `make judge`"
         + (" (quick part)." if quick else ".")
         + (

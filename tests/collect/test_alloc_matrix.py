@@ -247,17 +247,17 @@ ROWS = [
 
 def markdown() -> str:
     lines = [
-        "# Which programs the collector alloc sees",
+        "# Programs that the collector alloc supports",
         "",
         "Each line is what `tests/collect/test_alloc_matrix.py` asserts of a program that it builds: recorded with `--sample-bytes 0`, its",
-        "output and its exit status are those without memlens. *fully* means that every object is there once, and released",
-        "once; *no data* that memlens tells why. `python tests/collect/test_alloc_matrix.py` writes this page.",
+        "output and its exit status are those without memlens. *fully* means that every object is recorded once, and released",
+        "once; *no data* that memlens reports why. `python tests/collect/test_alloc_matrix.py` writes this page.",
         "",
         "| program | works | what is recorded |",
         "|---|---|---|",
         *[f"| {row.what} | {row.level} | {row.says} |" for row in ROWS],
         "",
-        "Not seen in any of them: memory that a program asks the kernel for by bare system calls, an allocator inside the program",
+        "Not recorded in any of them: memory that a program requests from the kernel by bare system calls, an allocator inside the program",
         "that is not called malloc, and what is allocated after the program has entered a seccomp sandbox (recording ends there, so",
         "that a system call of ours cannot kill it).",
         "",
