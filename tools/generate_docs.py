@@ -310,13 +310,25 @@ def header_tables() -> str:
     return "\n".join(parts)
 
 
+def _meaning(role: str, text: str) -> str:
+    """A field's meaning, with what its role adds to it.
+
+    >>> _meaning("ENUM(unwinder)", ""), _meaning("STRING", "file path"), _meaning("VALUE", "length")
+    ('enum ml_unwinder', 'string: file path', 'length')
+    """
+    kind, _, family = role.rstrip(")").partition("(")
+    added = {"ENUM": f"enum ml_{family}", "FLAGS": f"flags of enum ml_{family}", "STRING": "string", "RESERVED": "0"}
+    said = added.get(kind, "")
+    return ": ".join(part for part in (said, text if text not in (said, "text") else "") if part)
+
+
 def record_tables() -> str:
     from memlens import _core
 
     parts = []
     for name, layout in _core.record_layouts().items():
         text = layout["text"][:1].upper() + layout["text"][1:]
-        rows = [(offset, C_TYPES[kind], code(field), meaning) for field, kind, offset, meaning in layout["fields"]]
+        rows = [(offset, C_TYPES[kind], code(field), _meaning(role, text)) for field, kind, offset, role, text in layout["fields"]]
         parts.append(
             f"### {name}: kind {layout['kind']}, version {layout['version']}, {layout['bytes']} bytes\n\n{text}.\n\n"
             + markdown_table(["offset", "type", "field", "meaning"], rows)

@@ -185,7 +185,7 @@ ALLOCATORS = {
     "mimalloc": ("libmimalloc.so.2", "libmimalloc2.0"),
 }
 STATIC_NOTE = "is statically linked"
-OWN_MALLOC_NOTE = "a malloc of its own"
+OWN_MALLOC_NOTE = "its own malloc"
 SEEN = "every object, its release and its call stack"
 ROWS = [
     Row("C, gcc, glibc", "fully", SEEN, compiled(C, "gcc")),

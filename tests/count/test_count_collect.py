@@ -233,6 +233,8 @@ def test_settings() -> None:
     ):
         with pytest.raises(UsageError):
             counting.parse(bad)
+    with pytest.raises(UsageError, match="invalid value 'x' for every; expected a positive integer"):
+        counting.parse("every=x")
 
 
 def test_libraries_of_a_program_are_looked_at(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def parse(text: str) -> Condition:
     match = CONDITION.match(text)
     if match is None:
         raise UsageError(
-            f"invalid value {text!r} for --fail-if: expected SUBJECT RELATION LIMIT",
+            f"invalid value {text!r} for --fail-if; expected SUBJECT RELATION LIMIT",
             hint="write 'capacity.peak_rss_bytes > +5%' or 'objects.by_site[make_table].peak_bytes > 2GiB'",
         )
     subject, relation, sign, number, unit = match.groups()

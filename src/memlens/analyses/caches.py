@@ -131,9 +131,7 @@ class CachesConsumer:
         from ._groups import _Pair, named_dimension
 
         if not 1 <= len(by) <= 2 or isinstance(by, str):
-            raise UsageError(
-                f"invalid value {by!r} for by: expected one or two columns", hint='by=("line", "object")'
-            )
+            raise UsageError(f"invalid value {by!r} for by; expected one or two columns", hint='by=("line", "object")')
         named = named_machine(machine) if machine is not None else None
         self.capture, self._by, self._machine, self._named = capture, by, machine, named
         self._levels = (

@@ -78,7 +78,7 @@ def validate(
     from .data_locality import locality
 
     if seeds < 1:
-        raise UsageError(f"invalid value '{seeds}' for seeds: expected 1 or more", hint="--seeds 5")
+        raise UsageError(f"invalid value '{seeds}' for seeds; expected 1 or more", hint="--seeds 5")
     source = _source(capture, window, period)
     steps, total = 0, 2 + seeds
 
@@ -191,7 +191,7 @@ def _source(capture: Capture, window: int | None, period: int | None) -> _Source
     for name, value in (("window", window), ("period", period)):
         if value is not None and value < 1:
             raise UsageError(
-                f"invalid value '{value}' for {name}: expected 1 access or more",
+                f"invalid value '{value}' for {name}; expected 1 access or more",
                 hint=f"--{name} {WINDOW if name == 'window' else PERIOD}",
             )
     if accesses.is_whole:

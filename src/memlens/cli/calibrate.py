@@ -67,7 +67,7 @@ def _measure(seconds: float | None) -> tuple[dict[str, object], str]:
     seconds = calibration.DEFAULT_SECONDS if seconds is None else seconds
     if not calibration.LEAST_SECONDS <= seconds <= 3600:
         raise UsageError(
-            f"invalid value '{seconds:g}' for --seconds: expected {calibration.LEAST_SECONDS:g} to 3600",
+            f"invalid value '{seconds:g}' for --seconds; expected {calibration.LEAST_SECONDS:g} to 3600",
             hint="--seconds 20",
         )
     calibration.check_place()

@@ -44,7 +44,9 @@ def main(arguments: list[str]) -> int:
 
     known = formats()
     listed = "".join(f"  {one.name:<11} {one.question}\n" for one in known)
-    parser = new_parser("import", description="Converts other tools' traces into a capture.", examples=EXAMPLES + listed)
+    parser = new_parser(
+        "import", description="Converts other tools' traces into a capture.", examples=EXAMPLES + listed
+    )
     parser.add_argument(
         "sources", nargs="+", metavar="SOURCE", help="file or directory of a trace; - is standard input"
     )

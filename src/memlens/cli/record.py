@@ -52,11 +52,11 @@ def share_of_time(text: str) -> float:
 BUDGET_OPTIONS = (
     Option(
         "--budget",
-        "what recording faults may cost of the program's time (3%): above it, one event a fault instead of two, then one "
-        "fault in 31, with errors of the estimates",
+        "limit on the cost of recording faults, as a share of the program's time (3%): above it, one event a fault instead of two, then one "
+        "fault in 31, with errors",
         "3%", share_of_time, "P%",
     ),
-    Option("--exact", "no budget: record every fault with both events, whatever it costs", False, flag=True),
+    Option("--exact", "no budget: record every fault with both events", False, flag=True),
 )  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     chosen = options.pid is not None or options.collectors is not None
     if options.ptwrite and (chosen or of_collectors.is_any_given(collectors, values)):
         raise UsageError(
-            f"--ptwrite records by perf alone; it goes with no {', '.join(of_collectors.mains(collectors))}, --collectors or --pid",
+            f"--ptwrite records by perf alone; it excludes {', '.join(of_collectors.mains(collectors))}, --collectors and --pid",
             hint="memlens record --ptwrite -- PROGRAM",
         )
     asked = Asked(pid=options.pid, redact=options.redact)

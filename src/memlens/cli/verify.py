@@ -97,7 +97,9 @@ def parse(arguments: list[str]) -> tuple[Any, list[str]]:
     if options.plain is None:
         raise UsageError("no program to compare with", hint="memlens verify PLAIN CLAIM... [-- arguments]")
     if not options.claims:
-        raise UsageError(f"no claim to compare with {options.plain}", hint=f"memlens verify {options.plain} CLAIM.memlens")
+        raise UsageError(
+            f"no claim to compare with {options.plain}", hint=f"memlens verify {options.plain} CLAIM.memlens"
+        )
     from ..collect.function_pattern import function_pattern
 
     options.functions = function_pattern(options.functions)

@@ -108,8 +108,8 @@ def check(collectors: Sequence[CollectorDescriptor], values: Mapping[str, Any], 
             raise UsageError(f"{descriptor.main} starts a program; it cannot watch a running one")
         wrapped = any(other in wrappers for other in given)
         if not descriptor.wraps and descriptor.needs_start and (pid is not None or wrapped):
-            foes = " nor ".join(["--pid", *(other.main for other in wrappers)])
-            raise UsageError(f"{descriptor.main} starts a program natively; it goes with neither {foes}")
+            foes = " and ".join(["--pid", *(other.main for other in wrappers)])
+            raise UsageError(f"{descriptor.main} starts a program natively; it excludes {foes}")
 
 
 def _key(option: str) -> str:

@@ -278,7 +278,7 @@ class Measurement:
         size, times = dram_bytes(self.at.levels, cores, self._available(node), times=self.times)
         if times < ENOUGH_TIMES:
             self.warnings.append(
-                f"{what}: only {times:.1f} times the last caches was free: part of it was still in them."
+                f"{what}: only {times:.1f} times the last caches was free: part of the data was still in them."
             )
         kinds = (*KINDS, "stream_write") if stream else KINDS
         found = self._best(what, weight=4, cpus=cores, kinds=kinds, bytes=size, node=node)
@@ -344,11 +344,11 @@ class Measurement:
         if self.at.assumed:
             warn(
                 "The kernel shows no caches here (a virtual machine or container may hide them): usual sizes were assumed "
-                f"({', '.join(f'{level.name} {level.bytes >> 10} KiB' for level in self.at.levels)}), so levels may be mixed up."
+                f"({', '.join(f'{level.name} {level.bytes >> 10} KiB' for level in self.at.levels)}), so levels may be wrong."
             )
         if len(os.sched_getaffinity(0)) < (os.cpu_count() or 1):
             warn(
-                f"Only {len(os.sched_getaffinity(0))} of {os.cpu_count()} CPUs may be used here: all cores means those."
+                f"Only {len(os.sched_getaffinity(0))} of {os.cpu_count()} CPUs may be used here: figures of all cores are for these."
             )
         for before, after in itertools.pairwise(levels):
             for kind in KINDS:
@@ -364,7 +364,7 @@ class Measurement:
         together = levels[0]["all"]["read"]["bytes_per_second"] / levels[0]["one"]["read"]["bytes_per_second"]
         if together < TOGETHER * len(self.at.cores):
             warn(
-                f"{len(self.at.cores)} cores together read their own first caches only {together:.1f} times as fast as one: they were never seen "
+                f"{len(self.at.cores)} cores together read their own first caches only {together:.1f} times as fast as one: they were not observed "
                 "running at the same time, or share processors. Figures of all cores are too low."
             )
         noisy = [
@@ -375,8 +375,8 @@ class Measurement:
         ]
         if noisy:
             warn(
-                f"The usual half millisecond was more than {NOISY:.0%} below the best for {', '.join(noisy)}: "
-                "other programs ran, or the clock of the processor changed. The best is kept; on a quiet machine it may be better."
+                f"The median half millisecond was more than {NOISY:.0%} below the best for {', '.join(noisy)}: "
+                "other programs ran, or the clock of the processor changed. The best is kept; on an idle machine it may be higher."
             )
         small = [
             level["level"]
@@ -384,7 +384,7 @@ class Measurement:
             if (level["latency"]["huge_page_share"] or 0) < 0.5 and level["level"] == DRAM
         ]
         if small:
-            warn("Huge pages were asked for and not given: the latency of DRAM includes misses of the TLB.")
+            warn("Huge pages were requested and not granted: the latency of DRAM includes misses of the TLB.")
 
 
 def check_place() -> None:

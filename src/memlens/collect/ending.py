@@ -127,12 +127,14 @@ def _conclude(run: Recording, ending: Ending, finished: Finished, notes: list[st
         quality.update(notes=[*quality["notes"], run.notes[-1]], incomplete=True)
     elif not finished.is_finished and not finished.has_counts and any(part.holds_records for part in run.parts()):
         why = finished.reason or "it was interrupted"
-        quality["notes"].append(f"What the program counted is not in the capture: reading it was ended early, {why}.")
+        quality["notes"].append(
+            f"The counts of the program are not in the capture: reading them was ended early, {why}."
+        )
         quality["incomplete"] = True
     elif not finished.is_finished:
         why = finished.reason or "it was interrupted"
         quality["notes"].append(
-            f"Naming code and writing tables was ended early: {why}. Whoever reads the capture makes what is missing, from "
+            f"Naming code and writing tables was ended early: {why}. The reader of the capture makes what is missing, from "
             "its records and from programs and libraries as they are then."
         )
     if not finished.is_finished:
@@ -155,11 +157,11 @@ def _channel_notes(counts: dict[str, int]) -> list[str]:
     if counts["damaged"] or counts["holes"]:
         notes.append(
             f"{counts['holes']} records were cut off when a process was killed, {counts['damaged']} processes overwrote our "
-            "memory and were given up."
+            "memory and are no longer recorded."
         )
     if counts["refused"]:
         notes.append(
-            f"{counts['refused']} processes ran without recorded allocations: more ran at one time than there was room for."
+            f"{counts['refused']} processes ran without recorded allocations: more ran at one time than the channel has room for."
         )
     if counts["left_out"]:
         notes.append(
@@ -168,11 +170,13 @@ def _channel_notes(counts: dict[str, int]) -> list[str]:
         )
     if counts["other_malloc"]:
         notes.append(
-            f"The heap objects of {counts['other_malloc']} processes are not recorded: their program has a malloc of its own "
-            "linked in (clang's sanitizers do)."
+            f"The heap objects of {counts['other_malloc']} processes are not recorded: their program has its own malloc "
+            "linked in (as clang's sanitizers do)."
         )
     if counts["untracked"]:
-        notes.append(f"{counts['untracked']} objects seem to live to the end: too many sampled ones lived at one time.")
+        notes.append(
+            f"{counts['untracked']} objects seem to live to the end: too many sampled objects lived at one time."
+        )
     if counts["nested"]:
         notes.append(
             f"{counts['nested']} calls of malloc and free were left out: they came from a signal handler that had interrupted "
@@ -181,6 +185,6 @@ def _channel_notes(counts: dict[str, int]) -> list[str]:
     if counts["waited_ns"] > 100_000_000:
         notes.append(
             f"The program waited {counts['waited_ns'] / 1e9:.1f} s for the recorder to take its records "
-            "(sample instead of recording every object)."
+            "(record a sample instead of every object)."
         )
     return notes

@@ -39,7 +39,7 @@ SUMMARY_BYTES_PER_ALLOCATION = 50
 """Measured: the replay of 70 million allocation records takes 3.5 GiB."""
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PR_SET_PDEATHSIG = 1
-OUT_OF_MEMORY = "it needed more memory than it may use"
+OUT_OF_MEMORY = "it reached its memory limit"
 
 
 @dataclass
@@ -181,7 +181,7 @@ class _Child:
             sys.stderr.write(f"memlens: {error}\n{hint}")
         except MemoryError:
             sys.stderr.write(
-                f"memlens: no summary: it would take more than {limit >> 20} MiB, half of the memory that is free\n"
+                f"memlens: no summary: it would need more than {limit >> 20} MiB, half of the memory that is free\n"
                 f"         memlens report {path}\n"
             )
         except Exception as error:  # the program's status must still be passed on
@@ -274,7 +274,7 @@ class _Parent:
 
 def _ended_in_words(status: int) -> str:
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
-        return "it was killed, as the kernel does for want of memory"
+        return "it was killed, probably by the kernel for lack of memory"
     if os.WIFSIGNALED(status):
         return f"it was ended by signal {os.WTERMSIG(status)}"
     return f"it ended with status {os.WEXITSTATUS(status)}"

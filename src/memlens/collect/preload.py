@@ -113,11 +113,11 @@ def why_not(program: str) -> tuple[str, str] | None:
     if not any(int.from_bytes(headers[at : at + 4], order) == PT_INTERP for at in range(0, len(headers), size or 1)):
         if annotated:
             return (
-                f"{name} is statically linked: its allocations are not seen, its regions and tags are",
+                f"{name} is statically linked: its allocations are not recorded, its regions and tags are",
                 "link it dynamically",
             )
         return (
-            f"{name} is statically linked: there is no loader to ask for another library (Go programs are, and Rust for musl)",
+            f"{name} is statically linked: no loader can preload a library (Go programs and Rust programs for musl are static)",
             "link it dynamically, or annotate it and link libmemlens.a for regions and tags",
         )
     if status.st_mode & (stat.S_ISUID | stat.S_ISGID) and os.geteuid() not in (0, status.st_uid):

@@ -30,7 +30,7 @@ def find_program(name: str) -> str:
         )
     if "/" in name and os.path.isdir(name):
         raise ProgramNotExecutable(f"{name} is a directory")
-    raise ProgramNotFound(f"there is no program '{shown(name)}'", hint="check the name, or give its path after --")
+    raise ProgramNotFound(f"program '{shown(name)}' was not found", hint="check the name, or give its path after --")
 
 
 def memory_cgroup(pid: int) -> tuple[str, Path, list[Path]] | None:
@@ -100,8 +100,8 @@ def why_not_ours(pid: int) -> str | None:
 
             owner = os.stat(f"/proc/{pid}").st_uid
             if owner != os.geteuid():
-                return f"it belongs to {pwd.getpwuid(owner).pw_name}, and this user may not look into it"
-        return "the kernel does not let this user look into it (it is not dumpable, or in another user namespace)"
+                return f"it belongs to {pwd.getpwuid(owner).pw_name}, and this user may not inspect it"
+        return "the kernel does not let this user inspect it (it is not dumpable, or in another user namespace)"
     except OSError:
         return None  # it has ended: attaching tells
     return None

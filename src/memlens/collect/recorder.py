@@ -342,7 +342,7 @@ class Recorder(Recording):
 
     def run_pid(self, pid: int) -> Outcome:
         if not os.path.isdir(f"/proc/{pid}"):
-            raise CollectorError(f"there is no process {pid}", hint="look it up: pgrep -a NAME")
+            raise CollectorError(f"process {pid} does not exist", hint="find it with pgrep -a NAME")
         self.collectors.look_at_running()
         reason = why_not_ours(pid)
         if reason is not None:

@@ -132,7 +132,7 @@ def _take_mode(options: Options, value: str) -> None:
     parts = value.split(",")
     if value != "none" and (not set(parts) <= {"count", "trace", "ptwrite"} or {"trace", "ptwrite"} <= set(parts)):
         raise UsageError(
-            f"invalid value {value!r} for --memlens: expected count, trace, ptwrite, count with one of the others, or none",
+            f"invalid value {value!r} for --memlens; expected count, trace, ptwrite, count with one of the others, or none",
             hint="memlens cc --memlens-help",
         )
     options.mode = value

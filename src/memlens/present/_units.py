@@ -194,7 +194,7 @@ def error_in_words(row: dict[str, Any]) -> str:
     return f"{share:.1%}" if share else "0"
 
 
-GIGABYTES = "GB/s: 10^9 bytes a second, bytes by the time during which at least one thread was in the region, as wall time"
+GIGABYTES = "GB/s: 10^9 bytes a second, bytes by the time during which at least one thread was in the region, as a stopwatch shows it"
 SHORT = "a range: executions too short to know how threads overlap"
 THREAD_GIGABYTES = "by thread: bytes by the sum of the threads' times"
 

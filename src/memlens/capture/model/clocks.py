@@ -58,6 +58,6 @@ def clock_map(capture: RecordSource, clock: str) -> ClockMap:
         rate = nominal  # too short a run to measure a rate better than the nominal one
     else:
         raise NoDataError(
-            f"one pair of clock {clock!r} does not tell its frequency", hint="the recording was cut short"
+            f"one pair of clock {clock!r} does not give its frequency", hint="the recording was cut short"
         )
     return ClockMap(clock, first["ticks"], first["monotonic_ns"], rate, uncertainty_ns)

@@ -488,8 +488,8 @@ def refuse_beyond(numbers: Any, limit: Any, what: str) -> None:
         at = wrong[0]
         top = limit[at] if np.ndim(limit) else limit
         raise CaptureError(
-            f"{what} has the value {int(numbers[at])}; there are {int(top)}",
-            hint="a side table (count_*.parquet) was damaged or changed; remove them all: they are made anew from the records",
+            f"{what} has the value {int(numbers[at])}; expected less than {int(top)}",
+            hint="a side table (count_*.parquet) was damaged or changed; remove them all: they are made again from the records",
         )
 
 

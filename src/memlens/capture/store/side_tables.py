@@ -37,7 +37,7 @@ OTHER_NAME = re.compile(r"[a-z][a-z0-9_]{0,79}")
 MOST_OTHER_TABLES = 32
 MOST_OTHER_BYTES = 64 << 20
 """Of one such table in memory, as Arrow has it."""
-REMEDY = "remove it: it is made anew from the records"
+REMEDY = "remove it: it is made again from the records"
 MOST_EXPANSION = 4096
 """Bytes of a table for each byte of its file: what dictionaries and runs of one value explain. More is a bomb."""
 LEAST_LIMIT_BYTES = 1 << 26

@@ -82,7 +82,7 @@ def words(options: Mapping[str, Any]) -> list[str]:
             "all": "every execution",
             "every": f"every {options.get('every')}th execution",
             "random": f"one execution in {options.get('every')}, at random",
-            "budget": f"as many executions as cost {options.get('budget_ppm', 0) / 10_000:g} %",
+            "budget": f"executions sampled to cost at most {options.get('budget_ppm', 0) / 10_000:g} %",
         }.get(how, how)
     ]
     if options.get("epoch_s"):

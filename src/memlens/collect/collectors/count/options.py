@@ -35,9 +35,17 @@ def _check_event(name: str) -> None:
 
         close = difflib.get_close_matches(name, EVENTS, n=1)
         raise UsageError(
-            f"--count: there is no event {name!r}",
+            f"--count: unknown event {name!r}",
             hint=f"did you mean {close[0]}?" if close else f"events: {', '.join(EVENTS)}",
         ) from None
+
+
+EXPECTED = {
+    "seed": "an integer of at least 0",
+    "first": "an integer of at least 0",
+    "budget": "a percentage above 0 and below 100, as in 1%",
+    "epoch": "a duration of at least 10 ms, as in 100ms",
+}
 
 
 def parse(text: str) -> CountOptions:
@@ -67,7 +75,7 @@ def parse(text: str) -> CountOptions:
             elif name == "epoch" and equals:
                 seconds = duration_s(value)
                 if seconds < 0.01:
-                    raise UsageError(f"--count: an epoch of {value} is too short", hint="give 10ms or more")
+                    raise ValueError(value)
                 changed = {"epoch_s": seconds}
             elif name == "events":
                 # Events may be joined by commas too: words that follow belong here as far as they are names of events.
@@ -79,13 +87,17 @@ def parse(text: str) -> CountOptions:
                     _check_event(event)
                 if len(listed) > count_arena.EVENTS:
                     raise UsageError(
-                        f"--count: {len(listed)} events are too many", hint=f"at most {count_arena.EVENTS} are read"
+                        f"--count: invalid value for events; expected at most {count_arena.EVENTS} events, not {len(listed)}",
+                        hint=HINT,
                     )
                 changed = {"events": tuple(listed)}
             else:
-                raise UsageError(f"--count: there is no {word!r}", hint=HINT)
+                raise UsageError(f"--count: unknown option {word!r}", hint=HINT)
         except ValueError:
-            raise UsageError(f"--count: {word} makes no sense", hint=HINT) from None
+            raise UsageError(
+                f"--count: invalid value {value!r} for {name}; expected {EXPECTED.get(name, 'a positive integer')}",
+                hint=HINT,
+            ) from None
         options = replace(options, **changed)
     if options.random and options.periodic:
         raise UsageError("--count: random and periodic exclude each other", hint="random is the default of every=N")

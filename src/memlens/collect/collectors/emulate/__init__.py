@@ -112,9 +112,9 @@ DESCRIPTOR = CollectorDescriptor(
         Option(
             "--emulate",
             "run the program under qemu and count every access; WHAT, after =, joined by commas: counts (nothing else), "
-            "window=N,period=N (addresses of N accesses in every so many; default 1000 in 100000), full (all addresses), "
-            "pages (accesses by page and thread), stack (report stack and other memory apart at every access), frames (the same, "
-            "only the running function's own frame being stack; x86-64), cpu=NAME, stacks=off, wait=off, seed=N",
+            "window=N,period=N (addresses of windows of N accesses, one in each period; default 1000 in 100000), full (all addresses), "
+            "pages (accesses by page and thread), stack (separate stack and other memory at every access), frames (the same, "
+            "with only the running function's own frame as stack; x86-64), cpu=NAME, stacks=off, wait=off, seed=N",
             metavar="WHAT", bare="", shown="window=1000,period=100000",
         ),
         Option("--functions", "with --emulate: functions that are regions, callees included", metavar="REGEX", shown="–", only_with="--emulate"),

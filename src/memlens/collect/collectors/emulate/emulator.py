@@ -97,9 +97,10 @@ def parse(text: str) -> EmulateOptions:
             try:
                 number = int(value.replace("_", ""))
             except ValueError:
-                raise UsageError(f"--emulate: {name}={value} is not a number", hint=hint) from None
+                number = -1
             if number < (0 if name == "seed" else 1):
-                raise UsageError(f"--emulate: {name}={value} must be positive", hint=hint)
+                expected = "an integer of at least 0" if name == "seed" else "a positive integer"
+                raise UsageError(f"--emulate: invalid value {value!r} for {name}; expected {expected}", hint=hint)
             changed: dict[str, Any] = {name: number}
             options = replace(options, **changed)
         elif name in ("stacks", "wait") and value in ("on", "off"):
@@ -109,7 +110,7 @@ def parse(text: str) -> EmulateOptions:
             options = replace(options, cpu=value)
         else:
             raise UsageError(
-                f"--emulate: there is no {word!r}",
+                f"--emulate: unknown option {word!r}",
                 hint="use counts, full, pages, stack, window=N, period=N, stacks=off, wait=off, cpu=NAME or seed=N",
             )
     if options.window > options.period:
@@ -148,7 +149,7 @@ def find(machine: str) -> Emulator | tuple[str, str]:
         return f"{path} does not run: {error}", "reinstall it: sudo apt-get install --reinstall qemu-user"
     found = re.search(r"version (\d+)\.(\d+)\.(\d+)", text)
     if found is None:
-        return f"{path} does not tell its version", "install qemu-user 7.0 or newer"
+        return f"{path} does not report its version", "install qemu-user 7.0 or newer"
     major, minor, _ = (int(number) for number in found.groups())
     version = found.group(0).removeprefix("version ")
     if "-plugin" not in usage:
@@ -305,7 +306,7 @@ def launch(
         ))  # fmt: skip
     elif loads_library and library is None:
         notes.append((
-            f"there is no library for {guest.machine} programs: their allocations and programs they start are not seen",
+            f"no library for {guest.machine} programs: their allocations and programs they start are not seen",
             f"install a cross compiler for {guest.machine} and build memlens again",
         ))  # fmt: skip
     elif loads_library:

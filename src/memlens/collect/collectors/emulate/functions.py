@@ -121,6 +121,6 @@ def list_of(pattern: str, program: str, machine: str, root: str) -> str:
     if not count:
         raise UsageError(
             f"no function of {os.path.basename(program)} or its libraries matches --functions {pattern!r}",
-            hint="names are as c++filt prints them; a stripped program has none",
+            hint="names are compared as c++filt prints them; a stripped program has none",
         )
     return "\n".join(lines) + "\n"

@@ -71,7 +71,7 @@ def probe(facts: Mapping[str, Any]) -> Availability:
         )
     if facts["page_size_errno"]:
         reasons.append(
-            ("this kernel does not tell page sizes: huge pages count as one page", "use Linux 5.11 or newer")
+            ("this kernel does not report page sizes: huge pages count as one page", "use Linux 5.11 or newer")
         )
     if facts["pagemap_errno"]:
         reasons.append(
@@ -185,7 +185,7 @@ DESCRIPTOR = CollectorDescriptor(
             "AArch64, fp elsewhere, with little lockable memory (ulimit -l) and with --redact, since dwarf keeps copies of stack memory",
             choices=("fp", "dwarf", "none"), shown="dwarf",
         ),
-        Option("--single", "half the cost a fault; upgrades and repeated touches cannot be told apart", False, flag=True),
+        Option("--single", "half the cost a fault; upgrades and repeated touches cannot be distinguished", False, flag=True),
     ),
     order=30,
     probe=probe,

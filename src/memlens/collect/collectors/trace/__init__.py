@@ -131,7 +131,7 @@ DESCRIPTOR = CollectorDescriptor(
         Option(
             "--trace",
             "a program built with memlens cc --memlens=trace records addresses in windows by default; HOW, after =, joined by "
-            "commas: window=N,period=N (N accesses in every so many; default 1000 in 100000), full (all of them), loads (no stores), "
+            "commas: window=N,period=N (windows of N accesses, one in each period; default 1000 in 100000), full (all of them), loads (no stores), "
             "regions=A+B (only there), seed=N, stacks=off, on-full=drop|wait (what happens when the recorder is behind; default drop)",
             metavar="HOW", bare="", shown="1000 in 100000",
         ),

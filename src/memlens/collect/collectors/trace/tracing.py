@@ -96,7 +96,8 @@ def parse(text: str) -> TraceOptions:
         elif name in ("window", "period", "seed") and equals:
             digits = value.replace("_", "")
             if not digits.isdecimal() or int(digits) < (0 if name == "seed" else 1) or int(digits) >= 1 << 63:
-                raise UsageError(f"--trace: {word} makes no sense", hint=HINT)
+                expected = "an integer of at least 0" if name == "seed" else "a positive integer"
+                raise UsageError(f"--trace: invalid value {value!r} for {name}; expected {expected}", hint=HINT)
             changed = {name: int(digits)}
         elif name == "regions" and value:
             changed = {"regions": tuple(part for part in value.split("+") if part)}
@@ -105,7 +106,7 @@ def parse(text: str) -> TraceOptions:
         elif name == "on-full" and value in ("drop", "wait"):
             changed = {"wait": value == "wait"}
         else:
-            raise UsageError(f"--trace: there is no {word!r}", hint=HINT)
+            raise UsageError(f"--trace: unknown option {word!r}", hint=HINT)
         options = replace(options, **changed)
     if options.window >= options.period and not options.full:
         raise UsageError(
@@ -113,10 +114,12 @@ def parse(text: str) -> TraceOptions:
             hint="give a longer period, or full for a trace of everything",
         )
     if options.period > LARGEST_PERIOD:
-        raise UsageError(f"--trace: a period of {options.period:,} is too long", hint=f"at most {LARGEST_PERIOD:,}")
+        raise UsageError(
+            f"--trace: invalid value {options.period:,} for period; expected at most {LARGEST_PERIOD:,}", hint=HINT
+        )
     if len(options.regions) > 64 or sum(len(name.encode()) + 1 for name in options.regions) > 8000:
         raise UsageError(
-            f"--trace: {len(options.regions)} regions are too many", hint="at most 64, of 8000 characters together"
+            f"--trace: {len(options.regions)} regions; expected at most 64, with 8000 characters in total", hint=HINT
         )
     return options
 
@@ -226,8 +229,8 @@ def notes(found: Mapping[str, int], *, windows: bool, unseen: Sequence[str] = ()
     if unseen:
         names = ", ".join(sorted(os.path.basename(path) for path in unseen)[:3])
         told.append(
-            f"--functions was not looked for in {len(unseen)} files that the program loaded while it ran ({names}): none of their accesses are "
-            "recorded. Link the program with them to have them looked at."
+            f"--functions was not applied to {len(unseen)} files that the program loaded while it ran ({names}): none of their accesses are "
+            "recorded. Link the program with them to include them."
         )
     if found["images_without_library"]:
         told.append(
@@ -247,7 +250,7 @@ def notes(found: Mapping[str, int], *, windows: bool, unseen: Sequence[str] = ()
             "period."
         )
     if found["torn"]:
-        told.append(f"{found['torn']:,} runs of accesses are missing: a signal handler came while they were written.")
+        told.append(f"{found['torn']:,} runs of accesses are missing: a a signal handler interrupted their writing.")
     if found["unregistered"]:
         told.append(
             f"{found['unregistered']:,} recorded accesses have no site: their code ran before it was registered."
