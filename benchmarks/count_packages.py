@@ -253,7 +253,7 @@ def lines_of(name: str, found: Measured) -> tuple[list[tuple[float, str]], str]:
             unsure = found.kept[function] if left > 0 else found.added[function]
             why.append(
                 REASONS.get(function)
-                or ("frames that the line does not tell apart, or not known" if abs(left) <= unsure else "not known")
+                or ("frames that the line does not separate, or not known" if abs(left) <= unsure else "not known")
             )
         lines.append(
             (

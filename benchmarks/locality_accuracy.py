@@ -302,7 +302,7 @@ def page(short: list[Judged], judged: list[Judged], seeds: int, verdicts: list[t
 
 {table(["machine", ""], machine)}
 
-Sampled traces of 1 % ({WINDOW} accesses in {PERIOD:,}), {seeds} drawn from each whole trace by [memlens validate](reference/commands.md). Errors are mean
+Sampled traces of 1 % ({WINDOW} accesses in {PERIOD:,}), {seeds} of each whole trace by [memlens validate](reference/commands.md). Errors are mean
 absolute percentage errors (MAPE). A class with under 1 % of the footprint, and a function with under 1 % of the accesses or too few windows, is not judged (–).
 
 Each program ran twice: with a short trace of about two million accesses, and with a long one, the same functions and phases with more windows.

@@ -96,7 +96,7 @@ def exit_status_page() -> str:
         + markdown_table(["status", "meaning"], rows)
         + "\n`memlens record` ends as the program ended: with its exit status, or killed by the same signal\n"
         "(a shell then shows 128 + the signal's number). So a status from this table can also be the program's own;\n"
-        "a message that begins with `memlens:` on standard error tells them apart. `memlens help exit-status` prints\n"
+        "a message that begins with `memlens:` on standard error distinguishes them. `memlens help exit-status` prints\n"
         "this table. Interrupted by Ctrl-C: 130. Output cut off by the reader, as in `| head`: 141.\n"
     )
 

@@ -128,7 +128,7 @@ class _Counts:
         return self._region_of_row == found[0] if len(found) else np.zeros(len(self), dtype=bool)
 
     def sums(self, rows: Any, scope: str) -> dict[str, int | None]:
-        """Loads, stores and bytes of some rows; None where the capture does not tell the stack apart."""
+        """Loads, stores and bytes of some rows; None where the capture does not separate the stack."""
         if scope == "heap_and_global" and not self.stack_known[rows].all():
             return dict.fromkeys(QUANTITIES)
         found: dict[str, int | None] = {}
@@ -184,11 +184,11 @@ def accuracy(exact: Capture, *, claim: Capture) -> Result:
 
     An access counts for the innermost region that its thread is in. Without any region the whole program is one;
     otherwise what lies outside regions is not judged. ``heap_and_global`` is everything but the stack, null where a
-    side does not tell the stack apart. An error is a percentage of the exact count; a region that the claim does
+    side does not separate the stack. An error is a percentage of the exact count; a region that the claim does
     not have is off by -100 %, one that only the claim has is *unbounded*: there is nothing to take a percentage of. In
     ``summary`` the quantity ``bytes`` is bytes read and written together.
 
-    Table ``explained``: the stack, and outside the stack (where it is told apart) code in libraries by file, code in no file,
+    Table ``explained``: the stack, and outside the stack (where it is separated) code in libraries by file, code in no file,
     atomic operations, and what was not seen, all counted exactly; and loads from constant pools and from tables of
     addresses (GOT), estimated from windows: the share of each instruction's recorded loads times its exact count.
     ``standard_error_bytes`` is that of the estimate, windows taken as independent. ``not_sampled`` is what

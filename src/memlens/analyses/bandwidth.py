@@ -38,7 +38,7 @@ def bandwidth(capture: Capture) -> Result:
     that level's peak, which `memlens calibrate` has measured. ``roofline`` has regions whose arithmetic is known, ``roofline_ceilings`` what
     each level of memory could feed them with.
     With sampling, bytes are what counted executions moved times executions by counted ones, with a standard error where
-    threads or epochs differ enough to tell. ``stack_*`` is what the compiler could follow to the function's own frame.
+    threads or epochs differ significantly. ``stack_*`` is what the compiler could follow to the function's own frame.
     """
     import pyarrow as pa
 

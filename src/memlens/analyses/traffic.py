@@ -123,7 +123,7 @@ def traffic(capture: Capture) -> Result:
 
     Counts are those of the instructions themselves (self): a function has what its own code did, not
     what it called; inlined code belongs to the inlined function. An atomic operation is one load and one
-    store. ``stack_*`` are accesses to a stack, null where the collector could not tell. ``narrow`` are
+    store. ``stack_*`` are accesses to a stack, null where the collector cannot separate them. ``narrow`` are
     accesses of 1 or 2 bytes outside the stack (as far as that is known) by instructions of one width.
     """
     import numpy as np

@@ -194,7 +194,7 @@ def _run_guarded(out: PlainStream) -> int:
         remedy = LIMITS.get(error.errno or 0)
         if os.environ.get("MEMLENS_DEBUG") or (error.filename is None and remedy is None):
             return _bug(error)
-        what = "go on" if error.filename is None else f"use {os.fsdecode(error.filename)}"
+        what = "continue" if error.filename is None else f"use {os.fsdecode(error.filename)}"
         print_error(
             OutputError(f"cannot {what}: {os_reason(error)}", hint=remedy or "give another place, or its permission")
         )

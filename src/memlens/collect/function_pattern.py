@@ -14,7 +14,7 @@ def function_pattern(text: str) -> str:
     try:
         lines = Path(text[1:]).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise UsageError(f"--functions {text}: cannot read the file: {reason}") from None
     found = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if not found:

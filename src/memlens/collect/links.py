@@ -49,7 +49,7 @@ def _link(folder: Path, path: Path) -> str:
     try:
         status = os.fstat(descriptor)
         if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
-            raise PermissionError(f"{folder} belongs to somebody else")
+            raise PermissionError(f"{folder} belongs to another user")
         os.fchmod(descriptor, 0o755)  # programs of other users in the tree load it too, whatever the umask
         with contextlib.suppress(FileExistsError):
             os.symlink(path, path.name, dir_fd=descriptor)

@@ -191,9 +191,7 @@ def _wait_for_writer(name: str) -> IO[bytes]:
     poll.register(descriptor, select.POLLIN)
     if not poll.poll(PIPE_WAIT_S * 1000):
         os.close(descriptor)
-        raise TraceError(
-            f"{name} is a pipe that nobody has written to for {PIPE_WAIT_S} s", hint="start its writer first"
-        )
+        raise TraceError(f"{name} is a pipe without a writer for {PIPE_WAIT_S} s", hint="start its writer first")
     os.set_blocking(descriptor, True)
     return os.fdopen(descriptor, "rb")
 

@@ -110,7 +110,7 @@ def _finding(
         severity="high" if live >= 64 << 20 else "medium",
         claim=(
             f"{where}{via} allocates {about} in {process['name'] or 'the program'} that "
-            f"{'is never freed' if ended else 'was not freed while it was watched'}, and goes on to the end: "
+            f"{'is never freed' if ended else 'was not freed while it was watched'}, and continues to the end: "
             f"{growth} a second over {life_s:.1f} s."
         ),
         evidence={
