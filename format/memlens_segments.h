@@ -8,13 +8,13 @@
  *   ml_segments_begin(segments);                        // at the start of every record
  *   ml_segments_add(segments, &at, key, site, words, n, form);
  *
- * Names and words go to places of their own, and a record is the one before the other (ml_segments_join). The caller keeps the room.
+ * Names and words go to separate buffers of the caller; a record is the names followed by the words (ml_segments_join).
  *
- * How it is fast. What is sampled is hard to predict, so hardly anything is decided by a branch: four words are looked at together, and
- * those that are not as expected are put side by side by their mask. A difference has four bytes (or, seldom, eight): to
- * find out how many it needs costs more than the compressor, which runs in another process. The step that is expected
- * is simply the last one. A block of four places is a cache line that is only read and written whole. And a
- * segment is known by its caller's key, so that what was checked once need not be checked again. */
+ * Performance. Addresses are hard to predict, so the writer avoids branches: it compares four words with their expected values at once and
+ * packs those that differ by their mask. A difference has four bytes (seldom eight): finding the exact number of bytes costs more than
+ * leaving it to the compressor, which runs in another process. The expected step is the last one. A block of four places is a
+ * cache line that is read and written whole. A segment is identified by its caller's key, so a shape that was checked once is
+ * not checked again. */
 #ifndef MEMLENS_SEGMENTS_H
 #define MEMLENS_SEGMENTS_H
 

@@ -1,15 +1,15 @@
-/* The way to a window that is far away.
+/* Finding the start of a window that is far away.
  *
- * While code counts inline nothing of ours runs in the guest's thread. A thread of ours sums its counters now and then, less seldom as
- * the window comes near, and shortly before it interrupts the guest's thread with a signal: only that thread can ask for another
- * translation. The guest must not notice:
+ * While code counts inline, the plugin does not run in the guest's thread. A thread of the plugin sums the guest's counters, more often as
+ * the window comes near, and shortly before it interrupts the guest's thread with a signal, because only that thread can request another
+ * translation. The guest must not be affected:
  *
  * - The handler acts only where the signal found translated code: there the emulator holds no lock and is in no library function. Elsewhere the
- *   signal has come for nothing, and another follows.
- * - No signal reaches the thread in a system call, which would then fail with EINTR. Who makes a call says so first (in_call) and then
- *   looks for a signal on its way (flight); who sends one says so first and then looks at in_call. So one of the two sees the other.
- * - The signal is the machine's last. One of somebody else goes where it would have gone; a guest that wants it for itself gets it, and its
- *   accesses call from then on. */
+ *   signal has no effect, and another follows.
+ * - No signal reaches the thread in a system call, which would then fail with EINTR. The thread that makes a call sets in_call first and then
+ *   reads flight (a signal on its way); the sender sets flight first and then reads in_call. One of the two therefore sees the other.
+ * - The signal is the machine's last. A signal from elsewhere is passed on; a guest that uses it for itself gets it, and its
+ *   accesses make callbacks from then on. */
 #include "emulator.h"
 
 #include <errno.h>

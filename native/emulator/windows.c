@@ -1,7 +1,7 @@
 /* Windows: sequences of accesses with their addresses, written as delta streams.
  *
- * One window begins in every period, at a place drawn anew each time, so that every access has the same chance
- * and no loop's rhythm is followed. A long window is written in pieces that continue each other. */
+ * One window begins in every period, at a position sampled uniformly, so that every access has the same probability,
+ * independent of the period of loops. A long window is written in pieces that continue each other. */
 #include "emulator.h"
 
 #include <sched.h>

@@ -1,4 +1,4 @@
-/// Variables of the program itself that tell how often its code ran.
+/// Variables of the program from which executions of its code can be derived.
 #ifndef MEMLENS_PASS_CLOCKS_H
 #define MEMLENS_PASS_CLOCKS_H
 

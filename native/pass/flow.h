@@ -1,4 +1,4 @@
-/// Which counts follow from others: what enters a block leaves it.
+/// Counts that follow from others by flow conservation: what enters a block leaves it.
 #ifndef MEMLENS_PASS_FLOW_H
 #define MEMLENS_PASS_FLOW_H
 

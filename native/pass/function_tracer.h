@@ -1,4 +1,4 @@
-/// Traces one function: tracing.cpp cuts it into segments and has them tell, trace_loops.cpp has loops ask less often.
+/// Traces one function: tracing.cpp cuts it into segments that record, trace_loops.cpp reduces the checks in loops.
 #ifndef MEMLENS_PASS_FUNCTION_TRACER_H
 #define MEMLENS_PASS_FUNCTION_TRACER_H
 

@@ -1,4 +1,4 @@
-/// Calls of the C library whose bytes their arguments tell, and calls that nothing counts.
+/// Calls of the C library whose arguments give their bytes, and calls that are not counted.
 #ifndef MEMLENS_PASS_LIBRARY_CALLS_H
 #define MEMLENS_PASS_LIBRARY_CALLS_H
 

@@ -1,4 +1,4 @@
-/// Loops of a trace that ask once a round whether a window can begin in it, not once for each of their segments.
+/// Loops of a trace that check once a round whether a window can begin in it, not once for each of their segments.
 #ifndef MEMLENS_PASS_ROUNDS_H
 #define MEMLENS_PASS_ROUNDS_H
 

@@ -1,4 +1,4 @@
-/// Traces one function: has every segment of accesses tell its addresses while a window is open (format/memlens_trace.h).
+/// Traces one function: makes every segment of accesses record its addresses while a window is open (format/memlens_trace.h).
 #ifndef MEMLENS_PASS_TRACING_H
 #define MEMLENS_PASS_TRACING_H
 

@@ -1,8 +1,8 @@
-/* Memory for batches of windows: blocks that have pages before they are needed, and keep them when they are given back.
+/* Memory for batches of windows: pre-faulted blocks that keep their pages when they are released.
  *
- * Windows wait for a CPU that has nothing to do, so while a program keeps all of them busy every batch lies in new memory, and most of what the
- * recorder took from such a program were the faults of it. A thread that runs in idle time touches the blocks, from before the program
- * starts; where none is ready, batches lie in ordinary memory. One set of blocks for the whole process, and one bit for each. */
+ * Window batches are buffered until a CPU is idle. While a program keeps all CPUs busy every batch would need new memory, and its faults
+ * were the largest part of the recorder's cost. A thread that runs in idle time touches the blocks, from before the program
+ * starts; where none is ready, batches use ordinary memory. One set of blocks for the whole process, and one bit for each. */
 #include "internal.h"
 
 #include <sched.h>

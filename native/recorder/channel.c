@@ -1,9 +1,9 @@
 /* The recorder's side of the channel (format/memlens_channel.h): makes the memory file, keeps enough
  * free slots in it, empties the rings, and turns the processes' own ids into the capture's.
  *
- * What comes out of the memory file was written by somebody else's process, which may overwrite it at any moment, also when it
- * has dropped its privileges since: geometry and positions of readers are copies of our own, what a process writes is read once,
- * every length is checked, and a ring that makes no sense is given up and counted. The file cannot be cut short (seals). */
+ * The content of the memory file was written by other processes, which may overwrite it at any moment, also after they
+ * have dropped their privileges: geometry and positions of readers are copies of our own, what a process writes is read once,
+ * every length is checked, and an inconsistent ring is abandoned and counted. The file cannot be cut short (seals). */
 #include "internal.h"
 
 #include <dirent.h>

@@ -1,11 +1,11 @@
 /* Opening perf events: which, with what fallbacks, and their rings.
  *
  * A fault raises up to three software events. `page-faults` comes before the
- * kernel serves it, so PERF_SAMPLE_DATA_PAGE_SIZE tells what was mapped there
+ * kernel serves it, so PERF_SAMPLE_DATA_PAGE_SIZE gives what was mapped there
  * before (nothing: a new page; something: a permission fault). `minor-faults` and
- * `major-faults` come after it and tell what is mapped now (2 MiB for a huge
- * page). Only the pair tells a first touch from an upgrade and from a page that
- * was given back and touched again.
+ * `major-faults` come after it and give what is mapped now (2 MiB for a huge
+ * page). Only the pair separates a first touch from an upgrade and from a page that
+ * was returned and touched again.
  *
  * `sparse` replaces both while faults come too fast for the budget (budget.c).
  *
@@ -13,7 +13,7 @@
  * enabled at a time: enabling reaches inherited events of running threads, while
  * changing a period does not. They have a ring of their own: when two software
  * events of one kind fire for the same fault, Linux (6.2 to at least 6.18) writes
- * the first one's id into both samples, so the id cannot tell them apart. */
+ * the first one's id into both samples, so the id cannot separate them. */
 #include "internal.h"
 
 #include <errno.h>

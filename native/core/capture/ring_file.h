@@ -14,7 +14,7 @@ struct RingRecords {
   std::string payload;
 };
 
-// Records of each kind. Stops in a ring at the first record that makes no sense; never throws for
+// Records of each kind. Stops in a ring at the first invalid record; never throws for
 // bad content, std::system_error when the file cannot be read.
 std::vector<RingRecords> read_ring_file(const std::string& path);
 

@@ -1,5 +1,5 @@
 // Exact counts of each instruction of a full trace: the same `code_count` records that the emulator makes, so that
-// what is told by function and line needs no estimate. Memory grows with the code that ran, not with the trace.
+// figures by function and line need no estimate. Memory grows with the code that ran, not with the trace.
 #pragma once
 
 #include <cstdint>

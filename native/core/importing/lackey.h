@@ -4,7 +4,7 @@
 //    L 1ffeffe7e0,8   a load of 8 bytes by it; S a store, M a load and a store of the same bytes
 //   ==4711== text     valgrind's own words: skipped (also --4711-- and **4711**)
 //
-// Lackey tells no time and no thread: an instruction is one nanosecond (an access, where instructions are not traced),
+// Lackey records neither time nor thread: an instruction is one nanosecond (an access, where instructions are not traced),
 // and all threads are one.
 #pragma once
 

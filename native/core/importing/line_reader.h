@@ -1,7 +1,7 @@
 // Lines of a text trace that comes in blocks of any size, with their numbers.
 //
-// Only the part of a line that a block leaves over is kept. A line longer than kLongestLine is no line of a
-// trace: the file is something else, and is told so before it fills the memory.
+// Only the part of a line that a block leaves over is kept. A line longer than kLongestLine is not a line of a
+// trace: the file is rejected before it fills the memory.
 #pragma once
 
 #include <cstdint>

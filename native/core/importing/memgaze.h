@@ -5,8 +5,8 @@
 //
 // and, before them, an optional list of modules: a line `DSO: …`, lines `PATH NUMBER`, a line `TRACE: …`.
 //
-// The static classes (.binanlys) say how many constant loads each recorded one implies. A change of sample or CPU
-// starts a new window. The trace names CPUs and no threads: a CPU is a thread here. Widths are not told: 0.
+// The static classes (.binanlys) give the number of constant loads that each recorded one implies. A change of sample or CPU
+// starts a new window. The trace names CPUs and no threads: a CPU is a thread here. Widths are not recorded: 0.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // Packets of Intel Processor Trace, as far as they are needed to walk a stream and to find what ptwrite wrote.
 //
 // A stream has no lengths: each packet is known by its first bytes, and a reader starts at a PSB, sixteen bytes that
-// nothing else contains. `next_packet` tells one packet at a time and keeps no state but whether the stream is inside a
+// nothing else contains. `next_packet` decodes one packet at a time and keeps no state but whether the stream is inside a
 // block of items (which changes what one byte means). It reads nothing beyond the bytes it is given.
 // Reference: Intel's Software Developer's Manual, volume 3, "Intel Processor Trace", packet definitions.
 #pragma once

@@ -1,9 +1,9 @@
 // Accesses that a program wrote with Intel's ptwrite instruction into a Processor Trace: the value is the address, the
 // address packet behind it (where the trace has them) is the instruction.
 //
-// A stream is what one buffer of the kernel held: of a thread, or of a CPU, whose threads are then told by a list of
+// A stream is what one buffer of the kernel held: of a thread, or of a CPU, whose threads are then given by a list of
 // context switches. Pieces of a stream come in order; after a piece that does not follow the one before, after an
-// overflow, after bytes that are no packet, and where tracing was off, a new window begins.
+// overflow, after bytes that are not a packet, and where tracing was off, a new window begins.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Classes of instructions by the addresses that were seen of them, for code that nobody classed beforehand.
+// Classes of instructions by their observed addresses, for code without static classes.
 //
 //   constant   all accesses of the instruction in a thread go to one address
 //   strided    at least kStridedShare of the steps between its consecutive accesses are equal; steps of 0 (the same

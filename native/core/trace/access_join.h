@@ -3,7 +3,7 @@
 // A unit is one window; a window that was written as several records is one unit of several parts. The
 // unit's n accesses (recorded, or implied by those) stand for the e that were executed from its start to the next one's, so a
 // count x in it stands for y = x · e / n. The estimate of a total is T = Σ y. Its standard error takes
-// units as what was drawn (accesses in one window are alike, so windows are what varies), with the ratio
+// the unit as the sampling unit (accesses in one window are alike, so windows vary), with the ratio
 // R = T / Σ e known to spread evenly over what was executed:
 //
 //   s² = (1 − f) · m / (m − 1) · Σ (y − R · e)²,   f = Σ n / Σ e,   m units;  0 when everything was recorded.

@@ -1,4 +1,4 @@
-/* OpenMP, where its runtime tells (OMPT: LLVM's libomp and its kin): a parallel region's work and a task count for the region that the
+/* OpenMP, where its runtime has the tools interface (OMPT: LLVM's libomp and its derivatives): a parallel region's work and a task count for the region that the
  * thread was in that met the construct. Idle threads of the pool are outside. Declarations are our own few of
  * <omp-tools.h>, checked against LLVM 19's. */
 #include "count.h"

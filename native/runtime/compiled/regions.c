@@ -1,6 +1,6 @@
-/* Regions of a thread: a stack of what is open, whose top says where the thread counts.
+/* Regions of a thread: a stack of open regions, whose top is where the thread counts.
  *
- * How a region that nobody ends is closed. Each entry keeps the stack pointer of its begin. When a later switch comes from a
+ * Closing regions without an end. Each entry keeps the stack pointer of its begin. When a later switch comes from a
  * frame above it, the frame that began it is gone. Compiled code marks regions in the function that ends them, so such an
  * entry is closed at that moment ("abandoned"). memlens.h can be called from a function that only begins and returns, so its
  * regions are dropped that way only if their ends have always come from the frame of their begin; after an exception or

@@ -1,5 +1,5 @@
 /* Tracing, the side of compiled code: the thread variable, room for segments, and what starts, parks and ends a thread's trace.
- * trace.h tells the states, trace_windows.c what becomes of the words. */
+ * trace.h describes the states, trace_windows.c how words become records. */
 #include "trace.h"
 
 #include <errno.h>

@@ -3,12 +3,12 @@
  * Accesses of a thread have numbers, from 0 in the order of execution, constants included. A trace is in one of four states:
  *
  *   gap        thread variable: left = start - number of the next access, limit = 0
- *   buffering  left = 0: segments write their words between `words + base` and limit; what they hold is looked at when room ends
+ *   buffering  left = 0: segments write their words between `words + base` and limit; their content is processed when room ends
  *   suspended  a window is open, but the thread is outside the regions asked for, or the words were just looked at
  *   parked     outside the regions asked for: left = ML_TRACE_IDLE, `parked_left` is what it was
  *
  * While the runtime works on a trace (busy), the thread variable is that of a thread that records nothing; what a signal handler
- * executes meanwhile is taken off ML_TRACE_IDLE, which tells how much it was. */
+ * executes meanwhile is subtracted from ML_TRACE_IDLE, which gives the amount. */
 #ifndef MEMLENS_COUNT_TRACE_H
 #define MEMLENS_COUNT_TRACE_H
 

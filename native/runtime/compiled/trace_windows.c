@@ -1,13 +1,13 @@
 /* Windows of a trace: from the words that segments write to `window` records.
  *
- * Where windows begin. The accesses of a thread are cut into cells of `period`; in each cell one start is drawn uniformly, so every
- * access has the same chance and no loop's rhythm is followed. A start that falls into the window before it is late: its window
- * begins where that one ends, so there is one for each cell whatever happens.
+ * Where windows begin. The accesses of a thread are cut into cells of `period`; in each cell one start is sampled uniformly, so every
+ * access has the same probability, independent of the period of loops. A start that falls into the window before it is late: its window
+ * begins where that one ends, so there is one for each cell in any case.
  *
- * What is in a window. It begins at exactly the access that was drawn and ends with the access that is its last recorded one: of the
- * segments at both ends only that part belongs to it. Constants come after the recorded accesses of their segment. So the
- * numbers tell everything: recorded + implied_constant = accesses from the record's first to its end. What a stream leaves out is
- * counted as implied: constants, stores where only loads are asked for, what a signal handler tore. */
+ * What is in a window. It begins at exactly the sampled access and ends with the access that is its last recorded one: of the
+ * segments at both ends only that part belongs to it. Constants come after the recorded accesses of their segment. The
+ * numbers add up: recorded + implied_constant = accesses from the record's first to its end. What a stream leaves out is
+ * counted as implied: constants, stores where only loads are recorded, accesses that a signal handler interrupted. */
 #include "trace.h"
 
 #include <sched.h>
