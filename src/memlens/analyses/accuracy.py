@@ -180,12 +180,12 @@ def error_percent(exact: int | None, claimed: int | None) -> float | None:
 
 
 def accuracy(exact: Capture, *, claim: Capture) -> Result:
-    """Claimed loads, stores and bytes of each region beside the exact ones, and what the exact ones consist of.
+    """Claimed loads, stores and bytes of each region compared with the exact counts, and what the exact counts consist of.
 
     An access counts for the innermost region that its thread is in. Without any region the whole program is one;
-    otherwise what lies outside regions is not judged. ``heap_and_global`` is everything but the stack, null where a
+    otherwise accesses outside regions are not judged. ``heap_and_global`` is everything but the stack, null where a
     side does not separate the stack. An error is a percentage of the exact count; a region that the claim does
-    not have is off by -100 %, one that only the claim has is *unbounded*: there is nothing to take a percentage of. In
+    not have is off by -100 %, one that only the claim has is *unbounded*. In
     ``summary`` the quantity ``bytes`` is bytes read and written together.
 
     Table ``explained``: the stack, and outside the stack (where it is separated) code in libraries by file, code in no file,

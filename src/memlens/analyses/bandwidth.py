@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 def bandwidth(capture: Capture) -> Result:
     """Bytes, executions, time and access bandwidth by region, thread, function, inlined function, line and block.
 
-    *Access bandwidth* is what the cores asked for: bytes that instructions moved by time, wherever they came from. It is given by
+    *Access bandwidth* is the traffic that the cores request: bytes that instructions moved by time, from whatever level. It is given by
     two definitions: ``bytes_per_thread_second``, all bytes by the sum of the threads' times in the region (the Examem
     paper's), and ``bytes_per_second``, all bytes by wall-clock time. Rows of ``by_region`` have a region with all that is
     inside it (``exclusive`` false) or without (true). A region is a path: ``a / b`` is b inside a.
-    ``corrected_bytes_per_second`` takes our own cost off: bytes of a counted execution by the time of an untouched one where
+    ``corrected_bytes_per_second`` is without the cost of counting: bytes of a counted execution by the time of an untouched one where
     there are any (``correction`` is untouched), else the counters' adds times the calibrated cost of one (calibrated).
     ``level`` is the level of memory that a region used, only with evidence (``level_evidence``); then ``peak_share`` is its bandwidth by
     that level's peak, which `memlens calibrate` has measured. ``roofline`` has regions whose arithmetic is known, ``roofline_ceilings`` what
-    each level of memory could feed them with.
+    each level of memory could supply.
     With sampling, bytes are what counted executions moved times executions by counted ones, with a standard error where
     threads or epochs differ significantly. ``stack_*`` is what the compiler could follow to the function's own frame.
     """

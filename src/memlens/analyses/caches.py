@@ -79,22 +79,22 @@ def cache_model(
     Parameters
     ----------
     by
-        One or two of program, function, line, object, thread, region: a table for each, and with two one of both. Lines are lines of
-        functions, so with them come the same tables of functions.
+        One or two of program, function, line, object, thread, region: a table for each, and one for the pair. ``line`` adds the
+        tables of ``function``.
     machine
-        The name of one whose caches, TLBs and lines are modelled: `memlens.analyses.caches.MACHINES`. The capture's own when not given.
+        The name of the machine whose caches, TLBs and lines are modelled: `memlens.analyses.caches.MACHINES`. Default: the capture's own.
     levels, tlbs
         The nearest first, instead of the machine's.
     line_bytes
-        The machine's when not given; 64 of one that has no name.
+        Default: the machine's, else 64.
     inclusive
-        A line that leaves a level leaves the levels above it. As the named machine does; else it does.
+        A line that leaves a level leaves the levels above it. Default: as the named machine does, else true.
     next_line, stride
         Prefetchers into the second level.
     most_accesses
-        Accesses after these are left out, and the result says so.
+        Accesses after these are left out, with a note.
     accesses
-        Others than all of the capture: `memlens.capture.model.drawing`.
+        Other accesses than those of the capture: `memlens.capture.model.drawing`.
     """
     from ..capture.model.access_pass import run
 

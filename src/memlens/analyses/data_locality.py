@@ -220,7 +220,7 @@ class LocalityConsumer:
 
 
 class ReportConsumer(LocalityConsumer):
-    """The same, but a program too large for the memory limit is left out with a note: a report never fails for one part."""
+    """Footprint, growth, classes and reuse of data by code and data, from the accesses in windows. What exceeds the memory limit is left out with a note."""
 
     def snapshot(self) -> Result:
         try:
@@ -668,7 +668,7 @@ def _notes(figures: Mapping[str, Any], tables: Mapping[str, pa.Table], *, whole:
 
 
 def for_report(capture: Capture, **options: Any) -> Result:
-    """The same, but a program too large for the memory limit is left out with a note: a report never fails for one part."""
+    """Footprint, growth, classes and reuse of data by code and data, from the accesses in windows. What exceeds the memory limit is left out with a note."""
     try:
         return locality(capture, **options)
     except MemoryLimitError as error:

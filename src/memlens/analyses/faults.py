@@ -26,7 +26,7 @@ def faults(capture: Capture) -> Result:
     (no privilege) and pages that the kernel populated without an event.
     ``user_s`` and ``system_s`` are CPU times of the waited-for tree. Our events run inside the program's faults, as its
     system time: ``recording_s``, faults by the cost of one as measured at the end of the recording, is an estimate of that and is
-    taken off ``system_s``. ``user_s`` includes our library in the program, which cannot be separated.
+    subtracted from ``system_s``. ``user_s`` includes our library in the program, which cannot be separated.
     """
     import numpy as np
     import pyarrow as pa

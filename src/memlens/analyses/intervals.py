@@ -79,7 +79,7 @@ def intervals(
     leaf_accesses
         Smallest window, a power of two up to 64.
     most_nodes
-        How many rows ``nodes`` may have; ``smallest_listed_accesses`` says where it ends.
+        How many rows ``nodes`` may have; ``smallest_listed_accesses`` is the smallest listed size.
     functions
         How many functions, those with the most accesses, have rows in ``by_window_size``.
 

@@ -87,8 +87,8 @@ def object_accesses(capture: Capture) -> Result:
     Each window stands for what its thread executed until the next one began; ``*_error`` is the standard
     error of an estimate, from how windows differ (null with fewer than two windows). When everything was
     recorded, numbers are exact and errors 0. The object is the one that lay at the address at the access's
-    time, which is interpolated in its window; tags go before what they lie in. Accesses to small heap objects that sampling did not
-    record are shared out to allocation sites by the weights of recorded ones; what no site explains is "[heap], unattributed".
+    time, which is interpolated in its window; tags take precedence over the objects that contain them. Accesses to small heap objects that sampling did not
+    record are assigned to allocation sites by the weights of recorded ones; what no site explains is "[heap], unattributed".
     """
     from ..capture.model.access_pass import run
     from ..capture.model.locality import ThreadAccesses

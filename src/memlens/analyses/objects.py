@@ -30,8 +30,8 @@ def objects(capture: Capture) -> Result:
     The first small objects of a process are all recorded, later ones are sampled (unless every object was
     recorded): ``allocations`` and bytes are then estimates, scaled by what each recorded object stands for, and
     ``*_error`` is the standard error of each, 0 where it is exact; ``samples`` counts the sampled objects behind a
-    row. Whether an object is temporary (freed before its thread allocates again) cannot be seen in a sample: null.
-    A sampled peak is estimated from two halves of the sample, because the highest of a noisy level is too high.
+    row. Whether an object is temporary (freed before its thread allocates again) is not known of a sample: null.
+    A sampled peak is estimated from two halves of the sample, because the maximum of a noisy curve is biased upwards.
     Bytes are requested bytes. Touched
     bytes come from page faults, so they are known for whole pages only: ``recycled`` pages were
     touched before the object was born, and whether it used them too is not known. ``never_touched``

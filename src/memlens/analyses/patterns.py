@@ -45,9 +45,9 @@ def access_patterns(
     Parameters
     ----------
     levels
-        Caches, the nearest first; those of the capture's machine when not given.
+        Caches, the nearest first; default: those of the capture's machine.
     most_accesses
-        Of more, evenly spread parts are looked at.
+        Larger traces are sampled in evenly spread parts.
 
     Returns
     -------
@@ -55,12 +55,12 @@ def access_patterns(
         ``by_instruction``: instruction (or site) and object. ``stride_bytes`` is the most frequent step that is not 0, ``stride_share``
         its share of such steps; ``same_address_share`` the share of executions at the address of the one before. ``misses`` are those of the
         first cache, ``misses_full`` those of a fully associative one of the same size; the difference are conflicts. ``leads_itself``
-        is whether the loaded value is the next address: as the compiler says, else as the instruction's bytes say; null = not known.
+        is whether the loaded value is the next address: from the compiler, else from the instruction's encoding; null = not known.
         ``by_function_and_object``: ``lines`` and ``used_bytes`` are distinct. ``sets`` is how many sets of the first cache the
-        accesses spread over (as many as would give the same chance that two fall into one). ``step_bytes`` is the most frequent
+        accesses spread over (the number with the same collision probability). ``step_bytes`` is the most frequent
         step of half a line or more among its strided instructions, ``step_share`` the share of accesses with it, and ``step_offsets`` the bytes
         of every so many from the object's start that the function uses; ``step_settled`` is whether the first half of the time used the same ones as
-        the second, so that more would not come to light.
+        the second, so that more time would not show more.
         ``levels``: misses of fully associative caches around the size of each, each thread with one of its own.
     """
     from ..capture.model.access_pass import run

@@ -63,9 +63,9 @@ def validate(
     Parameters
     ----------
     window, period
-        Of the drawn traces, in executed accesses, constants included. Of a sampled capture, `period` says how many of its periods become one.
+        Of the sampled traces, in executed accesses, constants included. Of a sampled capture, `period` says how many of its periods become one.
     seeds
-        Traces that are drawn.
+        Number of sampled traces.
     progress
         Called with (steps done, steps in all).
 
