@@ -213,7 +213,8 @@ class View:
     """Sections of a report are in this order."""
     help: str = ""
     headline: str = ""
-    """A sentence with figures in braces. A part in brackets is left out where one of its figures is null, 0 or false."""
+    """A sentence with figures in braces. A part in brackets is left out where one of its figures is null, 0 or false. `(s)` is the
+    plural of the words after a figure: left out where the figure is 1."""
     figures: tuple[Figure, ...] = ()
     tables: tuple[Table, ...] = ()
     charts: tuple[Chart, ...] = ()
@@ -270,6 +271,7 @@ def detail(name: str, label: str, kind: Kind = "count", **more: Any) -> Column:
 
 # ---- headlines ------------------------------------------------------------
 _FIELD = re.compile(r"\{(\w+)\}")
+_PLURAL = re.compile(r"\{(\w+)\}(?: \w+)+\(s\)")
 
 
 def figures_in(headline: str) -> list[str]:
@@ -286,13 +288,19 @@ def filled(headline: str, values: Mapping[str, Any], shown: Callable[[str], str]
 
     >>> filled("peak {a}[, {b} swapped][ of {c}]", {"a": 1, "b": 0, "c": 9}, lambda name: f"<{name}>")
     'peak <a> of <c>'
+    >>> filled("{n} new finding(s), {m} row(s)", {"n": 1, "m": 2}, lambda name: f"<{name}>")
+    '<n> new finding, <m> rows'
     """
 
     def part(match: re.Match[str]) -> str:
         inner = match[1]
         return inner if all(values.get(name) for name in figures_in(inner)) else ""
 
-    return _FIELD.sub(lambda match: shown(match[1]), re.sub(r"\[([^\[\]]*)\]", part, headline))
+    def counted(match: re.Match[str]) -> str:
+        return match[0].removesuffix("(s)") + ("" if values.get(match[1]) == 1 else "s")
+
+    kept = _PLURAL.sub(counted, re.sub(r"\[([^\[\]]*)\]", part, headline))
+    return _FIELD.sub(lambda match: shown(match[1]), kept)
 
 
 # ---- results without a view ------------------------------------------------

@@ -225,7 +225,7 @@ def _values() -> tuple[Column, ...]:
 def view(result: Result) -> View:
     figures = result.figures
     same = "no difference beyond noise in {figures_compared} figures and {rows_compared} rows; "
-    said = "[{figures_worse} figures worse, ][{figures_better} better, ][{figures_changed} changed, ][{rows_that_differ} rows differ, ]"
+    said = "[{figures_worse} figure(s) worse, ][{figures_better} better, ][{figures_changed} changed, ][{rows_that_differ} rows differ, ]"
     row_tables = tuple(
         Table(
             name=f"by_{group}", title=title, table="rows", where=(("group", group), ("differs", True)), sort="-share_change",
@@ -241,7 +241,7 @@ def view(result: Result) -> View:
         title="Differences",
         order=10,
         headline=(same if figures["no_difference"] else said)
-        + "[{new_findings} new findings, ][{gone_findings} findings gone, ]comparable: {comparable}",
+        + "[{new_findings} new finding(s), ][{gone_findings} finding(s) gone, ]comparable: {comparable}",
         figures=(
             Figure(name="comparable", label="comparable", kind="text", help="yes: same program and whole recordings. with care: see the facts that differ. no: no analysis in common."),
             Figure(name="no_difference", label="no difference", kind="flag", help="No figure and no row differs beyond noise."),

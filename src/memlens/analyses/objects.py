@@ -449,7 +449,7 @@ def view(result: Result) -> View:
     figures = result.figures
     of = " of the largest process" if figures["processes"] > 1 else ""
     heap = (
-        f"peak heap{of} {{peak_heap_bytes}}[ at {{peak_heap_s}}]; {{allocations}} allocations of {{allocated_bytes}}"
+        f"peak heap{of} {{peak_heap_bytes}}[ at {{peak_heap_s}}]; {{allocations}} allocation(s) of {{allocated_bytes}}"
         if figures["allocations"]
         else f"no heap object was recorded{' (small ones are sampled)' if figures['sample_bytes'] else ''}"
     )

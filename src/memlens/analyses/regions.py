@@ -248,7 +248,7 @@ def view(result: Result) -> View:
         title="Regions",
         order=800,
         silent=not result.tables["by_name"].num_rows,
-        headline="{regions} regions[, {phases} phases]",
+        headline="{regions} region(s)[, {phases} phase(s)]",
         figures=(
             Figure(name="regions", label="regions", kind="count"),
             Figure(name="phases", label="phases", kind="count"),
