@@ -9,7 +9,7 @@ from ..view import Chart, Column, Figure, Series, Table, View, detail, key, meas
 if TYPE_CHECKING:
     from ..results import Result
 
-GIGABYTES = "GB/s: bytes over the time during which at least one thread was in the region; a range where executions are too short to know that time."
+GIGABYTES = "GB/s: bytes over the time during which at least one thread was in the region, as a stopwatch shows it; a range where executions are too short to know that time."
 THREAD_GIGABYTES = "By thread: bytes over the time that threads spent in the region, added up."
 ROOFLINE = "Of each level: results reached by those attainable if all bytes came from there; the level that a region used needs its own events."
 MOST_SERIES = 6
@@ -34,6 +34,7 @@ def view(result: Result) -> View:
             "Bandwidth is without the cost of counting, as the untouched executions or the calibration show it."
         )
     remarks += dict.fromkeys(f"Evidence of {row['level']}: {row['level_evidence']}." for row in regions if row["level"])
+    remarks += [f"{name}: {why}" for name, why in figures["events_missing"].items()]
     if figures["peaks_missing"]:
         remarks.append(str(figures["peaks_missing"]))
     if result.tables["roofline"].num_rows:
@@ -101,7 +102,6 @@ def _tables(result: Result, regions: list[dict[str, Any]]) -> tuple[Table, ...]:
     events = [
         measure(f"event_{number}", str(name), "count", show="known") for number, name in enumerate(result.figures["events"])
     ]  # fmt: skip
-    levels = list(dict.fromkeys(row["level"] for row in result.tables["roofline_ceilings"].to_pylist()))
     code = (
         *_moved(), measure("share", "share", "share", bar=True), measure("stack_share", "stack", "share"),
     )  # fmt: skip
@@ -137,11 +137,11 @@ def _tables(result: Result, regions: list[dict[str, Any]]) -> tuple[Table, ...]:
             measure("level", "level", "text", show="known"), measure("limit", "limited by", "text", show="known"),
             detail("level_evidence", "evidence", "text", show="known"), detail("attainable_share", "of the attainable", "share", show="known"),
         )),
-        *(Table(name=f"ceiling_{number}", title=f"Below the ceiling of {level}", table="roofline_ceilings", where=(("level", level),), columns=(
-            key("region", "region", "region"), measure("peak_bytes_per_second", "peak, GB/s", "bytes_per_s"),
+        Table(name="roofline_ceilings", title="Ceilings", columns=(
+            key("region", "region", "region"), key("level", "ceiling of"), measure("peak_bytes_per_second", "peak, GB/s", "bytes_per_s"),
             measure("attainable_results_per_second", "attainable flop/s", "number"), measure("reached_share", "reached", "share", better="higher"),
             detail("peak_kind", "peak of", "text"),
-        ), role="detail" if number < len(levels) - 1 else "measure") for number, level in enumerate(levels)),
+        )),
         Table(name="by_function", title="By function", columns=(
             key("function", "function", "code"), measure("executions", "calls", "count", show="known"), *code,
             measure("vector_share", "vector", "share", show="nonzero"), measure("float_results_per_byte", "flop/B", "number", show="known"), *_rest(),
