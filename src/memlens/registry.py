@@ -328,6 +328,11 @@ def left_out(kind: str, descriptor: Descriptor, reason: str) -> None:
     plugins.report(Problem(kind, descriptor.name, descriptor.package, reason, remedy))
 
 
+def has_plugins(*kinds: Kind) -> bool:
+    """Whether other packages have parts of these kinds, usable or not; imports none of them."""
+    return any(plugins.entries(GROUPS[kind]) for kind in kinds)
+
+
 def installed() -> list[tuple[str, Descriptor]]:
     """(kind, descriptor) of everything that other packages add, and that can be used."""
     return [(kind, one) for kind in PACKAGES for one in all_of(kind).values() if one.package]

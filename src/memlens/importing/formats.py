@@ -119,7 +119,7 @@ def _files(names: list[str], known: list[ImporterDescriptor]) -> list[str]:
         if name == STDIN or not os.path.isdir(name):
             files.append(name)
             continue
-        found = next((files for one in known if (files := _expanded(one, Path(name)))), None)
+        found = next((below for one in known if (below := _expanded(one, Path(name)))), None)
         if found is None:
             raise TraceError(
                 f"{name} is a directory without a trace in it",
