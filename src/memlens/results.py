@@ -6,9 +6,10 @@ Plain data. No analysis prints, no presenter computes.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from .selection import Scope, Selection
 from .view import SCHEMA_VERSION, Absence, View, to_json
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ class ResultJson(TypedDict):
     tables: dict[str, list[dict[str, Any]]]
     table_rows: dict[str, int]
     quality: QualityJson
+    scope: Scope
+    scope_reason: str | None
 
 
 class PageJson(TypedDict):
@@ -69,10 +72,20 @@ class PageJson(TypedDict):
     rows: int | None
 
 
+class SelectionJson(TypedDict):
+    time_s: list[float] | None
+    processes: list[int]
+    threads: list[int]
+    region: str | None
+    code: str | None
+    object: str | None
+
+
 class ReportJson(TypedDict):
     schema: Literal["memlens-report"]
     schema_version: int
     title: str
+    selection: SelectionJson | None
     meta: dict[str, Any]
     findings: list[FindingJson]
     results: dict[str, ResultJson]
@@ -135,6 +148,15 @@ class Quality:
             notes=tuple(dict.fromkeys(self.notes + other.notes)),
             exact_for=self.exact_for or other.exact_for,
         )
+
+    def without(self, *codes: str) -> Quality:
+        """The same without notes of these codes: what does not bear on a finding.
+
+        >>> Quality(notes=(Note("a.b", "One."), "Two.")).without("a.b").notes
+        ('Two.',)
+        """
+        kept = tuple(note for note in self.notes if not (isinstance(note, Note) and note.code in codes))
+        return replace(self, notes=kept)
 
     def to_json(self) -> QualityJson:
         return {
@@ -223,6 +245,10 @@ class Result:
     figures: dict[str, Any]
     tables: dict[str, pa.Table]
     quality: Quality
+    scope: Scope = "selection"
+    """How far it obeyed the selection that it was asked for; of the whole run nothing was left out."""
+    scope_reason: str = ""
+    """Why the selection was not obeyed, or only by time bins."""
 
     def __repr__(self) -> str:
         tables = ", ".join(f"{name} ({table.num_rows:,} rows)" for name, table in self.tables.items())
@@ -277,7 +303,22 @@ class Result:
             "tables": {name: table.slice(offset, rows).to_pylist() for name, table in self.tables.items()},
             "table_rows": {name: table.num_rows for name, table in self.tables.items()},
             "quality": self.quality.to_json(),
+            "scope": self.scope,
+            "scope_reason": self.scope_reason or None,
         }
+
+
+def _selection_json(selection: Selection) -> SelectionJson | None:
+    if not selection:
+        return None
+    return {
+        "time_s": None if selection.time_s is None else list(selection.time_s),
+        "processes": list(selection.processes),
+        "threads": list(selection.threads),
+        "region": selection.region or None,
+        "code": selection.code or None,
+        "object": selection.object or None,
+    }
 
 
 @dataclass(frozen=True)
@@ -294,10 +335,23 @@ class Report:
     """What each result shows, by the name of the result."""
     absences: tuple[Absence, ...] = ()
     """What is missing from the report, why, and the command that would provide it."""
+    selection: Selection = field(default_factory=Selection)
+    """The part of the run that was asked for."""
+
+    def scope_line(self, name: str) -> str:
+        """What a reader must know of a result that did not obey the selection, or only by time bins; else empty."""
+        result = self.results[name]
+        if not self.selection or result.scope == "selection":
+            return ""
+        why = f": {result.scope_reason}" if result.scope_reason else ""
+        return f"of the {result.scope}{why}" if result.scope == "whole run" else f"selected by {result.scope}{why}"
 
     @property
     def duration_s(self) -> float:
         """Wall-clock time of the run."""
+        begin_ns, end_ns = self.meta.get("begin_ns"), self.meta.get("end_ns")
+        if self.selection and begin_ns and end_ns:  # the capacity of a part is that of its time
+            return float(self.meta.get("wall_s") or (end_ns - begin_ns) / 1e9)
         capacity = self.results.get("capacity")
         return float(self.meta.get("wall_s") or (capacity.figures["duration_s"] if capacity else 0.0))
 
@@ -317,6 +371,7 @@ class Report:
             "schema": "memlens-report",
             "schema_version": SCHEMA_VERSION,
             "title": self.title,
+            "selection": _selection_json(self.selection),
             "meta": self.meta,
             "findings": [finding.to_json() for finding in self.findings],
             "results": {name: result.to_json(rows=rows, offset=offset) for name, result in results.items()},

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Scope = Literal["selection", "time bins", "whole run"]
-"""selection: the result has only what was selected. time bins: whole bins that overlap the time range. whole run: the selection was not
+"""selection: the result has only what was selected. time bins: whole bins (readings of counters, windows of accesses) of which each belongs
+to one time range, by its middle or its begin, so that sums over ranges that follow each other add up. whole run: the selection was not
 applied, because the data has no such thing (counts without time)."""
 
 
@@ -37,6 +38,30 @@ class Selection:
 
     def __bool__(self) -> bool:
         return self != Selection()
+
+    def __str__(self) -> str:
+        """
+        >>> str(Selection(time_s=(1.5, 2), threads=(4711, 4712), code="solve.c:42"))
+        '1.5 to 2 s, threads 4711 and 4712, code solve.c:42'
+        """
+        parts = []
+        if self.time_s is not None:
+            parts.append(f"{self.time_s[0]:g} to {self.time_s[1]:g} s")
+        for what, numbers in (("process", self.processes), ("thread", self.threads)):
+            if numbers:
+                plural = "es" if what == "process" else "s"
+                parts.append(f"{what}{plural if len(numbers) > 1 else ''} {' and '.join(map(str, numbers))}")
+        parts += [
+            f"{what} {name}"
+            for what, name in (("region", self.region), ("code", self.code), ("object", self.object))
+            if name
+        ]
+        return ", ".join(parts)
+
+    @property
+    def by_access(self) -> bool:
+        """Whether single accesses are chosen: those of code, or to an object."""
+        return bool(self.code or self.object)
 
     def window_ns(self, begin_ns: int) -> tuple[int, int] | None:
         """The time range in the capture's clock, for a recording that began at `begin_ns`.

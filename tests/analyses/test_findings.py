@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,18 +14,31 @@ from builders import CaptureBuilder
 from conftest import MEMLENS, ROOT, needs_faults, needs_root, run_memlens, workload_path
 from count_tools import compile_counted
 from emulate_tools import build, needs_emulation, needs_x86
+from finding_checks import assert_refers, assert_stated_once
 
 import memlens
 from memlens import registry
 from memlens.capture.store import machine
 from memlens.capture.tables.sql import run_query
+from memlens.results import Finding, Reference, ReferenceKind, Severity
 
 Record = Callable[..., memlens.Capture]
 SECOND = 1_000_000_000
 
 
 def findings_of(capture: memlens.Capture) -> dict[str, str]:
-    return {finding.name: finding.severity for finding in memlens.analyses.report(capture).findings}
+    """Names and severities, also of those that state a fact of another one; each is checked for what it refers to."""
+    return {finding.name: finding.severity for finding in checked_findings(capture)}
+
+
+def checked_findings(capture: memlens.Capture) -> list[Finding]:
+    report = memlens.analyses.report(capture)
+    assert_stated_once(report.findings)
+    found = memlens.analyses.all_findings(capture, report.results)
+    assert {finding.name for finding in report.findings} <= {finding.name for finding in found}
+    for finding in found:
+        assert_refers(finding, report)
+    return found
 
 
 CASES = [
@@ -75,15 +89,41 @@ needs_emulate = pytest.mark.skipif(
 )
 
 
+def finding(name: str, severity: Severity, group: str, *references: tuple[ReferenceKind, str]) -> Finding:
+    return Finding(
+        name, severity, name, {}, "", references=tuple(Reference(kind=k, name=n) for k, n in references), group=group
+    )
+
+
+def test_a_fact_is_stated_once() -> None:
+    """The general one of two is kept and refers to what the other did; other things, groups and graver findings stay."""
+    general = finding("serial", "low", "placement", ("thread", "7"))
+    first = finding("object", "low", "placement", ("thread", "7"), ("object", "a"))
+    second = finding("object", "low", "placement", ("thread", "7"), ("object", "b"))
+    elsewhere = finding("object", "low", "placement", ("thread", "8"), ("object", "c"))
+    other_group = finding("lines", "low", "lines", ("thread", "7"))
+    kept = memlens.analyses.stated_once([first, general, second, elsewhere, other_group])
+    assert [one.name for one in kept] == ["serial", "object", "lines"]
+    assert [one.name for one in kept[0].references] == ["7", "a", "b"]
+    assert kept[1:] == [elsewhere, other_group]
+    graver = replace(first, severity="high")
+    assert [one.name for one in memlens.analyses.stated_once([graver, general])] == ["object"]
+    assert memlens.analyses.stated_once([first, second]) == [first, second]
+
+
 @needs_faults
 @pytest.mark.parametrize(("name", "bad", "good"), CASES, ids=[case[0] for case in CASES])
 def test_bad_workload_and_good_twin(record: Record, name: str, bad: list[str], good: list[str]) -> None:
     capture = record(workload_path(bad[0]), *bad[1:])
     assert name in findings_of(capture)
     assert name not in findings_of(record(workload_path(good[0]), *good[1:]))
-    finding = next(f for f in memlens.analyses.report(capture).findings if f.name == name)
+    finding = next(f for f in checked_findings(capture) if f.name == name)
     assert finding.remedy and finding.claim
     assert run_query(capture, finding.evidence["sql"]).num_rows > 0
+    if finding.group == "placement":  # one fact, in two findings: the general one is kept, and names the object
+        kept = [f for f in memlens.analyses.report(capture).findings if f.group == "placement"]
+        assert [f.name for f in kept] == ["serial_first_touch"]
+        assert {one.kind for one in kept[0].references} == {"thread", "process", "object", "code"}
 
 
 @needs_emulate
@@ -126,6 +166,9 @@ def sized(command: list[str]) -> list[str]:
 def assert_told_once(captures: list[memlens.Capture], name: str) -> None:
     """Told of the first capture, with figures; of the second, the good twin, no finding on locality is."""
     bad, good = (memlens.analyses.report(capture) for capture in captures)
+    assert_stated_once(bad.findings)
+    for finding in bad.findings:
+        assert_refers(finding, bad)
     told = [finding for finding in bad.findings if finding.name == name]
     assert len(told) == 1, [finding.claim for finding in bad.findings]
     assert told[0].remedy and any(character.isdigit() for character in told[0].claim)

@@ -16,6 +16,8 @@ MOVED: tuple[tuple[str, str, str], ...] = (
 
 ADDED: tuple[tuple[str, str], ...] = (
     (r"^schema(_version)?$", "name and version of the JSON Schema"),
+    (r"^selection$", "the part of the run that was asked for; null: all of it"),
+    (r"^results\.\w+\.scope(_reason)?$", "how far a result obeyed the selection"),
     (r"^page\.", "which rows of each table the document has"),
     (r"^views\.", "labels, units and roles of figures, columns and charts"),
     (r"^absences\[", "what the capture has no data for, and the command that records it"),

@@ -256,6 +256,7 @@ void AccessJoin::flush(uint32_t number, Unit& unit) {
   for (const Counts& counts : unit.counts) {
     const uint32_t group = static_cast<uint32_t>(counts.key >> 32), code = static_cast<uint32_t>(counts.key);
     const uint32_t function = function_of_code_[std::min<size_t>(code, function_of_code_.size() - 1)];
+    if (group == kLeftOut || function == kLeftOut) continue;
     merge(pairs[uint64_t{group} << 32 | function], counts);
     merge(groups[group], counts);
     merge(functions[function], counts);

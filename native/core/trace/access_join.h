@@ -72,6 +72,7 @@ class AccessJoin {
  public:
   static constexpr unsigned kLineBytes = 64;
   static constexpr uint32_t kNarrowBytes = 2;
+  static constexpr uint32_t kLeftOut = UINT32_MAX;  // group or function whose accesses are in no row
 
   // `group_of_object`: by object id, entry 0 for no object. `function_of_code`: by code, the last for code that is not known.
   AccessJoin(const objects::ObjectTable& objects, const replay::CodeIndex& codes, std::vector<uint32_t> group_of_object,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from ..view import Absence, View, guessed
 if TYPE_CHECKING:
     from ..capture.reader import Capture
     from ..results import Finding, Report, Result
+    from ..selection import Scope, Selection
 
 SEVERITIES = ("high", "medium", "low")
 
@@ -34,20 +36,58 @@ def list() -> dict[str, str]:
     return {name: descriptor.question for name, descriptor in registry.all_of("analysis").items()}
 
 
-def run(name: str, capture: Capture, **options: Any) -> Result:
-    """Runs one analysis by name."""
-    result: Result = registry.all_of("analysis")[name].run(capture, **options)
-    return result
+def run(name: str, capture: Capture, *, selection: Selection | None = None, **options: Any) -> Result:
+    """Runs one analysis by name.
+
+    Parameters
+    ----------
+    selection
+        The part of the run that the result is of; `Result.scope` says how far it obeyed.
+
+    >>> from memlens.selection import Selection
+    >>> run("faults", capture, selection=Selection(time_s=(1.5, 2.0))).figures["faults"]   # doctest: +SKIP
+    """
+    descriptor = registry.all_of("analysis")[name]
+    if not selection:
+        result: Result = descriptor.run(capture, **options)
+        return result
+    if descriptor.captures != 1:
+        from ..errors import UsageError
+
+        raise UsageError(f"{name} compares captures and takes no selection", hint="select a part of one capture")
+    from ._select import select
+
+    return _of_part(descriptor.run, select(capture, selection), options)
 
 
-def locality(capture: Capture, **options: Any) -> Result:
+def _of_part(analyse: Callable[..., Result], part: Capture, options: Mapping[str, Any]) -> Result:
+    """The result of an analysis for a selected capture; of the whole run where its data cannot be cut so."""
+    from ._selected import NotSelectable, selected
+
+    chosen = selected(part)
+    if chosen is None:  # the selection has everything
+        return analyse(part, **options)
+    chosen.begin_result()
+    try:
+        result = analyse(chosen, **options)
+    except NotSelectable as error:
+        result = analyse(chosen.whole, **options)
+        return replace(result, scope="whole run", scope_reason=str(error))
+    return replace(result, scope=chosen.scope, scope_reason=chosen.scope_reason)
+
+
+def locality(capture: Capture, *, selection: Selection | None = None, **options: Any) -> Result:
     """Footprint, growth and reuse of data; see `memlens.analyses.data_locality.locality`.
 
     >>> locality(capture, by="function", line_bytes=64).tables["by_function"]   # doctest: +SKIP
     """
     from .data_locality import locality as analyse
 
-    return analyse(capture, **options)
+    if not selection:
+        return analyse(capture, **options)
+    from ._select import select
+
+    return _of_part(analyse, select(capture, selection), options)
 
 
 def run_all(capture: Capture, options: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Result]:
@@ -61,7 +101,7 @@ def run_all(capture: Capture, options: Mapping[str, Mapping[str, Any]] | None = 
     read = _read_once(capture, {name: d for name, d in wanted.items() if d.consumer is not None}, options or {})
     results: dict[str, Result] = {}
     for name, descriptor in wanted.items():
-        run_one = partial(_run, descriptor, capture, **(options or {}).get(name, {}))
+        run_one = partial(_of_part, partial(_run, descriptor), capture, (options or {}).get(name, {}))
         is_read = descriptor.consumer is not None
         result = read.get(name) if is_read else registry.guarded("analysis", descriptor, run_one, None)
         if result is not None:
@@ -69,9 +109,13 @@ def run_all(capture: Capture, options: Mapping[str, Mapping[str, Any]] | None = 
     return {
         name: one
         if wanted[name].join is None
-        else registry.guarded("analysis", wanted[name], partial(wanted[name].join, one, results), one)
+        else _joined(registry.guarded("analysis", wanted[name], partial(wanted[name].join, one, results), one), one)
         for name, one in results.items()
     }
+
+
+def _joined(result: Result, before: Result) -> Result:
+    return replace(result, scope=before.scope, scope_reason=before.scope_reason)
 
 
 def _run(descriptor: AnalysisDescriptor, capture: Capture, **options: Any) -> Result:
@@ -85,8 +129,12 @@ def _run(descriptor: AnalysisDescriptor, capture: Capture, **options: Any) -> Re
 
 def _check(descriptor: FindingDescriptor, capture: Capture, results: Mapping[str, Result]) -> builtins.list[Finding]:
     from ..results import Finding
+    from ._selected import NotSelectable
 
-    found = [*descriptor.check(capture, results)]
+    try:
+        found = [*descriptor.check(capture, results)]
+    except NotSelectable:  # it asks a selected capture for more than its analyses do
+        return []
     for one in found:
         if not isinstance(one, Finding) or one.severity not in SEVERITIES:
             raise TypeError(f"expected findings of severity {', '.join(SEVERITIES)}, found {one!r:.60}")
@@ -104,46 +152,113 @@ def _read_once(
     """Results of the analyses of windows: the accesses are read once for all of them."""
     from ..capture.model.access_pass import sweep
     from ..capture.model.locality import ThreadAccesses
+    from ._chosen_accesses import with_all_code
 
     if not wanted:
         return {}
-    accesses = ThreadAccesses(capture)
+    accesses = ThreadAccesses(with_all_code(capture))
     mine = {name: dict(options.get(name, {})) for name in wanted}
     progress = [one.pop("progress") for one in mine.values() if "progress" in one]
     made = {
-        name: registry.guarded("analysis", descriptor, partial(descriptor.consumer, capture, **mine[name]), None)
+        name: registry.guarded("analysis", descriptor, partial(_reader, descriptor, capture, mine[name]), None)
         for name, descriptor in wanted.items()
     }
-    consumers = {name: consumer for name, consumer in made.items() if consumer is not None}
-    failures = sweep(accesses, consumers.values(), progress=progress[0] if progress else None)
+    readers = {name: reader for name, reader in made.items() if isinstance(reader, _Reader)}
+    failures = sweep(
+        accesses, [reader.consumer for reader in readers.values()], progress=progress[0] if progress else None
+    )
     taken = {
-        name: registry.guarded("analysis", wanted[name], partial(_taken, consumer, failures.get(id(consumer))), None)
-        for name, consumer in consumers.items()
+        name: registry.guarded("analysis", wanted[name], partial(_taken, reader, failures), None)
+        if isinstance(reader, _Reader)
+        else reader
+        for name, reader in made.items()
     }
     return {name: result for name, result in taken.items() if result is not None}
 
 
-def _taken(consumer: Any, error: BaseException | None) -> Result:
+@dataclass(frozen=True)
+class _Reader:
+    """A consumer, and how far what it was made of obeys the selection."""
+
+    consumer: Any
+    scope: Scope = "selection"
+    reason: str = ""
+
+
+def _reader(descriptor: Any, capture: Capture, options: Mapping[str, Any]) -> _Reader | Result:
+    """A consumer of the selected accesses; the result for the whole run where they cannot be cut so."""
+    from ._selected import NotSelectable, selected
+
+    part = selected(capture)
+    if part is None:
+        return _Reader(descriptor.consumer(capture, **options))
+    part.begin_result()
+    try:
+        consumer = descriptor.consumer(part, **options)
+    except NotSelectable as error:
+        return replace(_run(descriptor, part.whole, **options), scope="whole run", scope_reason=str(error))
+    return _Reader(consumer, part.scope, part.scope_reason)
+
+
+def _taken(reader: _Reader, failures: Mapping[int, BaseException]) -> Result:
     """What a consumer has when all accesses were read, or what it makes of an error."""
+    error = failures.get(id(reader.consumer))
     if error is None:
-        result: Result = consumer.snapshot()
-        return result
-    if hasattr(consumer, "failed"):
-        failed: Result = consumer.failed(error)
-        return failed
-    raise error
+        result: Result = reader.consumer.snapshot()
+    elif hasattr(reader.consumer, "failed"):
+        result = reader.consumer.failed(error)
+    else:
+        raise error
+    return replace(result, scope=reader.scope, scope_reason=reader.reason)
+
+
+def all_findings(capture: Capture, results: dict[str, Result]) -> builtins.list[Finding]:
+    """Every finding whose predicate holds, gravest first; several may state one fact."""
+    found: builtins.list[Finding] = []
+    # Of a selected part only what rests on that part is found.
+    known = {name: result for name, result in results.items() if result.scope != "whole run"}
+    for descriptor in registry.all_of("finding").values():
+        if all(name in known for name in descriptor.analyses):
+            nothing: builtins.list[Finding] = []
+            found.extend(registry.guarded("finding", descriptor, partial(_check, descriptor, capture, known), nothing))
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def check_findings(capture: Capture, results: dict[str, Result]) -> builtins.list[Finding]:
-    """Every finding whose predicate holds, gravest first."""
-    found: builtins.list[Finding] = []
-    for descriptor in registry.all_of("finding").values():
-        if all(name in results for name in descriptor.analyses):
-            nothing: builtins.list[Finding] = []
-            found.extend(
-                registry.guarded("finding", descriptor, partial(_check, descriptor, capture, results), nothing)
-            )
-    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+    """Every finding whose predicate holds, gravest first; each fact once."""
+    return stated_once(all_findings(capture, results))
+
+
+def stated_once(findings: builtins.list[Finding]) -> builtins.list[Finding]:
+    """Findings without those that state a fact of another one again.
+
+    Two of one group do if all that the one refers to is among what the other refers to. Of two as grave the more general one is kept, which
+    refers to less; it then refers to what the other did too.
+    """
+    order = sorted(
+        range(len(findings)),
+        key=lambda at: (SEVERITIES.index(findings[at].severity), len(findings[at].references), at),
+    )
+    kept: dict[int, Finding] = {}
+    things = {at: {(one.kind, one.name) for one in findings[at].references} for at in order}
+    for at in order:
+        one = findings[at]
+        same = next(
+            (
+                other
+                for other in kept
+                if one.group
+                and (findings[other].group, findings[other].name != one.name) == (one.group, True)
+                and (things[at] <= things[other] or things[other] <= things[at])
+            ),
+            None,
+        )
+        if same is None:
+            kept[at] = one
+        else:
+            references = tuple(dict.fromkeys((*kept[same].references, *one.references)))
+            kept[same] = replace(kept[same], references=references)
+    return [kept[at] for at in sorted(kept)]
 
 
 def views_of(results: Mapping[str, Result]) -> dict[str, View]:
@@ -184,6 +299,7 @@ def report(
     skip_frames: str | None = None,
     progress: Callable[[int, int, str], None] | None = None,
     cache: bool = False,
+    selection: Selection | None = None,
 ) -> Report:
     """Runs everything that the capture has data for.
 
@@ -198,6 +314,9 @@ def report(
         touch, but the first caller that does not match is.
     progress
         Called with (accesses read, accesses in all, "accesses").
+    selection
+        The part of the run that the report is of. Results whose data cannot be cut so are of the whole run and say it (`Result.scope`);
+        findings are those of the selected part.
     cache
         Takes a report that was kept for this capture and these options, and keeps a new one: `memlens.capture.store.kept`.
     """
@@ -207,13 +326,23 @@ def report(
         capture.skip_frames = re.compile(skip_frames)
 
     def make() -> Report:
-        return _made(capture, memory_limit_bytes=memory_limit_bytes, machine=machine, progress=progress)
+        part = capture
+        if selection:
+            from ._select import select
+
+            part = select(capture, selection)
+        return _made(part, memory_limit_bytes=memory_limit_bytes, machine=machine, progress=progress)
 
     if not cache or registry.has_plugins("analysis", "finding"):  # their code may change without a new version
         return make()
     from ._kept_report import kept_or_made
 
-    said = {"memory_limit_bytes": memory_limit_bytes, "machine": machine, "skip_frames": skip_frames}
+    said = {
+        "memory_limit_bytes": memory_limit_bytes,
+        "machine": machine,
+        "skip_frames": skip_frames,
+        "selection": repr(selection or None),
+    }
     return kept_or_made(capture, said, make, lambda parts: _complete(capture, parts))
 
 
@@ -223,7 +352,7 @@ def _complete(capture: Capture, parts: dict[str, Any]) -> Report:
 
     return Report(
         parts["title"], capture.meta, parts["results"], parts["findings"], parts["quality"], views_of(parts["results"]),
-        parts["absences"],
+        parts["absences"], parts["selection"],
     )  # fmt: skip
 
 
@@ -266,7 +395,9 @@ def _made(
     else:  # the program wrote the capture itself
         names = dict.fromkeys(name for name in capture.table("processes").column("name").to_pylist() if name)
         title = ", ".join([*names][:3]) or capture.path.name
+    if capture.selection:
+        title = f"{title}  [{capture.selection}]"
     return Report(
-        title, capture.meta, results, check_findings(capture, results), capture.quality, views_of(results),
-        absences_of(capture, results),
+        title, capture.whole.meta, results, check_findings(capture, results), capture.quality, views_of(results),
+        absences_of(capture, results), capture.selection,
     )  # fmt: skip

@@ -69,12 +69,19 @@ def notes(capture: Capture) -> tuple[str, ...]:
     first_s = max(stretches[0][0] - begin, 0) / 1e9
     weights = capture.table("faults").column("weight").to_numpy()
     records = int((weights > 1).sum())
+    if capture.selection and not records:
+        return ()
     stood_for = round(float(weights[weights > 1].sum()))
     settings = settings_of(capture.meta, "fault") or {}
     budget = settings.get("budget_share")
     limit = "the budget" if budget is None else f"the budget of {100 * budget:.3g} %"
+    from ..results import Note
+
     return (
-        f"Faults were sampled for {sampled_s:.2g} of {(end - begin) / 1e9:.2g} s, first at {first_s:.2g} s, to keep their cost within "
-        f"{limit}: {records:,} records stand for {stood_for:,} faults. Figures with ± are estimates (± is two standard errors), and classes of "
-        "those faults are inferred. memlens record --exact records every fault.",
+        Note(
+            "faults.sampled",
+            f"Faults were sampled for {sampled_s:.2g} of {(end - begin) / 1e9:.2g} s, first at {first_s:.2g} s, to keep their cost within "
+            f"{limit}: {records:,} records stand for {stood_for:,} faults. Figures with ± are estimates (± is two standard errors), and classes of "
+            "those faults are inferred. memlens record --exact records every fault.",
+        ),
     )

@@ -159,7 +159,7 @@ class _Object(Dimension):
     columns = frozenset({"objects"})
 
     def __init__(self, accesses: ThreadAccesses) -> None:
-        from .object_accesses import ObjectGroups
+        from ._object_groups import ObjectGroups
 
         super().__init__(accesses)
         groups = ObjectGroups(accesses.capture)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import MemlensError
 from ..results import Finding, Note, Quality, Reference, Report, Result
+from ..selection import Selection
 from ..view import Absence
 
 if TYPE_CHECKING:
     from ..capture.reader import Capture
     from ..capture.store.kept import KeptResults
 
-CLASSES: dict[str, Any] = {c.__name__: c for c in (Finding, Reference, Quality, Result, Absence)}
+CLASSES: dict[str, Any] = {c.__name__: c for c in (Finding, Reference, Quality, Result, Absence, Selection)}
 PLAIN = (str, int, float, bool, type(None))
 
 
@@ -93,7 +94,7 @@ def to_bytes(report: Report) -> bytes:
     """What cannot be made again quickly: results, findings, what is absent, quality and title."""
     writer = _Writer()
     parts = {"title": report.title, "results": report.results, "findings": report.findings, "quality": report.quality,
-             "absences": report.absences}  # fmt: skip
+             "absences": report.absences, "selection": report.selection}  # fmt: skip
     body = json.dumps(
         {"parts": writer.value(parts), "tables": [len(table) for table in writer.tables]}, allow_nan=False
     ).encode()

@@ -94,6 +94,7 @@ class Levels:
     """Evidence and peaks of one capture."""
 
     def __init__(self, capture: Capture, events: list[str]) -> None:
+        capture = capture.whole  # what fits into a cache is a matter of the whole run
         self.peaks: Peaks | None = capture.peaks
         self.events = events
         caches = (capture.meta.get("machine") or {}).get("caches") or []

@@ -30,7 +30,7 @@ def chance_of(lengths: Any, intervals: Any) -> Any:
     return (inside * times[None, :]).sum(axis=1) / total
 
 
-def reuse_intervals(merged: Any, lengths: Any, *, whole: bool) -> pa.Table:
+def reuse_intervals(merged: Any, lengths: Any, *, whole: bool, group: int = 0) -> pa.Table:
     """Reuses of the whole program by interval, in powers of two, with what of them can be observed.
 
     ``reuses_estimated`` corrects for the chance; it is null, not zero, where windows show nothing. The last row holds all intervals
@@ -41,9 +41,9 @@ def reuse_intervals(merged: Any, lengths: Any, *, whole: bool) -> pa.Table:
 
     schema = pa.schema([("from", pa.uint64()), ("to", pa.uint64()), ("reuses", pa.uint64()), ("observed_percent", pa.float64()),
                         ("reuses_estimated", pa.float64()), ("observable", pa.string())])  # fmt: skip
-    if merged is None or not len(merged.reuse(0)["accesses"]):
+    if merged is None or len(merged.reuse(0)["accesses"]) <= group:
         return schema.empty_table()
-    bins = merged.reuse(0)["interval_bins"][0].tolist()
+    bins = merged.reuse(0)["interval_bins"][group].tolist()
     longest = int(lengths.max()) if len(lengths) else 0
     last = max((at for at in range(BINS) if bins[at]), default=0)
     if not whole:

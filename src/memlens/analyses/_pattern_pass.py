@@ -18,6 +18,7 @@ from ..capture.model.locality import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
+    from ._chosen_accesses import ChosenAccesses
     from .caches import Level
 
 PART_BATCHES = 4
@@ -97,7 +98,32 @@ class PatternPass:
         self._done: dict[int, int] = {}
         self._part: dict[int, int] = {}
         """By stream: accesses so far, and the part that was looked at last."""
-        self.taken, self.executed, self.no_reuse = 0, 0.0, 0
+        self.taken, self._executed, self.no_reuse = 0, 0.0, 0
+        self.is_chosen: list[bool] | None = None
+        """By number of a pair; None: all of them."""
+        self.of_lines = False
+        """Single lines of functions are chosen: what is known by function is not theirs."""
+
+    def choose(self, chosen: ChosenAccesses) -> None:
+        """Only pairs of this code and these objects have rows."""
+        self.is_chosen = [
+            (chosen.codes is None or bool(chosen.codes[code])) and (chosen.groups is None or bool(chosen.groups[thing]))
+            for code, thing in zip(self.pair_code, self.pair_object, strict=True)
+        ]
+        self.of_lines = chosen.is_line
+
+    @property
+    def executed(self) -> float:
+        """Executed accesses that those looked at stand for."""
+        if self.is_chosen is None:
+            return self._executed
+        return float(self.sums.get("weight", len(self.is_chosen))[self.is_chosen].sum())
+
+    @property
+    def looked_at(self) -> int:
+        if self.is_chosen is None:
+            return self.taken
+        return int(self.sums.get("recorded", len(self.is_chosen))[self.is_chosen].sum())
 
     # ---- the walk ----
     def add(self, batch: AccessBatch) -> None:
@@ -190,7 +216,7 @@ class PatternPass:
         self._repeats(batch, pairs, addresses)
         self._count_visits(functions, addresses, widths, distances)
         self.taken += len(batch)
-        self.executed += float(batch.weight.sum())
+        self._executed += float(batch.weight.sum())
 
     def _count_sets(self, functions: Any, addresses: Any) -> None:
         import numpy as np

@@ -46,7 +46,7 @@ def instruction_rows(walk: PatternPass) -> list[dict[str, Any]]:
     for pair in range(count):
         code, (thing, kind) = walk.pair_code[pair], walk.objects.keys[walk.pair_object[pair]]
         recorded = int(total["recorded"][pair])
-        if not recorded:
+        if not recorded or (walk.is_chosen is not None and not walk.is_chosen[pair]):
             continue
         step = steps.get(pair, {"class": 0, "stride_bytes": 0, "share": 0.0})
         moves = step["class"] in (2, 3)
@@ -87,6 +87,22 @@ def function_rows(walk: PatternPass, instructions: list[dict[str, Any]]) -> list
             mine[name] += row[name]
         mine["irregular"] += row["recorded"] if row["class"] == "irregular" else 0
     _add_steps(walk, rows, instructions)
+    if walk.of_lines:
+        for row in rows:
+            row.update(
+                dict.fromkeys(
+                    (
+                        "lines",
+                        "used_bytes",
+                        "addresses",
+                        "visits",
+                        "visit_bytes",
+                        "sets",
+                        "step_offsets",
+                        "step_settled",
+                    )
+                )
+            )
     for row in rows:
         row["irregular_share"] = row["irregular"] / row["recorded"] if row["recorded"] else None
     return sorted((row for row in rows if row["recorded"]), key=lambda row: -row["accesses"])

@@ -201,7 +201,11 @@ def _program_time(capture: Capture, regions: Regions, row: dict[str, Any]) -> di
     statuses = capture.table("count_status").to_pylist()
     begin = min((status["born_ns"] for status in statuses), default=0)
     end = max((status["ended_ns"] or capture.end_ns for status in statuses), default=0)
-    duration = end - begin if end > begin else None
+    selection = capture.selection
+    if selection.time_s is not None:
+        first, last = capture.time_range_ns
+        begin, end = max(begin, first), min(end, last)
+    duration = end - begin if end > begin and not (selection.region or selection.by_access) else None
     return {
         "wall_ns": duration,
         "wall_low_ns": duration,

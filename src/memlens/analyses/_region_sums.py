@@ -125,6 +125,8 @@ class Regions:
 
     def __init__(self, capture: Capture) -> None:
         self.counts: Counts = capture.counts
+        # What a counted execution stands for is a matter of the whole run.
+        self._whole = Regions(capture.whole) if capture.selection else None
         places = self.counts.places()
         names = (*QUANTITIES, "estimated_accesses")
         sums = self.counts.place_sums()
@@ -213,6 +215,8 @@ class Regions:
 
     def factor(self, path: Path) -> float | None:
         """What a counted execution stands for; None: none was counted."""
+        if self._whole is not None:
+            return self._whole.factor(path)
         if path not in self._factors:
             counted, untouched = self.executions(path)
             own = self._sums.get(path, {})
@@ -222,12 +226,20 @@ class Regions:
 
     def error(self, paths: Iterable[Path]) -> Error:
         """Of the bytes of regions taken together."""
-        sampled = [path for path in paths if self.executions(path)[1]]
+        whole = self._whole or self
+        sampled = [path for path in paths if whole.executions(path)[1]]
         if not sampled:
             return EXACT
+        if self._whole is not None:
+            return Error(None, None, "executions were sampled over the whole run: a selected part has no error")
         total = sum(self.sum_of(sampled, None, name, scaled=True) for name in ("read_bytes", "written_bytes"))
         parts = [(path, sum(self.executions(path)), self.executions(path)[0]) for path in sampled]
         return self.samples.error(parts, total, self.sampling)
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether some executions were not counted."""
+        return any(time.untouched for time in (self._whole or self).times.values())
 
     def place_factors(self) -> Any:
         """What a counted execution stands for, of each place of the counts."""

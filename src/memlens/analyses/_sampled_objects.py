@@ -24,6 +24,8 @@ class SharedOut:
     def __init__(self, capture: Capture, of_object: Any, function_of_code: Any, measures: tuple[str, ...]) -> None:
         import numpy as np
 
+        from ._chosen_accesses import chosen_groups, with_all_code
+
         self.measures = measures
         self.groups: dict[tuple[int, ...], dict[str, tuple[float, float]]] = {}
         self.pairs: dict[tuple[int, ...], dict[str, tuple[float, float]]] = {}
@@ -37,7 +39,7 @@ class SharedOut:
         # Each sampled object is a group of its own; group 0 is everything else.
         single = np.zeros(len(of_object), dtype=np.uint32)
         single[sampled + 1] = np.arange(1, len(sampled) + 1, dtype=np.uint32)
-        self._totals = capture.windows.join(single, function_of_code)
+        self._totals = with_all_code(capture).windows.join(*chosen_groups(capture, single, function_of_code))
         self._weight = np.concatenate(([1.0], weights[sampled]))
         self._site = np.concatenate(([0], np.asarray(of_object)[sampled + 1]))
 

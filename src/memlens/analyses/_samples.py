@@ -94,6 +94,8 @@ class Samples:
 
     def __init__(self, capture: Capture, counts: Counts) -> None:
         self.regions: dict[Path, Sampled] = defaultdict(Sampled)
+        if capture.selection:  # groups are drawn over the whole run
+            return
         if not capture.kinds().get("sample_group"):
             self._add_durations(capture, counts)
             return

@@ -44,18 +44,31 @@ class Touches:
         self.threads |= other.threads
 
 
-def touch_places(capture: Capture, placing: pa.Table) -> dict[Place, Touches]:
-    """Placing faults by place; `placing` is from `placing_faults`."""
+@dataclass(frozen=True)
+class RowPlaces:
+    """The place of each placing fault."""
+
+    places: list[Place]
+    of_row: Any
+    estimated: Any
+    """Which rows have the caller of another fault's stack."""
+
+    def chosen(self, mask: Any) -> RowPlaces:
+        return RowPlaces(self.places, self.of_row[mask], self.estimated[mask])
+
+    def column(self, at: int) -> list[Any]:
+        """One part of each row's place."""
+        return [self.places[number][at] for number in self.of_row.tolist()]
+
+
+def row_places(capture: Capture, placing: pa.Table) -> RowPlaces:
+    """The place of each of all placing faults (`placing_faults`): of one without a stack others' stacks tell."""
     import numpy as np
 
     from ..capture.model.call_stacks import call_stacks
-    from ._fault_sampling import variances
 
     stacks = call_stacks(capture)
-    columns = {
-        name: placing.column(name).to_numpy()
-        for name in ("code", "process", "thread", "time_ns", "bytes", "one_bytes", "weight", "stack")
-    }
+    columns = {name: placing.column(name).to_numpy() for name in ("code", "process", "thread", "time_ns", "stack")}
     codes, code_of_row = np.unique(columns["code"], return_inverse=True)
     places: list[Place] = []
     number: dict[Place, int] = {}
@@ -84,6 +97,17 @@ def touch_places(capture: Capture, placing: pa.Table) -> dict[Place, Touches]:
         known = found >= 0
         of_row[hidden[known]] = found[known]
         estimated[hidden[known]] = ~direct[known]
+    return RowPlaces(places, of_row, estimated)
+
+
+def touch_places(placing: pa.Table, rows: RowPlaces) -> dict[Place, Touches]:
+    """Placing faults by place."""
+    import numpy as np
+
+    from ._fault_sampling import variances
+
+    places, of_row, estimated = rows.places, rows.of_row, rows.estimated
+    columns = {name: placing.column(name).to_numpy() for name in ("process", "thread", "bytes", "one_bytes", "weight")}
     group_of_row, first = _groups([of_row, columns["process"], columns["thread"]])
     groups = np.stack([of_row[first], columns["process"][first], columns["thread"][first]], axis=1).astype(np.int64)
     sums = [np.bincount(group_of_row, weights=w.astype(np.float64), minlength=len(groups)) for w in

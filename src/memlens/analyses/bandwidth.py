@@ -62,7 +62,7 @@ def bandwidth(capture: Capture) -> Result:
     refused = rows_refused(capture)
     over_time = _over_time(capture, regions)
     everything = by_region[0] if by_region else {}
-    sampled = any(time.untouched for time in regions.times.values())
+    sampled = regions.is_sampled
     text, number, real, wide = pa.string(), pa.uint32(), pa.float64(), pa.int64()
     figures: dict[str, Any] = {
         **{name: everything.get(name) for name in ("loads", "stores", "read_bytes", "written_bytes")},
@@ -208,7 +208,9 @@ def _losses(statuses: list[dict[str, Any]]) -> bool:
 
 
 def _notes(capture: Capture, regions: Regions, *, sampled: bool, figures: dict[str, Any]) -> list[str]:
-    notes = [IR_EXACT]
+    from ..results import Note
+
+    notes: list[str] = [IR_EXACT]
     if sampled:
         counted = sum(time.counted for time in regions.times.values())
         untouched = sum(time.untouched for time in regions.times.values())
@@ -248,11 +250,14 @@ def _notes(capture: Capture, regions: Regions, *, sampled: bool, figures: dict[s
             f"{share:.0%} of the loads and stores are copies, fills and comparisons, taken as one for 8 bytes; their bytes are not estimated."
         )
     statuses = capture.table("count_status").to_pylist()
-    notes += [f"{name}: {why}." for name, why in figures["events_missing"].items()]
+    notes += [Note("bandwidth.event_missing", f"{name}: {why}.") for name, why in figures["events_missing"].items()]
     merged = sum(row["threads_merged"] for row in statuses)
     if merged:
         notes.append(
-            f"{merged} threads were added up when they ended: they are one row (thread 0), and in no imbalance."
+            Note(
+                "bandwidth.threads_merged",
+                f"{merged} threads were added up when they ended: they are one row (thread 0), and in no imbalance.",
+            )
         )
     return notes
 

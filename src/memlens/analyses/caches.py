@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import UsageError
 from ..registry import AnalysisDescriptor, Option
+from ._chosen_accesses import NOT_CHOSEN, chosen_accesses, with_all_code
 from ._locality_view import caches_view, with_curve
 from ._machines import MACHINES as MACHINES
 from ._machines import Level as Level
@@ -141,8 +142,11 @@ class CachesConsumer:
         self._line_bytes = line_bytes if line_bytes is not None else named.line_bytes if named is not None else 64
         self._page_bytes = page_bytes
         self._inclusive = inclusive if inclusive is not None else named.inclusive if named is not None else True
-        self.accesses = ThreadAccesses(capture) if accesses is None else accesses
+        self.accesses = ThreadAccesses(with_all_code(capture)) if accesses is None else accesses
+        self._choice = chosen_accesses(capture, self.accesses)
         self._dimensions = [named_dimension(self.accesses, name) for name in by]
+        if self._choice is not None:
+            self._dimensions = [self._choice.dimension(dimension) for dimension in self._dimensions]
         self._pair = _Pair(self._dimensions[0], self._dimensions[1]) if len(by) == 2 else None
         self._cores = min(MOST_CORES, max(1, len(self.accesses.streams)))
         self._whole = self.accesses.is_whole
@@ -188,6 +192,8 @@ class CachesConsumer:
 
         chosen, model, recorded, done = self._levels, self._model, self.accesses.recorded, self._done
         columns = {name: values.tolist() for name, values in model.columns().items()}
+        if self._choice is not None:
+            self._leave_out(columns)
         names = [level.name or f"level {at + 1}" for at, level in enumerate(chosen)]
         tables = _tables(self._by, self._dimensions, self._pair, columns, len(chosen), len(self._tlbs))
         sums = {name: sum(values) for name, values in columns.items()}
@@ -207,8 +213,18 @@ class CachesConsumer:
         tables["levels"] = _levels(figures)
         return Result("caches", figures, tables, self.capture.quality.joined(Quality(exact=False, notes=tuple(notes))))
 
+    def _leave_out(self, columns: dict[str, list[int]]) -> None:
+        """Takes what was not chosen out of the sums; a pair of groups is chosen if both are."""
+        for number, key in enumerate((self._pair if self._pair is not None else self._dimensions[0]).keys):
+            if NOT_CHOSEN in key:
+                for values in columns.values():
+                    if number < len(values):
+                        values[number] = 0
+
     def _figures(self, names: list[str], sums: dict[str, int]) -> dict[str, Any]:
         totals, accesses = self._model.totals(), sums.get("accesses", 0)
+        if self._choice is not None:  # prefetches and write-backs of a level are of all accesses
+            totals = [dict.fromkeys(one) for one in totals]
         return {
             "accesses": accesses,
             "unknown": sums.get("unknown", 0),
@@ -225,7 +241,7 @@ class CachesConsumer:
             "line_bytes": self._line_bytes,
             "machine": self._machine,
             "machine_description": self._named.description if self._named is not None else None,
-            "modelled_accesses": self._done,
+            "modelled_accesses": self._done if self._choice is None else accesses,
         }  # fmt: skip
 
 

@@ -122,9 +122,12 @@ def capacity(capture: Capture) -> Result:
     from ..results import Quality, Result
 
     table = capture.table("timeline")
-    processes = capture.table("processes").to_pylist()
     begin = capture.begin_ns
-    ends = {row["process"]: row["end_ns"] or capture.end_ns for row in processes}
+    first, last = capture.time_range_ns
+    processes = [row for row in capture.table("processes").to_pylist() if _is_selected(capture, row)]
+    ends = {row["process"]: row["end_ns"] or last for row in processes}
+    if capture.selection.time_s is not None:  # a process that goes on holds its memory to the end of the range
+        ends = {process: end for process, end in ends.items() if end < last}
     rss = metric_rows(table, "rss_bytes")
     times, summed = step_total(rss["time_ns"], rss["process"], rss["value"], ends)
     times, total = shared_once(rss, metric_rows(table, "shared_bytes"), ends, times, summed)
@@ -135,7 +138,7 @@ def capacity(capture: Capture) -> Result:
     swap = metric_rows(table, "swap_bytes")
     hugetlb = metric_rows(table, "hugetlb_bytes")
     _, hugetlb_total = step_total(hugetlb["time_ns"], hugetlb["process"], hugetlb["value"], ends)
-    durations = np.diff(np.append(times, max(capture.end_ns, int(times[-1]) if len(times) else 0)))
+    durations = np.diff(np.append(times, max(last, int(times[-1]) if len(times) else 0)))
     median = weighted_median(total, durations)
     peak = int(total.max()) if len(total) else 0
     readings = len(rss["time_ns"])
@@ -168,7 +171,7 @@ def capacity(capture: Capture) -> Result:
         "processes": len(processes),
         "readings": readings,
         "mean_interval_s": span_s / (distinct_ticks - 1) if distinct_ticks > 1 else None,
-        "duration_s": (capture.end_ns - begin) / 1e9,
+        "duration_s": (last - first) / 1e9,
     }
 
     # The kernel's high-water mark of each process, where it was read, knows peaks between two readings.
@@ -209,7 +212,9 @@ def capacity(capture: Capture) -> Result:
             f"The kernel saw a peak of {human_bytes(kernel_peak)} in one process, the readings of the whole tree only "
             f"{human_bytes(peak)}: it was shorter than the interval; record with a higher --rate."
         )
-    unread = sum(1 for row in by_process if row["peak_rss_bytes"] is None)
+    unread = (
+        0 if capture.selection.time_s is not None else sum(1 for row in by_process if row["peak_rss_bytes"] is None)
+    )
     if unread and expected:
         notes.append(f"{unread} of {len(by_process)} processes ended before their first reading.")
     return Result(
@@ -222,6 +227,16 @@ def capacity(capture: Capture) -> Result:
             "by_node": pa.Table.from_pylist(node_rows) if node_rows else pa.table({"node": [], "peak_bytes": []}),
         },
         capture.quality.joined(Quality(exact=readings == 0 and not expected, notes=tuple(notes))),
+    )
+
+
+def _is_selected(capture: Capture, process: dict[str, Any]) -> bool:
+    """Whether a process is selected, and was there in the selected time."""
+    if capture.selection.processes and process["process"] not in capture.selection.processes:
+        return False
+    first, last = capture.time_range_ns
+    return capture.selection.time_s is None or (
+        process["begin_ns"] < last and (process["end_ns"] is None or process["end_ns"] > first)
     )
 
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import MemoryLimitError, UsageError
 from ..registry import AnalysisDescriptor, Option
+from ._chosen_accesses import NO_CURVE, NOT_CHOSEN, chosen_accesses, with_all_code
 from ._confidence import interval
 from ._groups import RANGE_BYTES
 from ._locality_view import locality_view
@@ -142,11 +143,15 @@ class LocalityConsumer:
         asked = [by] if isinstance(by, str) else list(by)
         names = list(dict.fromkeys(["program", *(part if isinstance(part, str) else ",".join(part) for part in asked)]))
         self.capture, self.line_bytes, self.memory_limit_bytes = capture, line_bytes, memory_limit_bytes
-        self.accesses = ThreadAccesses(capture) if accesses is None else accesses
+        windowed = with_all_code(capture)
+        self.accesses = ThreadAccesses(windowed) if accesses is None else accesses
+        self._choice = chosen_accesses(capture, self.accesses)
         self._site_classes = site_classes
         self._dimensions = {
             name: named_dimension(self.accesses, name, ranges=ranges, range_bytes=range_bytes) for name in names
         }
+        if self._choice is not None:
+            self._dimensions = {name: self._choice.dimension(one) for name, one in self._dimensions.items()}
         self._took: set[int] = set()
         self.whole = self.accesses.is_whole
         self.count = max(1, len(self.accesses.streams))
@@ -154,7 +159,7 @@ class LocalityConsumer:
             LocalityStream(
                 block_bytes=line_bytes, views=len(names), has_windows=not self.whole,
                 memory_limit_bytes=memory_limit_bytes // self.count, heat_columns=heat_columns, heat_rows=heat_rows,
-                begin_ns=_begin_ns(capture), end_ns=_end_ns(capture),
+                begin_ns=_begin_ns(windowed), end_ns=_end_ns(windowed),
             )
             for _ in self.accesses.streams
         ]  # fmt: skip
@@ -206,7 +211,7 @@ class LocalityConsumer:
             stream.finish()
         inferred, static = (sum(getattr(p, f"{name}_accesses") for p in self._parts) for name in ("inferred", "static"))
         return _result(
-            self.capture,
+            with_all_code(self.capture),
             self.accesses,
             self._dimensions,
             self.streams,
@@ -216,6 +221,7 @@ class LocalityConsumer:
             line_bytes=self.line_bytes,
             executed=int(self.accesses.unit_executed.sum()),
             recorded=self.accesses.recorded,
+            is_chosen=self._choice is not None,
         )
 
 
@@ -291,10 +297,12 @@ def _result(
     line_bytes: int,
     executed: int,
     recorded: int,
+    is_chosen: bool,
 ) -> Result:
+    """`is_chosen`: only accesses of some code or object have rows."""
     import pyarrow as pa
 
-    from ..results import Quality, Result
+    from ..results import Note, Quality, Result
 
     merged = streams[0] if streams else None
     for other in streams[1:]:
@@ -310,10 +318,13 @@ def _result(
         tables[title] = pa.Table.from_pylist(rows, schema=_schema(dimension))
     program = tables["by_program"].to_pylist()
     total = program[0] if program else {}
-    tables["reuse_distances"] = _distances(merged)
-    tables["reuse_intervals"] = reuse_intervals(merged, accesses.unit_recorded, whole=whole)
-    tables["miss_curve"] = _miss_curve(merged, line_bytes, capture, whole=whole)
-    tables["heat_map"] = _heat(merged, capture)
+    group = int(is_chosen)  # of the whole program
+    tables["reuse_distances"] = _distances(merged, group)
+    tables["reuse_intervals"] = reuse_intervals(merged, accesses.unit_recorded, whole=whole, group=group)
+    tables["miss_curve"] = _miss_curve(None if is_chosen else merged, line_bytes, capture, whole=whole)
+    tables["heat_map"] = _heat(None if is_chosen else merged, capture)
+    if is_chosen:
+        recorded, executed = total.get("recorded", 0), round(total.get("executed", 0))
     figures = {
         "windows": 0 if merged is None else int(merged.windows),
         "everything_recorded": whole,
@@ -337,7 +348,10 @@ def _result(
         capture.quality.joined(
             Quality(
                 exact=whole and not accesses.damaged and origin == "static",
-                notes=tuple(_notes(figures, tables, whole=whole)),
+                notes=(
+                    *_notes(figures, tables, whole=whole),
+                    *([Note("selection.no_curve", NO_CURVE)] if is_chosen else []),
+                ),
             )
         ),
     )
@@ -362,11 +376,13 @@ def _rows(
     reuse = {name: values.tolist() for name, values in reuse.items()}
     footprint = {name: values.tolist() for name, values in footprint.items()}
     executed = reuse.pop("executed")
-    total = sum(executed)
+    total = sum(one for key, one in zip(dimension.keys, executed, strict=False) if NOT_CHOSEN not in key)
     none = dict.fromkeys(reuse, 0)
     knows_constants = dimension.knows_constants or not leaves_out
     rows = []
     for at, key in enumerate(dimension.keys):
+        if NOT_CHOSEN in key:
+            continue
         if at >= len(footprint["accesses"]) or not footprint["accesses"][at] + footprint["constants"][at]:
             continue
         r = {n: v[at] for n, v in reuse.items()} if at < len(reuse["accesses"]) else none
@@ -540,7 +556,7 @@ def _schema(dimension: Dimension) -> pa.Schema:
     return pa.schema([*keys, *((name, pa.type_for_alias(kind)) for name, kind in FIELDS.items())])
 
 
-def _distances(merged: Any) -> pa.Table:
+def _distances(merged: Any, group: int) -> pa.Table:
     """Reuses of the whole program by distance and by interval, in powers of two."""
     import pyarrow as pa
 
@@ -549,9 +565,9 @@ def _distances(merged: Any) -> pa.Table:
     if merged is None:
         return schema.empty_table()
     reuse = merged.reuse(0)
-    if not len(reuse["accesses"]):
+    if len(reuse["accesses"]) <= group:
         return schema.empty_table()
-    distance, interval = reuse["distance_bins"][0].tolist(), reuse["interval_bins"][0].tolist()
+    distance, interval = reuse["distance_bins"][group].tolist(), reuse["interval_bins"][group].tolist()
     last = max((at for at in range(DISTANCE_BINS) if distance[at] or interval[at]), default=-1)
     rows = [
         {"from": 0 if at == 0 else 1 << (at - 1), "to": 0 if at == 0 else (1 << at) - 1,

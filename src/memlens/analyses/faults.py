@@ -51,9 +51,10 @@ def faults(capture: Capture) -> Result:
     by_function = weighted(table, ["function", "module", "class"], {"faults": ones})
 
     begin = capture.begin_ns
-    duration_s = max((capture.end_ns - begin) / 1e9, 1e-9)
+    first, last = capture.time_range_ns
+    duration_s = max((last - first) / 1e9, 1e-9)
     times = (table.column("time_ns").to_numpy().astype(np.int64) - begin) / 1e9
-    edges = np.linspace(0, duration_s, TIME_BINS + 1)
+    edges = (first - begin) / 1e9 + np.linspace(0, duration_s, TIME_BINS + 1)
     codes = classes.to_numpy(zero_copy_only=False)
     over_time: dict[str, Any] = {"time_s": edges[:-1]}
     for row in class_rows:
@@ -68,7 +69,7 @@ def faults(capture: Capture) -> Result:
     figures = {
         "faults": total,
         "faults_recorded": table.num_rows,
-        "own_faults": capture.replay.own_faults,
+        "own_faults": None if capture.selection else capture.replay.own_faults,
         "kernel_faults": kernel,
         "faults_per_s": total / duration_s,
         "peak_faults_per_s": float(rates.max()) if table.num_rows else 0.0,
@@ -77,7 +78,7 @@ def faults(capture: Capture) -> Result:
         "placements": sum(counts.get(name, 0) for name in ("first", "again", "placed")),
     }
     notes = list(sampling_notes(capture))
-    seen = total + capture.replay.own_faults  # the kernel's count has those of our library too
+    seen = total + (figures["own_faults"] or 0)  # the kernel's count has those of our library too
     if kernel and kernel - seen > max(0.01 * kernel, 50):
         cause = (
             "the kernel populated pages without an event (MAP_POPULATE, mlock), or processes ended before they could be watched"
@@ -107,6 +108,8 @@ def recording_seconds(capture: Capture) -> float:
     settings = settings_of(capture.meta, "fault")
     if settings is None:
         return 0.0
+    if capture.selection:  # at the cost of a fault in the whole run
+        return recording_seconds(capture.whole) * _recorded_share(capture)
     cost_ns = capture.meta.get("fault_recording_ns")
     if cost_ns is None:
         cost_ns = ASSUMED_RECORDING_NS[bool(settings.get("single"))]
@@ -116,7 +119,16 @@ def recording_seconds(capture: Capture) -> float:
     return float(cost_ns) * int(capture.table("faults").num_rows + capture.replay.own_faults) / 1e9
 
 
+def _recorded_share(capture: Capture) -> float:
+    """Of the records of faults, those that are selected."""
+    whole = capture.whole.table("faults").num_rows + capture.replay.own_faults
+    return float(capture.table("faults").num_rows) / max(int(whole), 1)
+
+
 def _cpu_times(capture: Capture) -> dict[str, float | None]:
+    if capture.selection:
+        recording = _cpu_times(capture.whole)["recording_s"]
+        return {"user_s": None, "system_s": None, "recording_s": (recording or 0.0) * _recorded_share(capture)}
     rusage = capture.meta.get("rusage") or {}
     user_s, system_s = rusage.get("user_s"), rusage.get("system_s")
     recording_s = recording_seconds(capture)

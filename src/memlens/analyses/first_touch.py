@@ -70,16 +70,26 @@ def first_touch(capture: Capture) -> Result:
     callers are exact. Others come from sampled call stacks, of a fault itself or of the nearest one in time in the same
     thread and function: ``estimated`` marks rows that hold such faults. Sums over all rows stay exact.
     """
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     from ..capture.model.call_stacks import UNNAMED
-    from ..results import Quality, Result
+    from ..results import Note, Quality, Result
     from ._fault_sampling import notes as sampling_notes
     from ._fault_sampling import variances
-    from ._touch_places import rows_by, touch_places
+    from ._selected import selected
+    from ._touch_places import row_places, rows_by, touch_places
 
-    faults = capture.table("faults")
-    placing = placing_faults(faults)
+    placing = placing_faults(capture.whole.table("faults"))
+    of_rows = row_places(capture, placing)
+    part = selected(capture)
+    if part is not None:
+        numbers = ("process", "thread", "time_ns", "address")
+        kept = part.rows(
+            placing.num_rows, "first touches", **{name: placing.column(name).to_numpy() for name in numbers},
+            place=(of_rows.column(0), of_rows.column(2), of_rows.column(3)),
+        )  # fmt: skip
+        placing, of_rows = placing.filter(pa.array(kept)), of_rows.chosen(kept)
     resident = capture.table("placed")
     before = resident.filter(resident.column("before"))
     # Pages of a stretch in which faults were sampled are in the estimates already.
@@ -88,7 +98,7 @@ def first_touch(capture: Capture) -> Result:
     moved = resident.filter(resident.column("moved"))
     total = _sum(placing)
     placed_bytes = pc.sum(placed.column("bytes")).as_py() or 0
-    places = touch_places(capture, placing)
+    places = touch_places(placing, of_rows)
     names = {(row["process"], row["thread"]): row["name"] for row in capture.table("threads").to_pylist()}
 
     by_thread = grouped(placing, ["process", "thread"])
@@ -122,6 +132,13 @@ def first_touch(capture: Capture) -> Result:
         "threads": by_thread.num_rows,
     }
     notes = list(sampling_notes(capture))
+    if part is not None and resident.num_rows < capture.whole.table("placed").num_rows and part.is_by_thread:
+        notes.append(
+            Note(
+                "selection.placed",
+                "Pages that the kernel placed without an event are left out: their thread, region and code are not known.",
+            )
+        )
     if inferred:
         notes.append(
             f"{inferred} of {placing.num_rows} placing faults were classed without knowing what was mapped before."

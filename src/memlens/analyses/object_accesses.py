@@ -16,69 +16,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..capture.model.access_pass import ChunkBatch, TaskPool
-    from ..capture.model.call_stacks import StackSource
     from ..capture.reader import Capture
     from ..results import Result
+    from ._object_groups import ObjectGroups
     from ._sampled_objects import SharedOut
     from .traffic import CodeNames
 
 MOST_INSTRUCTIONS = 2000
-NO_OBJECT = "no known object"
 ESTIMATES = ("accesses", "loads", "stores", "bytes", "load_bytes", "store_bytes")
-
-
-class ObjectGroups:
-    """Objects by what a person calls them: allocation site, variable, tag, stack of a thread, file."""
-
-    def __init__(self, capture: StackSource) -> None:
-        import numpy as np
-
-        from ..capture.model.call_stacks import NO_FRAME, call_stacks
-        from ..capture.model.objects import KINDS
-
-        engine = capture.objects
-        stacks = call_stacks(capture)
-        columns = {name: np.asarray(values) for name, values in engine.columns.items()}
-        self._index: dict[tuple[Any, ...], int] = {}
-        self.rows: list[dict[str, Any]] = []
-        self._add("none", NO_OBJECT)
-        self.of_object = np.zeros(engine.count + 1, dtype=np.uint32)
-        kinds, threads, processes = (columns[n] for n in ("kind", "thread", "process"))
-        # Heap objects and mappings of one call stack are one group: name each stack once.
-        allocated = engine.is_kind("heap", "mmap")
-        pairs, inverse = np.unique(
-            kinds[allocated].astype(np.uint64) << np.uint64(32) | columns["stack"][allocated], return_inverse=True
-        )
-        places = [(KINDS[pair >> 32], stacks.site(pair & 0xFFFFFFFF)) for pair in pairs.tolist()]
-        groups = [self._add(kind, None, **{n: site[n] for n in NO_FRAME}) for kind, site in places]
-        if groups:
-            self.of_object[1:][allocated] = np.array(groups, dtype=np.uint32)[inverse.reshape(-1)]
-        others = np.flatnonzero(~allocated)
-        texts = engine.table(others).column("name").to_pylist() if len(others) else []
-        for row, text in zip(others.tolist(), texts, strict=True):
-            kind = KINDS[kinds[row]]
-            if kind == "stack":
-                group = self._add(kind, text, process=int(processes[row]), thread=int(threads[row]))
-            else:
-                group = self._add(kind, "memlens's own memory" if kind == "memlens" else text)
-            self.of_object[row + 1] = group
-
-    def _add(self, kind: str, name: str | None, **where: Any) -> int:
-        key = (kind, name, *where.values())
-        if key not in self._index:
-            self._index[key] = len(self.rows)
-            row = dict.fromkeys(("function", "module", "file", "line", "process", "thread"))
-            self.rows.append({**row, **where, "kind": kind, "object": name or _site_name(where, kind)})
-        return self._index[key]
-
-
-def _site_name(site: dict[str, Any], kind: str) -> str:
-    if not site.get("function") and not site.get("module"):
-        return f"{kind} of unknown origin"
-    module = (site.get("module") or "?").rpartition("/")[2]
-    function = site.get("function") or (module if module.startswith("[") else f"[{module}]")
-    line = f" {site['file'].rpartition('/')[2]}:{site['line']}" if site.get("file") else ""
-    return f"{kind} of {function}{line}"
 
 
 def object_accesses(capture: Capture) -> Result:
@@ -92,8 +37,9 @@ def object_accesses(capture: Capture) -> Result:
     """
     from ..capture.model.access_pass import run
     from ..capture.model.locality import ThreadAccesses
+    from ._chosen_accesses import with_all_code
 
-    result: Result = run(ThreadAccesses(capture), AccessesConsumer(capture))
+    result: Result = run(ThreadAccesses(with_all_code(capture)), AccessesConsumer(capture))
     return result
 
 
@@ -104,6 +50,8 @@ class AccessesConsumer:
     columns: frozenset[str] = frozenset()
 
     def __init__(self, capture: Capture) -> None:
+        from ._chosen_accesses import chosen_groups, with_all_code
+        from ._object_groups import ObjectGroups
         from ._sampled_objects import SharedOut
         from .traffic import CodeNames
 
@@ -111,7 +59,8 @@ class AccessesConsumer:
         self._names = CodeNames(capture)
         self._function_of_code, self._functions = self._names.functions()
         self._groups = ObjectGroups(capture)
-        self._totals = capture.windows.join(self._groups.of_object, self._function_of_code)
+        chosen = chosen_groups(capture, self._groups.of_object, self._function_of_code)
+        self._totals = with_all_code(capture).windows.join(*chosen)
         self._shared = SharedOut(capture, self._groups.of_object, self._function_of_code, ESTIMATES)
 
     def begin(self, pool: TaskPool) -> None:
@@ -137,10 +86,11 @@ def _result(
     import numpy as np
     import pyarrow as pa
 
-    from ..results import Quality, Result
+    from ..results import Note, Quality, Result
     from ._sampled_objects import UNATTRIBUTED
 
     totals = join.totals
+    by_access = capture.selection.by_access
     text, number = pa.string(), pa.uint32()
     where = [("object", text), ("kind", text), ("function", text), ("module", text), ("file", text), ("line", number),
              ("process", number), ("thread", number)]  # fmt: skip
@@ -190,17 +140,23 @@ def _result(
         )
     if shared.objects:
         notes.append(
-            f"Small objects were sampled: accesses to those that were not recorded are estimated by allocation site, from "
-            f"{shared.objects:,} recorded objects that stand for others; standard errors include it. Record with --sample-bytes 0 for all of them."
+            Note(
+                "accesses.objects_sampled",
+                f"Small objects were sampled: accesses to those that were not recorded are estimated by allocation site, from "
+                f"{shared.objects:,} recorded objects that stand for others; standard errors include it. Record with --sample-bytes 0 for all of them.",
+            )
         )
         if above > 0.01 * accesses:
             notes.append(
-                f"Estimates by object add up to {above / accesses:.0%} more than was accessed: too few objects were recorded to be more precise."
+                Note(
+                    "accesses.objects_above",
+                    f"Estimates by object add up to {above / accesses:.0%} more than was accessed: too few objects were recorded to be more precise.",
+                )
             )
     figures = {
         "windows": totals["windows"],
-        "recorded_accesses": totals["recorded"],
-        "executed_accesses": totals["executed"],
+        "recorded_accesses": sum(row["recorded"] for row in group_rows) if by_access else totals["recorded"],
+        "executed_accesses": round(accesses) if by_access else totals["executed"],
         # Of all objects together: what shares are of. Estimates by site may add up to more.
         "object_accesses": accesses,
         # What windows cover, the constants that they leave out included: 1 where everything was recorded.
@@ -274,15 +230,19 @@ def _instruction_schema() -> pa.Schema:
 
 
 def _notes(capture: Capture, totals: dict[str, int]) -> list[str]:
-    notes = []
+    from ..results import Note
+
+    notes: list[str] = []
     if totals["damaged_windows"]:
         notes.append(f"{totals['damaged_windows']} windows are damaged and were left out.")
-    dropped = int(capture.windows.columns["dropped"].sum())
+    dropped = int(capture.whole.windows.columns["dropped"].sum())
     if dropped:
         notes.append(f"{dropped:,} accesses of windows were dropped for lack of room.")
     kinds = capture.kinds()
     if not kinds.get("allocation"):
-        notes.append("No allocations were recorded: heap objects are not distinguished.")
+        notes.append(
+            Note("accesses.no_allocations", "No allocations were recorded: heap objects are not distinguished.")
+        )
     if totals["without_code"]:
         notes.append(
             f"{totals['without_code']:,} accesses name sites of traced code whose tables are missing: function and width are not known."

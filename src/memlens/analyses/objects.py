@@ -42,14 +42,16 @@ def objects(capture: Capture) -> Result:
     import pyarrow.compute as pc
 
     from ..capture.model.call_stacks import call_stacks
-    from ..results import Quality, Result
+    from ..results import Note, Quality, Result
     from ._fault_sampling import is_sampled
     from ._fault_sampling import notes as sampling_notes
+    from ._selected_objects import chosen_objects, object_totals
 
     engine = capture.objects
     stacks = call_stacks(capture)
-    sites = engine.sites()
-    peaks = engine.peaks()
+    totals, chosen = object_totals(capture), chosen_objects(capture)
+    sites = engine.sites() if totals is None else totals.sites()
+    peaks = engine.peaks() if totals is None else totals.by_process()
     heap = sites.filter(pc.equal(sites.column("kind"), "heap"))
     by_site = _by_site(capture, sites, stacks)
     ended = {row["process"] for row in capture.table("processes").to_pylist() if row["end_ns"] is not None}
@@ -61,7 +63,7 @@ def objects(capture: Capture) -> Result:
     if sampled:
         by_site = _without_temporary(by_site)
     peak = max(peaks.to_pylist(), key=lambda row: row["heap_peak_bytes"], default=None)
-    data = engine.is_kind("heap", "mmap")
+    data = engine.is_kind("heap", "mmap") & chosen
     known = engine.pages_known("never") & data
     never = int(engine.pages("never")[known].sum()) if engine.touches is not None and not is_sampled(capture) else None
     figures: dict[str, Any] = {
@@ -87,23 +89,37 @@ def objects(capture: Capture) -> Result:
     notes = list(sampling_notes(capture))
     if sampled:
         notes.append(
-            f"After the first 5,000, objects below {human_bytes(status.column('large_bytes')[0].as_py())} are sampled, one in at "
-            f"most {human_bytes(rate)} of allocations: their counts and bytes are estimates (± is two standard errors; record "
-            "with --sample-bytes 0 for all)."
+            Note(
+                "objects.sampled",
+                f"After the first 5,000, objects below {human_bytes(status.column('large_bytes')[0].as_py())} are sampled, one in at "
+                f"most {human_bytes(rate)} of allocations: their counts and bytes are estimates (± is two standard errors; record "
+                "with --sample-bytes 0 for all).",
+            )
         )
     thinned = sum(1 for flag in status.column("flags").to_pylist() if flag & THINNED)
     if thinned:
         notes.append(
-            f"In {thinned} processes recording objects cost more than the budget allows: large objects were sampled too, from "
-            "then on; memlens record --exact records all of them."
+            Note(
+                "objects.thinned",
+                f"In {thinned} processes recording objects cost more than the budget allows: large objects were sampled too, from "
+                "then on; memlens record --exact records all of them.",
+            )
         )
     counts = engine.counts
     if counts["lost_releases"]:
-        notes.append(f"{counts['lost_releases']} releases were not seen; these objects end where the next one begins.")
+        notes.append(
+            Note(
+                "objects.lost_releases",
+                f"{counts['lost_releases']} releases were not seen; these objects end where the next one begins.",
+            )
+        )
     other = [row for row in status.to_pylist() if row["flags"] & OTHER_MALLOC]
     if other:
         notes.append(
-            f"{len(other)} processes define malloc themselves (a statically linked allocator): their heap is not seen."
+            Note(
+                "objects.other_malloc",
+                f"{len(other)} processes define malloc themselves (a statically linked allocator): their heap is not seen.",
+            )
         )
     notes.extend(_without_library(capture, status))
     return Result(
@@ -170,9 +186,14 @@ def _without_library(capture: Capture, status: pa.Table) -> list[str]:
     if not missing or capture.standalone:
         return []
     names = sorted({row["name"] or "?" for row in missing})
+    from ..results import Note
+
     return [
-        f"{len(missing)} processes ran without our library, so their objects are not seen ({', '.join(names[:5])}"
-        f"{', …' if len(names) > 5 else ''}): statically linked, setuid, of another user or in another namespace."
+        Note(
+            "objects.unseen_processes",
+            f"{len(missing)} processes ran without our library, so their objects are not seen ({', '.join(names[:5])}"
+            f"{', …' if len(names) > 5 else ''}): statically linked, setuid, of another user or in another namespace.",
+        ),
     ]
 
 
@@ -182,9 +203,12 @@ def _by_site(capture: Capture, sites: pa.Table, stacks: CallStacks) -> pa.Table:
     import numpy as np
     import pyarrow as pa
 
+    from ._selected_objects import chosen_objects, object_totals
+
     engine = capture.objects
     site_of_object = np.asarray(engine.columns["site"])
-    placed = site_of_object < sites.num_rows
+    totals = object_totals(capture)
+    placed = (site_of_object < sites.num_rows) & chosen_objects(capture)
     touched: dict[str, Any] = {}
     if engine.touches is not None:
         for name, which in (
@@ -202,7 +226,7 @@ def _by_site(capture: Capture, sites: pa.Table, stacks: CallStacks) -> pa.Table:
     merged: dict[tuple[Any, ...], dict[str, Any]] = {}
     group_of_site = np.full(sites.num_rows, -1)
     for number, row in enumerate(sites.to_pylist()):
-        if row["kind"] not in ("heap", "mmap"):
+        if row["kind"] not in ("heap", "mmap") or (totals is not None and not row["objects"] and not row["peak_bytes"]):
             continue
         site = stacks.site(row["stack"])
         key = (row["kind"], site["function"], site["module"], site["file"], site["line"])
@@ -231,7 +255,13 @@ def _by_site(capture: Capture, sites: pa.Table, stacks: CallStacks) -> pa.Table:
             if of_site[number] is not None:
                 entry[name] = (entry[name] or 0) + of_site[number]
     several = np.array([entry["stacks"] > 1 for entry in merged.values()], dtype=bool)
-    for group, peak in _peaks_together(capture, group_of_site, several).items():
+    together = _peaks_together(capture, group_of_site, several) if totals is None else {}
+    if totals is not None:
+        of_object = np.where(totals.placed, group_of_site[np.where(totals.placed, site_of_object, 0)], -1)
+        together = {
+            group: peak for group, (peak, _, _) in totals.peaks(of_object, of_object >= 0).items() if several[group]
+        }
+    for group, peak in together.items():
         list(merged.values())[group]["peak_bytes"] = peak
     rows = sorted(merged.values(), key=lambda entry: -entry["peak_bytes"])
     for entry in rows:
@@ -268,6 +298,8 @@ def _peaks_together(capture: Capture, group_of_site: Any, wanted: Any) -> dict[i
     """The peak of live bytes of each wanted group of call stacks: their own peaks are not at one time."""
     import numpy as np
 
+    from ._object_levels import level_peaks
+
     engine = capture.objects
     columns = engine.columns
     site = np.asarray(columns["site"])
@@ -292,7 +324,7 @@ def _peaks_together(capture: Capture, group_of_site: Any, wanted: Any) -> dict[i
     weight = np.asarray(columns["weight_bytes"])[mine]
     weight = np.where(weight != 0, weight, np.asarray(columns["bytes"])[mine]).astype(np.int64)
     estimated = np.asarray(columns["weight_bytes"])[mine] != 0
-    exact = _level_peaks(group[mine], born, died, weight)
+    exact = level_peaks(group[mine], born, died, weight)
     peaks = {one: level for one, (level, _) in exact.items()}
     # The highest of a noisy level is too high: one half of the sample gives the time, the other the level (and vice versa).
     noisy = set(np.unique(group[mine][estimated]).tolist())
@@ -300,7 +332,7 @@ def _peaks_together(capture: Capture, group_of_site: Any, wanted: Any) -> dict[i
         mixed = (born ^ (np.asarray(columns["base"])[mine] << np.uint64(7))) * np.uint64(0x9E3779B97F4A7C15)
         half = (mixed >> np.uint64(63)).astype(bool)
         weights = [np.where(estimated, np.where(half == side, 2 * weight, 0), weight) for side in (False, True)]
-        times = [{one: at for one, (_, at) in _level_peaks(group[mine], born, died, each).items()} for each in weights]
+        times = [{one: at for one, (_, at) in level_peaks(group[mine], born, died, each).items()} for each in weights]
         for one in noisy:
             of_group = group[mine] == one
             levels = [
@@ -312,24 +344,6 @@ def _peaks_together(capture: Capture, group_of_site: Any, wanted: Any) -> dict[i
             at_end = np.bincount(process[left], weights=weight[left].astype(float))
             peaks[one] = max(sum(levels) // 2, int(at_end.max()) if len(at_end) else 0)
     return peaks
-
-
-def _level_peaks(group: Any, born: Any, died: Any, weight: Any) -> dict[int, tuple[int, int]]:
-    """The highest level of live bytes of each group and when it was reached."""
-    import numpy as np
-
-    change = np.concatenate((weight, -weight))
-    groups = np.concatenate((group, group))
-    times = np.concatenate((born, died))
-    order = np.lexsort((change > 0, times, groups))  # releases before births of one moment
-    groups, running, times = groups[order], np.cumsum(change[order]), times[order]
-    starts = np.flatnonzero(np.concatenate(([True], groups[1:] != groups[:-1])))
-    found = {}
-    for begin, end in zip(starts.tolist(), [*starts[1:].tolist(), len(groups)], strict=True):
-        highest = begin + int(np.argmax(running[begin:end]))
-        before = int(running[begin - 1]) if begin else 0
-        found[int(groups[begin])] = (int(running[highest]) - before, int(times[highest]))
-    return found
 
 
 def _leaks(heap: pa.Table, stacks: CallStacks, ended: set[int]) -> list[dict[str, Any]]:
@@ -357,8 +371,10 @@ def _largest(capture: Capture, stacks: CallStacks) -> pa.Table:
     import numpy as np
     import pyarrow as pa
 
+    from ._selected_objects import chosen_objects
+
     engine = capture.objects
-    mine = np.flatnonzero(engine.is_kind("heap", "mmap", "tag", "static", "tls"))
+    mine = np.flatnonzero(engine.is_kind("heap", "mmap", "tag", "static", "tls") & chosen_objects(capture))
     sizes = np.asarray(engine.columns["bytes"])[mine]
     if len(mine) > LARGEST:
         mine = mine[np.argpartition(sizes, len(sizes) - LARGEST)[-LARGEST:]]
@@ -424,11 +440,14 @@ def _over_time(capture: Capture, peaks: pa.Table) -> pa.Table:
     import numpy as np
     import pyarrow as pa
 
+    from ._selected_objects import object_totals
+
+    source = object_totals(capture) or capture.objects
     parts = []
     order = peaks.sort_by([("heap_peak_bytes", "descending")]).column("process").to_pylist()[:CURVE_PROCESSES]
     for process in order:
         for kind in ("heap", "mmap"):
-            times, levels = capture.objects.curve(process, kind)
+            times, levels = source.curve(process, kind)
             parts.append(
                 pa.table(
                     {

@@ -31,10 +31,11 @@ def page_use(capture: Capture) -> Result:
     import pyarrow as pa
 
     from ..results import Quality, Result
-    from .object_accesses import ObjectGroups
+    from ._object_groups import ObjectGroups
+    from ._selected import selected
     from .traffic import CodeNames
 
-    table = capture.table("page_counts")
+    table = capture.whole.table("page_counts")
     columns = {name: table.column(name).to_numpy() for name in table.column_names if name != "code"}
     accesses = columns["loads"] + columns["stores"]
     # Rows of one page and generation together, its first touch first.
@@ -50,6 +51,24 @@ def page_use(capture: Capture) -> Result:
     threads_of_page = np.bincount(page_of_row, minlength=pages)
     by_others = (columns["thread"] != first_thread) & (accesses > 0)
     used_by_others = np.zeros(pages, dtype=bool)
+    groups = ObjectGroups(capture)
+    first = {name: values[first_row] for name, values in columns.items()}
+    object_of_page = _objects_of_pages(capture, first)
+    group_of_page = groups.of_object[object_of_page]
+    code_names = CodeNames(capture)
+    code_of_page = code_names.of(table)[first_row]
+    part = selected(capture)
+    if part is not None:  # who touched a page first is known from all rows
+        chosen = part.objects_chosen[object_of_page][page_of_row] if part.selection.object else None
+        kept = part.rows(
+            table.num_rows, "accesses by page", process=columns["process"], thread=columns["thread"], object_mask=chosen
+        )
+        columns = {name: values[kept] for name, values in columns.items()}
+        accesses, by_others, first_thread = accesses[kept], by_others[kept], first_thread[kept]
+        there, page_of_row = np.unique(page_of_row[kept], return_inverse=True)
+        page_of_row = page_of_row.reshape(-1)
+        pages, owner, used_by_others = len(there), owner[there], used_by_others[there]
+        threads_of_page, group_of_page, code_of_page = threads_of_page[there], group_of_page[there], code_of_page[there]
     used_by_others[page_of_row[by_others]] = True
 
     names = {(row["process"], row["thread"]): row["name"] for row in capture.table("threads").to_pylist()}
@@ -68,11 +87,6 @@ def page_use(capture: Capture) -> Result:
         for (p, f, t), (n, loads, stores) in sorted(matrix.items())
     ]  # fmt: skip
 
-    groups = ObjectGroups(capture)
-    first = {name: values[first_row] for name, values in columns.items()}
-    group_of_page = groups.of_object[_objects_of_pages(capture, first)]
-    code_names = CodeNames(capture)
-    code_of_page = code_names.of(table)[first_row]
     by_object = []
     other_accesses = np.where(by_others, accesses, np.uint64(0))
     for group in np.unique(group_of_page).tolist():

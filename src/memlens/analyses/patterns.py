@@ -85,11 +85,13 @@ class PatternsConsumer:
         most_accesses: int = MOST_ACCESSES,
     ) -> None:
         from ..capture.model.locality import ThreadAccesses
+        from ._chosen_accesses import chosen_accesses, with_all_code
         from ._pattern_pass import PatternPass
         from .caches import machine_levels
 
         self.capture, self._line_bytes = capture, line_bytes
-        self.accesses = ThreadAccesses(capture)
+        self.accesses = ThreadAccesses(with_all_code(capture))
+        self._choice = chosen_accesses(capture, self.accesses)
         self._levels = tuple(levels) if levels is not None else machine_levels(capture)
         self._walk = PatternPass(
             self.accesses, self._levels, line_bytes=line_bytes, most_accesses=most_accesses, just_above=JUST_ABOVE
@@ -102,7 +104,8 @@ class PatternsConsumer:
         self._walk.add(batch)
 
     def snapshot(self) -> Result:
-        from ..results import Quality, Result
+        from ..results import Note, Quality, Result
+        from ._chosen_accesses import NO_CURVE
         from ._pattern_rows import function_rows, instruction_rows, level_rows
 
         capture, accesses, walk, chosen, line_bytes = (
@@ -112,11 +115,14 @@ class PatternsConsumer:
             self._levels,
             self._line_bytes,
         )
+        choice = self._choice
+        if choice is not None:
+            walk.choose(choice)
         instructions = instruction_rows(walk)
         whole = accesses.is_whole and walk.taken == accesses.recorded
         figures: dict[str, Any] = {
-            "recorded_accesses": accesses.recorded,
-            "looked_at": walk.taken,
+            "recorded_accesses": accesses.recorded if choice is None else None,
+            "looked_at": walk.looked_at,
             "everything_recorded": accesses.is_whole,
             "executed_accesses": walk.executed,
             "line_bytes": line_bytes,
@@ -124,9 +130,9 @@ class PatternsConsumer:
             "first_cache_bytes": chosen[0].bytes,
             "first_cache_ways": chosen[0].ways,
             "first_cache_sets": walk.n_sets,
-            "no_reuse": walk.no_reuse,
+            "no_reuse": walk.no_reuse if choice is None else None,
         }
-        notes = []
+        notes: list[str] = [] if choice is None else [Note("selection.no_curve", NO_CURVE)]
         if walk.taken < accesses.recorded:
             notes.append(
                 f"Patterns are those of {walk.taken:,} of {accesses.recorded:,} accesses, in evenly spread parts."
@@ -139,7 +145,7 @@ class PatternsConsumer:
             {
                 "by_instruction": _table(instructions[:MOST_ROWS], INSTRUCTION_COLUMNS),
                 "by_function_and_object": _table(function_rows(walk, instructions)[:MOST_ROWS], FUNCTION_COLUMNS),
-                "levels": _table(level_rows(walk, STEPS_ABOVE), LEVEL_COLUMNS),
+                "levels": _table([] if choice is not None else level_rows(walk, STEPS_ABOVE), LEVEL_COLUMNS),
             },
             capture.quality.joined(Quality(exact=whole, notes=tuple(notes))),
         )

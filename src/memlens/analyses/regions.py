@@ -181,6 +181,10 @@ def _allocations(capture: Capture) -> Counter:
 
     engine = capture.objects
     heap = engine.is_kind("heap")
+    if capture.selection:
+        from ._selected_objects import chosen_objects
+
+        heap = heap & chosen_objects(capture)
     columns = {name: np.asarray(values)[heap] for name, values in engine.columns.items() if name in OBJECT_COLUMNS}
     weights = np.where(columns["weight_bytes"] != 0, columns["weight_bytes"], columns["bytes"]).astype(float)
     return Counter(
@@ -200,7 +204,7 @@ def _rss(capture: Capture, columns: dict[str, Any], mine: Any) -> tuple[int | No
     import numpy as np
     import pyarrow.compute as pc
 
-    timeline = capture.table("timeline")
+    timeline = capture.whole.table("timeline")  # readings are of processes; the intervals are the selected ones
     if timeline.num_rows == 0:
         return None, None
     readings = timeline.filter(pc.equal(timeline.column("metric").cast("string"), "rss_bytes"))

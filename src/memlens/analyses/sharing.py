@@ -51,9 +51,14 @@ class SharingConsumer:
 
     def __init__(self, capture: Capture, *, line_bytes: int = 64) -> None:
         from ..capture.model.locality import LineSharing, ThreadAccesses
+        from ._chosen_accesses import chosen_accesses, with_all_code
+        from ._selected import NotSelectable
 
         self.capture, self._line_bytes = capture, line_bytes
-        self.accesses = ThreadAccesses(capture)
+        if capture.selection.code:
+            raise NotSelectable("lines are shared by threads, whatever their code")
+        self.accesses = ThreadAccesses(with_all_code(capture))
+        self._choice = chosen_accesses(capture, self.accesses)
         processes = [process for process, _ in self.accesses.streams]
         self._several = len(processes) > len(set(processes))
         self._engine = LineSharing(line_bytes=line_bytes)
@@ -84,7 +89,14 @@ class SharingConsumer:
         if not whole:  # few hand-overs are seen
             order = np.argsort(-uses, kind="stable") if len(order) else order
         pairs = {name: values[order] for name, values in pairs.items()}
-        rows = _rows(capture, accesses, pairs, line_bytes)
+        chosen = self._choice
+        rows = _rows(
+            accesses.capture, accesses, pairs, line_bytes, MOST_LINES if chosen is None else len(pairs["line"])
+        )
+        if chosen is not None:
+            named = [at for at, row in enumerate(rows) if row["object"] == capture.selection.object][:MOST_LINES]
+            rows, pairs = [rows[at] for at in named], {name: values[named] for name, values in pairs.items()}
+            taken = sum(row[name] for row in rows for name in ("reads", "writes", "other_reads", "other_writes"))
         if whole:
             for row in rows:
                 row["windows"] = row["other_windows"] = None
@@ -101,7 +113,7 @@ class SharingConsumer:
             "threads": len(accesses.streams),
             "line_bytes": line_bytes,
             "accesses": taken if several else accesses.recorded,
-            "lines": int(engine.lines),
+            "lines": int(engine.lines) if chosen is None else None,
             "shared_lines": len(np.unique(pairs["line"])),
         }
         for kind in ("false", "true"):
@@ -141,10 +153,10 @@ def _offsets(mask: int, unit: int) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
 
 
-def _rows(capture: Capture, accesses: Any, pairs: dict[str, Any], line_bytes: int) -> list[dict[str, Any]]:
+def _rows(capture: Any, accesses: Any, pairs: dict[str, Any], line_bytes: int, most: int) -> list[dict[str, Any]]:
     from ..capture.model.locality import PROCESS_SHIFT
 
-    count = min(MOST_LINES, len(pairs["line"]))
+    count = min(most, len(pairs["line"]))
     columns = {name: values[:count].tolist() for name, values in pairs.items()}
     kinds = kinds_of(pairs)[:count].tolist()
     unit = max(1, line_bytes // 64)
@@ -232,7 +244,7 @@ def _name_objects(capture: Capture, rows: list[dict[str, Any]]) -> None:
 
     import numpy as np
 
-    from .object_accesses import ObjectGroups
+    from ._object_groups import ObjectGroups
 
     if not rows:
         return

@@ -221,7 +221,7 @@ def traffic(capture: Capture) -> Result:
 
 def _addresses(capture: Capture) -> dict[str, Any]:
     """How much of what was executed has its addresses in windows."""
-    if not capture.kinds().get("window"):
+    if not capture.kinds().get("window") or capture.selection.by_access:
         return {"windows": 0, "recorded_accesses": 0, "recorded_share": None}
     units = capture.windows.units
     executed, recorded = int(units.executed.sum()), int(capture.windows.columns["recorded"].sum())
@@ -237,7 +237,7 @@ def _cut_short(capture: Capture, columns: dict[str, Any]) -> list[str]:
     told = set(capture.table("emulator_status").column("process").to_pylist())
     if not told:
         return []
-    silent = {*columns["process"].tolist(), *capture.windows.columns["process"].tolist()} - told
+    silent = {*columns["process"].tolist(), *capture.whole.windows.columns["process"].tolist()} - told
     if not silent:
         return []
     return [f"{len(silent)} processes were killed before they wrote out their counts: their counts are incomplete."]

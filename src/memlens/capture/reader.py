@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..selection import Selection
 from .store.layouts import layouts
 from .store.records import RecordStore
 
@@ -66,6 +67,21 @@ class Capture(RecordStore):
         self._trace_sites = None
         self._counts = None
         self.derived.clear()
+
+    @property
+    def selection(self) -> Selection:
+        """The part of the run that tables, windows and counts are of: all of it, unless an analysis was asked for a part."""
+        return Selection()
+
+    @property
+    def whole(self) -> Capture:
+        """The capture that this is a part of."""
+        return self
+
+    @property
+    def time_range_ns(self) -> tuple[int, int]:
+        """Begin and end of the selected time; times in tables still count from `begin_ns`."""
+        return self.begin_ns, self.end_ns
 
     def clock(self, name: str) -> ClockMap:
         """Converts readings of another clock (``tsc``, ``perf``, ``realtime``, …) to this capture's times."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..errors import MemlensError, NoDataError, OutputError, UsageError, os_reason
 from ..units import human_bytes
 from .main import new_parser
+from .selection import add_selection_options, selection_of
 
 if TYPE_CHECKING:
     from ..results import Report
@@ -21,6 +22,8 @@ EXAMPLES = """\
   memlens report run.memlens --only objects --only findings
   memlens report run.memlens --memory 2GiB        bounds the memory of reuse and footprints
   memlens report run.memlens --machine zen4       misses in the caches of another machine
+  memlens report run.memlens --time 1.5:2.0 --thread 4711   only what this thread did then
+  memlens report run.memlens --code solve.c:42   only this line; --object, --region and --process likewise
   memlens report run.memlens --skip-frames '^(pool_get|node_new)$'   blame the callers of these functions
 """
 
@@ -198,6 +201,7 @@ def main(arguments: list[str]) -> int:
         action="store_false",
         help="compute everything anew, and keep nothing beside the capture",
     )
+    add_selection_options(parser)
     options = parser.parse_intermixed_args(arguments)
     from .. import analyses
     from ..capture.reader import open_capture
@@ -212,6 +216,7 @@ def main(arguments: list[str]) -> int:
             skip_frames=options.skip_frames,
             progress=progress.update,
             cache=options.cache,
+            selection=selection_of(options),
         )
     only = _sections(options.only, report)
     if options.json:

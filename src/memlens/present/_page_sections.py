@@ -38,8 +38,9 @@ UNKNOWN = "-1e99"
 """Sorts below every number."""
 
 
-def section(result: Result, view: View) -> str:
-    body = []
+def section(result: Result, view: View, scope: str = "") -> str:
+    """`scope`: what a reader must know of a result that did not obey the report's selection."""
+    body = [f'<p class="muted">{esc(scope)}</p>'] if scope else []
     sentence = headline(result, view)
     if sentence:
         body.append(f'<p class="headline">{sentence}</p>')

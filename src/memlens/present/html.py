@@ -284,7 +284,7 @@ def render(report: Report) -> str:
     body = [findings_section(report.findings, shown), quality_section(report)]
     links = [("findings", "Findings"), ("quality", "Quality")]
     for name in shown:
-        body.append(section(report.results[name], views[name]))
+        body.append(section(report.results[name], views[name], report.scope_line(name)))
         links.append((name.replace("_", "-"), views[name].title))
     if report.absences:
         body.append(absences_section(report))

@@ -47,7 +47,7 @@ def show(
     views = {name: report.views.get(name) or guessed(result) for name, result in report.results.items()}
     for name in sorted(views, key=lambda name: views[name].order):
         if not views[name].silent and (name in only or (not only and not _is_detail(views[name]))):
-            _section(screen, report.results[name], views[name], rows, brief=brief)
+            _section(screen, report.results[name], views[name], rows, brief=brief, scope=report.scope_line(name))
     if not only or "quality" in only:
         _quality(screen, report, brief=brief)
         if not brief:
@@ -109,10 +109,12 @@ def _is_detail(view: View) -> bool:
     return bool(shown) and not view.headline and all(role == "detail" for role in shown)
 
 
-def _section(screen: Screen, result: Result, view: View, rows: int, *, brief: bool) -> None:
+def _section(screen: Screen, result: Result, view: View, rows: int, *, brief: bool, scope: str = "") -> None:
     screen.line("")
     said = headline(result, view)
     screen.paragraph(said, head=f"{view.title}  ", hanging=2) if said else screen.line(("bold", view.title))
+    if scope:
+        screen.paragraph(scope, indent=2, hanging=2, style="dim")
     if not said:
         _figures(screen, result, view)
     for chart in view.charts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ...capture.reader import Capture
@@ -18,11 +18,22 @@ def busy_threads(capture: Capture, process: int) -> list[int]:
 
     rows = metric_rows(capture.table("timeline"), "thread_cpu_ns")
     mine = rows["process"] == process
-    used: dict[int, int] = {}
-    for thread, value in zip(rows["thread"][mine].tolist(), rows["value"][mine].tolist(), strict=True):
-        used[thread] = max(used.get(thread, 0), value)
+    used = _spent(capture, rows, "thread", mine)
     most = max(used.values(), default=0)
     return [thread for thread, value in used.items() if value >= max(BUSY_SHARE * most, BUSY_NS)]
+
+
+def _spent(capture: Capture, rows: dict[str, Any], by: str, mine: Any = slice(None)) -> dict[int, int]:
+    """The last reading of a counter of CPU time, by thread or process; of a selected time what it grew by."""
+    last: dict[int, int] = {}
+    first: dict[int, int] = {}
+    begin = capture.time_range_ns[0] if capture.selection.time_s is not None else -1
+    columns = (rows[name][mine].tolist() for name in (by, "value", "time_ns"))
+    for number, value, time_ns in zip(*columns, strict=True):
+        last[number] = max(last.get(number, 0), value)
+        if time_ns <= begin:  # what it was before the range
+            first[number] = max(first.get(number, 0), value)
+    return {number: value - first.get(number, 0) for number, value in last.items()}
 
 
 def cpu_seconds(capture: Capture) -> tuple[float, float]:
@@ -40,9 +51,5 @@ def cpu_seconds(capture: Capture) -> tuple[float, float]:
     totals = []
     table = capture.table("timeline")
     for metric in ("user_cpu_ns", "system_cpu_ns"):
-        rows = metric_rows(table, metric)
-        last: dict[int, int] = {}
-        for process, value in zip(rows["process"].tolist(), rows["value"].tolist(), strict=True):
-            last[process] = max(last.get(process, 0), value)
-        totals.append(sum(last.values()) / 1e9)
+        totals.append(sum(_spent(capture, metric_rows(table, metric), "process").values()) / 1e9)
     return totals[0], max(totals[1] - recording_s, 0.0)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ...results import Reference
 
 
 def place(site: dict[str, Any]) -> str:
@@ -20,3 +23,60 @@ def counted(value: float, error: float | None) -> str:
     ('12,345', 'about 12,000')
     """
     return f"about {float(f'{value:.2g}'):,.0f}" if error else f"{value:,.0f}"
+
+
+# ---- references -------------------------------------------------------
+def code(row: dict[str, Any]) -> Reference:
+    """A function or line, from a row with function, module, file and line."""
+    from ...results import Reference
+
+    name = row.get("function") or f"unnamed code in {(row.get('module') or '?').rpartition('/')[2]}"
+    return Reference(
+        kind="code", name=name, module=row.get("module"), file=row.get("file"), line=row.get("line") or None
+    )
+
+
+def thing(name: str, *, file: str | None = None, line: int | None = None) -> Reference:
+    """An object, as tables name it."""
+    from ...results import Reference
+
+    return Reference(kind="object", name=name, file=file, line=line)
+
+
+def thread(number: int) -> Reference:
+    from ...results import Reference
+
+    return Reference(kind="thread", name=str(number))
+
+
+def process(number: int) -> Reference:
+    from ...results import Reference
+
+    return Reference(kind="process", name=str(number))
+
+
+def region(name: str) -> Reference:
+    from ...results import Reference
+
+    return Reference(kind="region", name=name)
+
+
+def cache_line(address: int) -> Reference:
+    from ...results import Reference
+
+    return Reference(kind="line", name=f"{address:#x}")
+
+
+def node(number: int) -> Reference:
+    from ...results import Reference
+
+    return Reference(kind="node", name=str(number))
+
+
+def share_of(part: float, whole: float) -> float | None:
+    """A share of the run, at most all of it; None where the whole is not known.
+
+    >>> share_of(1, 4), share_of(5, 4), share_of(1, 0)
+    (0.25, 1.0, None)
+    """
+    return min(1.0, max(0.0, part / whole)) if whole and whole > 0 else None

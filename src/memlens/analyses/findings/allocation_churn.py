@@ -36,11 +36,14 @@ FROM objects WHERE kind = 'heap' AND died_ns IS NOT NULL GROUP BY stack ORDER BY
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
     from ._activity import cpu_seconds
-    from ._where import counted, place
+    from ._where import code, counted, place, share_of
+    from ._where import region as region_of
 
     result = results["objects"]
+    first, last = capture.time_range_ns
+    run_s = (last - first) / 1e9
     # A capture without a recorder has no CPU times: its duration is what there is.
-    cpu_s = max(sum(cpu_seconds(capture)) or (capture.end_ns - capture.begin_ns) / 1e9, 1e-3)
+    cpu_s = max(sum(cpu_seconds(capture)) or run_s, 1e-3)
     found = []
     for row in result.tables["by_site"].to_pylist():
         life = row["mean_lifetime_ns"]
@@ -58,11 +61,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
         error = row["allocations_error"] or 0.0
         if row["recorded"] < MIN_RECORDED or error > MAX_ERROR * row["allocations"]:
             continue
-        many = (
-            allocations >= MIN_ALLOCATIONS
-            and rate >= MIN_RATE
-            and allocations * PAIR_S >= MIN_COST_SHARE * (capture.end_ns - capture.begin_ns) / 1e9
-        )
+        many = allocations >= MIN_ALLOCATIONS and rate >= MIN_RATE and allocations * PAIR_S >= MIN_COST_SHARE * run_s
         mean_bytes = row["allocated_bytes"] / max(row["allocations"], 1)
         faulted = (row["touched_bytes"] or 0) / max(row["allocated_bytes"], 1)
         cleared = row["cleared_bytes"] / max(row["allocated_bytes"], 1)
@@ -70,7 +69,8 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
         if not many and not large:
             continue
         where = place(row)
-        region = _region(results, row)
+        inside = _region(results, row)
+        region = f", in region {inside}" if inside else ""
         found.append(
             Finding(
                 name=DESCRIPTOR.name,
@@ -93,7 +93,12 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                     "mean_lifetime_ns": life, "allocations_per_cpu_s": rate, "recorded": row["recorded"], "sql": EVIDENCE,
                 },
                 remedy="Allocate once outside the loop and reuse it (a member, an arena, a pool, std::vector::clear and reserve).",
-                quality=result.quality,
+                quality=result.quality if large else result.quality.without("faults.sampled"),
+                references=(code(row), *((region_of(inside),) if inside else ())),
+                view="objects.by_site",
+                affected_share=share_of(row["allocated_bytes"], result.figures["allocated_bytes"]),
+                affected_of="bytes",
+                group="returned memory" if large and faulted >= MIN_FAULTED else DESCRIPTOR.name,
             )
         )  # fmt: skip
     return found[:5]
@@ -108,7 +113,7 @@ def _region(results: dict[str, Result], row: dict[str, Any]) -> str:
     if not inside:
         return ""
     tightest = min(inside, key=lambda r: r["seconds"])
-    return f", in region {tightest['name']}"
+    return str(tightest["name"])
 
 
 DESCRIPTOR = FindingDescriptor(

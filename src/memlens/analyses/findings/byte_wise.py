@@ -28,7 +28,7 @@ GROUP BY ALL ORDER BY accesses DESC LIMIT 10
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
     from ._copies import is_copy_name
-    from ._where import place
+    from ._where import code, place, share_of
 
     traffic = results["traffic"]
     total = traffic.figures["loads"] + traffic.figures["stores"]
@@ -73,6 +73,11 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                     "the compiler can vectorise: no aliasing, no early exit), or use a library function that does."
                 ),
                 quality=traffic.quality,
+                references=(code({**row, **hottest[key]}),),
+                view="traffic.by_function",
+                affected_share=share_of(row["narrow"], total),
+                affected_of="accesses",
+                group=DESCRIPTOR.name,
             )
         )  # fmt: skip
     return found[:5]

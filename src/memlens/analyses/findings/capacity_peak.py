@@ -8,7 +8,7 @@ from ...registry import FindingDescriptor
 
 if TYPE_CHECKING:
     from ...capture.reader import Capture
-    from ...results import Finding, Result
+    from ...results import Finding, Reference, Result
 
 MIN_RATIO = 2.0
 MIN_EXCESS_BYTES = 64 << 20
@@ -28,7 +28,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
     from ...units import human_bytes
     from ..capacity import weighted_median
-    from ._where import place
+    from ._where import place, share_of
 
     capacity = results["capacity"]
     what, times, values = _curve(capture, capacity)
@@ -44,10 +44,11 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     after = float(durations[later_and_low].sum() / max(durations.sum(), 1e-9))
     if high > MAX_TIME_SHARE or after < MIN_AFTER_SHARE:
         return []
-    where = ""
+    where, first = "", None
     if "first_touch" in results:
         lines = results["first_touch"].tables["by_line"].slice(0, 1).to_pylist()
         if lines and lines[0]["file"]:
+            first = lines[0]
             where = f" Most memory is first touched in {place(lines[0])}."
     return [
         Finding(
@@ -66,8 +67,25 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
             },
             remedy=f"Process the data of that moment in pieces, or free the input before expanding it.{where}",
             quality=capacity.quality,
+            references=_whose(capacity, first),
+            time_s=(
+                float(times[values > (peak + steady) / 2].min()),
+                float((times + durations)[values > (peak + steady) / 2].max()),
+            ),
+            view="capacity.over_time",
+            affected_share=share_of(peak - steady, peak),
+            affected_of="peak memory",
+            group=DESCRIPTOR.name,
         )
     ]
+
+
+def _whose(capacity: Result, first: dict[str, Any] | None) -> tuple[Reference, ...]:
+    """The process with most memory, and the line that touched most of it."""
+    from ._where import code, process
+
+    largest = capacity.tables["by_process"].slice(0, 1).to_pylist()
+    return (*(process(row["process"]) for row in largest), *((code(first),) if first else ()))
 
 
 def _curve(capture: Capture, capacity: Result) -> tuple[str, Any, Any]:

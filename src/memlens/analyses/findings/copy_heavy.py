@@ -8,7 +8,7 @@ from ...registry import FindingDescriptor
 
 if TYPE_CHECKING:
     from ...capture.reader import Capture
-    from ...results import Finding, Result
+    from ...results import Finding, Reference, Result
 
 MIN_SHARE = 0.3
 """Of all bytes that the program loads and stores."""
@@ -25,26 +25,30 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
     from ...units import human_moved
     from ._copies import callers, copying_codes
-    from ._where import place
+    from ._where import code, place, share_of
 
     result = results["traffic"]
     total = result.figures["accessed_bytes"]
     copying = copying_codes(capture)
     table = capture.table("code_counts")
-    code = table.column("code").fill_null(2**32 - 1).to_numpy()
+    codes = table.column("code").fill_null(2**32 - 1).to_numpy()
     moved = table.column("load_bytes").to_numpy() + table.column("store_bytes").to_numpy()
-    mine = np.isin(code, np.fromiter(copying, dtype=np.uint32, count=len(copying)))
+    mine = np.isin(codes, np.fromiter(copying, dtype=np.uint32, count=len(copying)))
     copied = int(moved[mine].sum())
     if copied < max(MIN_BYTES, MIN_SHARE * total):
         return []
     by_name: dict[str, int] = {}
-    for number, size in zip(code[mine].tolist(), moved[mine].tolist(), strict=True):
+    for number, size in zip(codes[mine].tolist(), moved[mine].tolist(), strict=True):
         by_name[copying[number]] = by_name.get(copying[number], 0) + int(size)
     names = sorted(by_name, key=lambda name: -by_name[name])
     calling = callers(capture, copying)
     weight = sum(one for _, one in calling)
     said = ", ".join(f"{place(frame)} {one / weight:.0%}" for frame, one in calling[:3])
     share = copied / total
+
+    def function(name: str) -> Reference:
+        return code({"function": name})
+
     return [
         Finding(
             name=DESCRIPTOR.name,
@@ -60,6 +64,11 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 "clear only what was used."
             ),
             quality=result.quality,
+            references=(*(function(name) for name in names[:3]), *(code(frame) for frame, _ in calling[:3])),
+            view="traffic.by_function",
+            affected_share=share_of(copied, total),
+            affected_of="bytes",
+            group=DESCRIPTOR.name,
         )
     ]  # fmt: skip
 

@@ -32,6 +32,7 @@ FROM accesses GROUP BY ALL ORDER BY writes DESC LIMIT 20
 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
+    from ._where import cache_line, share_of, thing, thread
 
     result = results["sharing"]
     line_bytes = result.figures["line_bytes"]
@@ -40,7 +41,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
         if row["kind"] == "false" and is_contended(row, whole=result.quality.exact):
             objects.setdefault(row["object"] or "memory of no known object", []).append(row)
     found = []
-    for thing, rows in objects.items():
+    for thing_name, rows in objects.items():
         hand_overs = sum(row["hand_overs"] for row in rows)
         accesses = sum(row["reads"] + row["writes"] + row["other_reads"] + row["other_writes"] for row in rows)
         if accesses < MIN_ACCESSES * result.figures["accesses"]:
@@ -57,13 +58,13 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 name=DESCRIPTOR.name,
                 severity="high" if accesses >= 0.1 * result.figures["accesses"] else "medium",
                 claim=(
-                    f"{len(threads)} threads write to {len(lines)} cache line{'s' if len(lines) > 1 else ''} of {thing} and {_shared(rows)}: "
+                    f"{len(threads)} threads write to {len(lines)} cache line{'s' if len(lines) > 1 else ''} of {thing_name} and {_shared(rows)}: "
                     f"in the line at {worst['line']:#x} thread {worst['thread']} writes {mine}, thread {worst['other_thread']} uses {other}. "
                     + (f"{hand_overs:,} times a thread found a line last written by another." if whole else
                        f"Both use it in the same stretch of time, in {worst['windows']:,} and {worst['other_windows']:,} windows; how often it changes hands "
                        "is not seen in windows (record every access to count it).")
                 ),
-                evidence={"object": thing, "lines": len(lines), "threads": len(threads), "hand_overs": hand_overs, "useful_hand_overs": sum(row["useful_hand_overs"] for row in rows), "accesses": accesses, "windows": [worst["windows"], worst["other_windows"]],
+                evidence={"object": thing_name, "lines": len(lines), "threads": len(threads), "hand_overs": hand_overs, "useful_hand_overs": sum(row["useful_hand_overs"] for row in rows), "accesses": accesses, "windows": [worst["windows"], worst["other_windows"]],
                           "line": worst["line"], "thread": worst["thread"], "other_thread": worst["other_thread"], "bytes": mine,
                           "other_bytes": other, "sql": EVIDENCE},
                 remedy=(
@@ -71,6 +72,13 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                     "pairs), or add up in a local variable and store once at the end."
                 ),
                 quality=result.quality,
+                references=(
+                    thing(thing_name), cache_line(worst["line"]), *(thread(number) for number in (worst["thread"], worst["other_thread"])),
+                ),
+                view="sharing.lines",
+                affected_share=share_of(accesses, result.figures["accesses"]),
+                affected_of="accesses",
+                group=DESCRIPTOR.name,
             )
         )  # fmt: skip
     return sorted(found, key=lambda one: -int(one.evidence["hand_overs"]))[:5]

@@ -40,6 +40,7 @@ def _peak(row: dict[str, Any]) -> float:
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
     from ...units import human_rate
+    from ._where import region, share_of
 
     result = results["bandwidth"]
     by_arithmetic = {row["region"] for row in result.tables["roofline"].to_pylist() if row["limit"] == "arithmetic"}
@@ -79,6 +80,11 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                     "computes for long with few bytes, this is expected; memlens cc --memlens-mix shows it."
                 ),
                 quality=result.quality,
+                references=(region(row["region"]),),
+                view="bandwidth.by_region",
+                affected_share=share_of(row["share"], 1),
+                affected_of="bytes",
+                group=DESCRIPTOR.name,
             )
         )  # fmt: skip
     return found[:5]

@@ -31,7 +31,8 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...units import human_bytes
     from ._activity import cpu_seconds
     from ._program import huge_pages_remedy, keep_pages_remedy
-    from ._where import place
+    from ._where import code, place, share_of
+    from ._where import process as process_of
 
     faults = results["faults"]
     placements = faults.figures["placements"]
@@ -42,7 +43,8 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     recording_s = faults.figures["recording_s"] or 0.0
     rate = placements / cpu_s
     share = system_s / cpu_s
-    duration_s = max((capture.end_ns - capture.begin_ns) / 1e9, 1e-9)
+    first, last = capture.time_range_ns
+    duration_s = max((last - first) / 1e9, 1e-9)
     if rate < MIN_FAULTS_PER_CPU_S or share < MIN_SYSTEM_SHARE or system_s < MIN_DURATION_SHARE * duration_s:
         return []
     touches = results["first_touch"]
@@ -86,6 +88,11 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
             },
             remedy=remedy,
             quality=faults.quality,
+            references=(code(lines[0]), process_of(process)),
+            view="first_touch.by_line",
+            affected_share=share_of(share, 1),
+            affected_of="CPU time",
+            group="returned memory" if ratio >= REUSE_RATIO else DESCRIPTOR.name,
         )
     ]
 

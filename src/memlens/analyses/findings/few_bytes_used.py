@@ -34,6 +34,7 @@ FROM accesses a JOIN sites ON code = id GROUP BY ALL ORDER BY recorded DESC LIMI
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
     from .._offsets import of_words
+    from ._where import code, share_of, thing
 
     result = results["patterns"]
     line_bytes, whole = result.figures["line_bytes"], result.figures["everything_recorded"]
@@ -77,6 +78,11 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                     else "Exchange the loops, or walk in blocks, so that neighbours in a line are used one after the other."
                 ),
                 quality=result.quality,
+                references=(code(row), thing(row["object"])),
+                view="patterns.by_function_and_object",
+                affected_share=share_of(row["share"], 1),
+                affected_of="accesses",
+                group="use of lines",
             )
         )  # fmt: skip
     return found[:5]

@@ -30,6 +30,7 @@ FROM accesses JOIN sites ON code = id GROUP BY ALL ORDER BY recorded DESC LIMIT 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
     from ...units import human_bytes
+    from ._where import code, share_of, thing
 
     result = results["patterns"]
     rows = result.tables["levels"].to_pylist()
@@ -65,6 +66,11 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                     "smaller types, or only the fields that the loop uses."
                 ),
                 quality=result.quality,
+                references=(code(whose), thing(whose["object"])),
+                view="patterns.levels",
+                affected_share=share_of(drop, result.figures["looked_at"]),
+                affected_of="accesses",
+                group=DESCRIPTOR.name,
             )
         )  # fmt: skip
     return found[:2]

@@ -40,6 +40,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     import numpy as np
 
     from ...capture.model.call_stacks import call_stacks
+    from .._selected_objects import chosen_objects
     from ._where import place
 
     engine = capture.objects
@@ -47,7 +48,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
         name: np.asarray(engine.columns[name])
         for name in ("process", "stack", "born_ns", "died_ns", "bytes", "weight_bytes")
     }
-    heap = engine.is_kind("heap")
+    heap = engine.is_kind("heap") & chosen_objects(capture)
     weight = np.where(columns["weight_bytes"] != 0, columns["weight_bytes"], columns["bytes"]).astype(np.float64)
     stacks = call_stacks(capture)
     peaks = {row["process"]: row["heap_peak_bytes"] for row in results["objects"].tables["by_process"].to_pylist()}
@@ -90,17 +91,30 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
             if error > MAX_ERROR * live:
                 continue
             found.append(
-                _finding(results, process, site, place(site), live, error, len(here), life_ns / 1e9, bool(ended))
+                _finding(
+                    results,
+                    process,
+                    site,
+                    place(site),
+                    live,
+                    error,
+                    len(here),
+                    life_ns / 1e9,
+                    bool(ended),
+                    peaks.get(number, 0),
+                )
             )
     return sorted(found, key=lambda one: -one.evidence["bytes"])[:5]
 
 
 def _finding(
     results: dict[str, Result], process: dict[str, Any], site: dict[str, Any], where: str, live: float, error: float, recorded: int,
-    life_s: float, ended: bool,
+    life_s: float, ended: bool, peak: float,
 ) -> Finding:  # fmt: skip
     from ...results import Finding
     from ...units import estimated_bytes, human_bytes
+    from ._where import code, share_of
+    from ._where import process as process_of
 
     via = f" (through {site['via']})" if site.get("via") else ""
     about = estimated_bytes(live, error)
@@ -126,7 +140,14 @@ def _finding(
             "Free each object where its last user is done with it, or bound the structure that keeps it. If the program is meant to "
             "keep all of it, its memory grows with its run time. memlens report lists the call stacks (objects.leaks)."
         ),
-        quality=results["objects"].quality,
+        quality=results["objects"].quality.without(
+            "faults.sampled", "objects.other_malloc", "objects.unseen_processes"
+        ),
+        references=(code(site), process_of(process["process"])),
+        view="objects.leaks" if ended else "objects.by_site",
+        affected_share=share_of(live, peak),
+        affected_of="peak memory",
+        group=DESCRIPTOR.name,
     )
 
 

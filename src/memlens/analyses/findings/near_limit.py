@@ -20,12 +20,14 @@ WHERE metric IN ('cgroup_bytes', 'cgroup_limit_bytes', 'rss_bytes', 'node_bytes'
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
     from ...units import human_bytes
+    from ._where import node, process, share_of
 
     capacity = results["capacity"]
     figures = capacity.figures
     found = []
+    largest = tuple(process(row["process"]) for row in capacity.tables["by_process"].slice(0, 1).to_pylist())
 
-    def add(what: str, used: int, limit: int, remedy: str) -> None:
+    def add(what: str, used: int, limit: int, remedy: str, of_node: int | None = None) -> None:
         if limit > 0 and used >= NEAR * limit:
             found.append(
                 Finding(
@@ -35,6 +37,11 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                     evidence={"used_bytes": used, "limit_bytes": limit, "limit": what, "sql": EVIDENCE},
                     remedy=remedy,
                     quality=capacity.quality,
+                    references=(node(of_node),) if of_node is not None else largest,
+                    view="capacity.by_process" if of_node is None else "capacity.by_node",
+                    affected_share=share_of(used, max(peak, used)),
+                    affected_of="peak memory",
+                    group=DESCRIPTOR.name if of_node is None else f"{DESCRIPTOR.name} of a node",
                 )
             )
 
@@ -63,6 +70,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 row["peak_bytes"],
                 nodes.get(row["node"], 0),
                 "Beyond it pages go to other nodes: interleave (numactl --interleave=all) or spread the first touches.",
+                row["node"],
             )
     return found
 

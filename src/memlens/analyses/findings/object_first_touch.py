@@ -31,20 +31,30 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...capture.model.call_stacks import call_stacks
     from ...results import Finding
     from ...units import human_bytes
+    from .._object_groups import site_name
+    from .._selected_objects import chosen_objects
     from ._activity import busy_threads
     from ._program import OWN_HEAP, runtime_of
-    from ._where import place
+    from ._where import code, place, share_of, thing
+    from ._where import process as process_of
+    from ._where import thread as thread_of
 
     engine = capture.objects
     if engine.touches is None:
         return []
     touched = engine.pages("touched")
-    large = np.flatnonzero(engine.is_kind("heap", "mmap", "static") & (touched >= MIN_BYTES))
+    here = engine.is_kind("heap", "mmap", "static") & chosen_objects(capture)
+    large = np.flatnonzero(here & (touched >= MIN_BYTES))
     large = large[np.argsort(-touched[large].astype(np.int64), kind="stable")]
     stacks = call_stacks(capture)
     nodes = len(capture.meta.get("machine", {}).get("numa_nodes", [])) or 1
     run_ns = max(capture.end_ns - capture.begin_ns, 1)
-    least = max(MIN_BYTES, MIN_OF_RUN * float(touched[engine.is_kind("heap", "mmap", "static")].sum()))
+    all_touched = float(touched[here].sum())
+    least = max(MIN_BYTES, MIN_OF_RUN * all_touched)
+
+    def name_of(row: dict[str, Any]) -> str:
+        return str(row["name"] or site_name(stacks.site(row["stack"]), row["kind"]))
+
     by_place: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in engine.table(large[:MOST_LOOKED_AT]).to_pylist():
         if row["top_thread_bytes"] < MIN_SHARE * row["touched_bytes"]:
@@ -92,7 +102,19 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                     f"If other threads work on it, let each initialise its own part (now {where} does), or interleave its "
                     "pages (numactl --interleave=all, mbind). Their use of it is assumed, not measured."
                 ),
-                quality=results["objects"].quality,
+                quality=results["objects"].quality.without(
+                    "objects.sampled", "objects.other_malloc", "objects.unseen_processes"
+                ),
+                references=(
+                    thing(name_of(rows[0])),
+                    thread_of(thread),
+                    process_of(process),
+                    *((code(first),) if first else ()),
+                ),
+                view="objects.largest",
+                affected_share=share_of(size, all_touched),
+                affected_of="bytes",
+                group="placement",
             )
         )
     return found[:5]

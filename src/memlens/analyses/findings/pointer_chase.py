@@ -29,7 +29,7 @@ FROM accesses JOIN sites ON code = id GROUP BY ALL ORDER BY lines DESC LIMIT 10
 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
-    from ._where import place
+    from ._where import code, place, share_of, thing
 
     result = results["patterns"]
     places: dict[str, dict[str, Any]] = {}
@@ -66,6 +66,11 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                     "node, or follow several chains at a time; prefetching the node after the next helps where it is known."
                 ),
                 quality=result.quality,
+                references=(code(row), thing(row["object"])),
+                view="patterns.by_instruction",
+                affected_share=share_of(row["share"], 1),
+                affected_of="accesses",
+                group=DESCRIPTOR.name,
             )
         )  # fmt: skip
     return found[:5]

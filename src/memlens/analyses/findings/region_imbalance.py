@@ -24,6 +24,7 @@ FROM site_counts WHERE region IS NOT NULL GROUP BY ALL ORDER BY region, bytes DE
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
     from ...units import human_moved
+    from ._where import region, share_of, thread
 
     result = results["bandwidth"]
     found = []
@@ -59,7 +60,12 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                     f"Divide the work by its bytes, not by its items, or hand it out in small pieces (schedule(dynamic), a queue): up "
                     f"to {gain:.0%} of the region's time could be saved."
                 ),
-                quality=result.quality,
+                quality=result.quality.without("bandwidth.event_missing"),
+                references=(region(row["region"]), thread(busiest["thread"])),
+                view="bandwidth.by_region_and_thread",
+                affected_share=share_of(row["share"], 1),
+                affected_of="bytes",
+                group=DESCRIPTOR.name,
             )
         )  # fmt: skip
     return found[:5]

@@ -31,7 +31,7 @@ FROM accesses JOIN sites ON code = id WHERE operation = 'load' GROUP BY ALL ORDE
 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
-    from ._where import place
+    from ._where import code, place, share_of, thing
 
     result = results["patterns"]
     shared = {
@@ -53,7 +53,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
         for name in ("accesses", "share", "recorded"):
             entry[name] += row[name]
     found = []
-    for (where, thing), row in sorted(places.items(), key=lambda item: -item[1]["accesses"]):
+    for (where, thing_name), row in sorted(places.items(), key=lambda item: -item[1]["accesses"]):
         if row["share"] < MIN_SHARE or row["recorded"] < MIN_RECORDED:
             continue
         estimated = "" if result.figures["everything_recorded"] else "about "
@@ -62,16 +62,21 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 name=DESCRIPTOR.name,
                 severity="medium" if row["share"] >= 0.25 else "low",
                 claim=(
-                    f"{where} loads the same {row['mean_bytes']:.0f} bytes of {thing} {estimated}{row['accesses']:,.0f} times, {row['share']:.0%} of all "
+                    f"{where} loads the same {row['mean_bytes']:.0f} bytes of {thing_name} {estimated}{row['accesses']:,.0f} times, {row['share']:.0%} of all "
                     f"accesses: {row['same_address_share']:.1%} of the loads are at the address of the one before."
                 ),
-                evidence={"where": where, "object": thing, "executed": row["accesses"], "share": row["share"],
+                evidence={"where": where, "object": thing_name, "executed": row["accesses"], "share": row["share"],
                           "same_address_share": row["same_address_share"], "recorded": row["recorded"], "sql": EVIDENCE},
                 remedy=(
                     "Copy the value into a local variable before the loop, and a counter or sum back after it; restrict or const promises the compiler that "
                     "stores do not change it. What other threads change (atomic, volatile) has to be loaded, but not in every iteration."
                 ),
                 quality=result.quality,
+                references=(code(row), thing(thing_name)),
+                view="patterns.by_instruction",
+                affected_share=share_of(row["share"], 1),
+                affected_of="accesses",
+                group=DESCRIPTOR.name,
             )
         )  # fmt: skip
     return found[:5]

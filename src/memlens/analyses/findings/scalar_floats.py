@@ -25,7 +25,7 @@ FROM site_counts WHERE flags & 128 <> 0 GROUP BY ALL ORDER BY bytes DESC LIMIT 1
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
     from ...units import human_moved
-    from ._where import place
+    from ._where import code, place, share_of
 
     result = results["bandwidth"]
     blocks = result.tables["by_block"].to_pylist()
@@ -62,7 +62,12 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                     "-fassociative-math for a sum, restrict for pointers that do not overlap, contiguous arrays instead of a "
                     "stride, and -march for wider registers."
                 ),
-                quality=result.quality,
+                quality=result.quality.without("bandwidth.event_missing", "bandwidth.threads_merged"),
+                references=(code(row),),
+                view="bandwidth.by_block",
+                affected_share=share_of(row["share"], 1),
+                affected_of="bytes",
+                group=DESCRIPTOR.name,
             )
         )  # fmt: skip
     return found[:3]

@@ -26,11 +26,12 @@ GROUP BY ALL ORDER BY bytes DESC LIMIT 10
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
     from ...units import human_bytes
-    from .._touch_places import rows_by, touch_places
+    from .._touch_places import row_places, rows_by, touch_places
     from ..first_touch import placing_faults
     from ._activity import busy_threads
     from ._program import OWN_HEAP, runtime_of
-    from ._where import place
+    from ._where import place, share_of, thread
+    from ._where import process as process_of
 
     touches = results["first_touch"]
     by_thread = touches.tables["by_thread"].to_pylist()
@@ -58,7 +59,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 pc.equal(faults.column("process"), process["process"]), pc.equal(faults.column("thread"), top["thread"])
             )
         )
-        lines = rows_by(touch_places(capture, faults), ("function", "module", "file", "line"))
+        lines = rows_by(touch_places(faults, row_places(capture, faults)), ("function", "module", "file", "line"))
         where = place(lines.slice(0, 1).to_pylist()[0])
         cost = (
             f"all of it lies on the nodes near that thread, so threads on the other of {nodes} NUMA nodes use remote memory"
@@ -89,6 +90,11 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                     "or interleave the pages: numactl --interleave=all."
                 ),
                 quality=touches.quality,
+                references=(thread(top["thread"]), process_of(process["process"])),
+                view="first_touch.by_thread",
+                affected_share=share_of(top["bytes"], touches.figures["first_touched_bytes"]),
+                affected_of="bytes",
+                group="placement",
             )
         )
     return found

@@ -40,6 +40,7 @@ FROM accesses a JOIN sites ON code = id GROUP BY ALL ORDER BY recorded DESC LIMI
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
     from ...units import human_bytes
+    from ._where import code, share_of, thing
 
     result = results["patterns"]
     figures = result.figures
@@ -84,6 +85,11 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                     f"({figures['line_bytes']} bytes), allocate arrays with different offsets, or walk in blocks."
                 ),
                 quality=result.quality,
+                references=(code(row), thing(row["object"])),
+                view="patterns.by_function_and_object",
+                affected_share=share_of(row["share"], 1),
+                affected_of="accesses",
+                group=DESCRIPTOR.name,
             )
         )  # fmt: skip
     if not figures["everything_recorded"] and not found:
@@ -94,6 +100,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
 def _predicted(result: Result, set_span: int) -> list[Finding]:
     """Conflicts that windows are too short to show."""
     from ...results import Finding
+    from ._where import code, share_of, thing
 
     figures = result.figures
     line, sets, ways = figures["line_bytes"], figures["first_cache_sets"], figures["first_cache_ways"]
@@ -141,6 +148,11 @@ def _predicted(result: Result, set_span: int) -> list[Finding]:
                     "or walk in blocks. Longer windows (window=100000) or full show the conflicts themselves."
                 ),
                 quality=result.quality,
+                references=(code(mine[0]), thing(key[2])),
+                view="patterns.by_instruction",
+                affected_share=share_of(share, 1),
+                affected_of="accesses",
+                group=DESCRIPTOR.name,
             )
         )  # fmt: skip
     return sorted(found, key=lambda one: -one.evidence["share"])

@@ -30,6 +30,7 @@ FROM accesses JOIN sites ON code = id GROUP BY ALL ORDER BY recorded DESC LIMIT 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
     from ...units import human_bytes
+    from ._where import code, share_of, thing
 
     result = results["patterns"]
     line_bytes = result.figures["line_bytes"]
@@ -66,6 +67,11 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                     "open addressing, 32-bit indices instead of pointers)."
                 ),
                 quality=result.quality,
+                references=(code(row), thing(row["object"])),
+                view="patterns.by_function_and_object",
+                affected_share=share_of(row["share"], 1),
+                affected_of="accesses",
+                group="use of lines",
             )
         )  # fmt: skip
     return found[:5]

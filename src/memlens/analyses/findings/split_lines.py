@@ -26,7 +26,7 @@ FROM accesses a JOIN sites ON code = id GROUP BY ALL HAVING split > 0 ORDER BY s
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
     from ._copies import is_copy_name
-    from ._where import place
+    from ._where import code, place, share_of
 
     result = results["accesses"]
     executed = result.figures["executed_accesses"]
@@ -65,7 +65,12 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                     "Align what is accessed to its own size: alignas or aligned_alloc for the buffer, padding after a header, "
                     "no packed structures, larger members first."
                 ),
-                quality=result.quality,
+                quality=result.quality.without("accesses.no_allocations", "accesses.objects_sampled", "accesses.objects_above"),
+                references=(code(row),),
+                view="accesses.by_instruction",
+                affected_share=share_of(row["split"], executed),
+                affected_of="accesses",
+                group=DESCRIPTOR.name,
             )
         )  # fmt: skip
     return found[:5]

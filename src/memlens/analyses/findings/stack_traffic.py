@@ -24,7 +24,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
     from ...units import human_moved
     from ._copies import is_copy_name
-    from ._where import place
+    from ._where import code, place, share_of
 
     result = results["traffic"]
     total = result.figures["accessed_bytes"]
@@ -54,6 +54,11 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                     "inner loop (split it, unroll less); inline small hot functions; pass large structures by reference."
                 ),
                 quality=result.quality,
+                references=(code({**row, **lines[row["function"], row["module"]]}),),
+                view="traffic.by_function",
+                affected_share=share_of(stack, total),
+                affected_of="bytes",
+                group=DESCRIPTOR.name,
             )
         )  # fmt: skip
     return found[:5]

@@ -26,6 +26,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
 
     from ...results import Finding
     from ...units import human_bytes
+    from ._where import share_of, thing
 
     variables = capture.table("variables")
     padded = variables.filter(
@@ -38,6 +39,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
         )
     ).to_pylist()
     engine = capture.objects
+    peak = results["capacity"].figures["peak_rss_bytes"] or 0 if "capacity" in results else 0
     found: list[Finding] = []
     told = set()
     for row in padded:
@@ -71,7 +73,14 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                     "Order the fields by decreasing size, use the smallest types that hold the values, or keep an array for "
                     "each field. (Heap arrays are not checked: their element type is not recorded.)"
                 ),
-                quality=results["objects"].quality,
+                quality=results["objects"].quality.without(
+                    "objects.sampled", "objects.other_malloc", "objects.unseen_processes"
+                ),
+                references=(thing(row["name"], file=row["file"], line=row["line"]),),
+                view="objects.largest",
+                affected_share=share_of(share * row["bytes"], peak),
+                affected_of="peak memory" if peak else "",
+                group=DESCRIPTOR.name,
             )
         )
     return found[:5]

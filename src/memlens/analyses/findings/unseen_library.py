@@ -27,6 +27,7 @@ GROUP BY ALL ORDER BY calls DESC LIMIT 10
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
     from ...units import human_moved
+    from ._where import code
 
     result = results["bandwidth"]
     user_s = (capture.meta.get("rusage") or {}).get("user_s") or 0.0
@@ -65,7 +66,10 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                 f'Build the library with CC="memlens cc" too, or count everything once under the emulator: memlens record --emulate. '
                 f"perf record shows how much time is spent in {library}."
             ),
-            quality=result.quality,
+            quality=result.quality.without("bandwidth.event_missing", "bandwidth.threads_merged"),
+            references=tuple(code({"function": row["callee"], "module": row["library"]}) for row in unseen[:3]),
+            view="bandwidth.unseen",
+            group=DESCRIPTOR.name,
         )
     ]  # fmt: skip
 

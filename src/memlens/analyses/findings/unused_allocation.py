@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...registry import FindingDescriptor
 
@@ -27,8 +27,9 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...capture.model.objects import KINDS
     from ...results import Finding
     from ...units import human_bytes
+    from .._selected_objects import chosen_objects
     from ._program import OWN_HEAP, runtime_of
-    from ._where import place
+    from ._where import code, place, share_of
 
     engine = capture.objects
     if engine.touches is None:
@@ -38,12 +39,20 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     size = np.asarray(columns["bytes"])
     # Address space that was only reserved (PROT_NONE, MAP_NORESERVE) is a kind of its own.
     writable = ~engine.is_kind("mmap") | ((np.asarray(columns["protection"]) & PROT_WRITE) != 0)
-    mine = engine.is_kind("heap", "mmap") & writable & (never >= MIN_SHARE * size) & (size >= 1 << 20)
+    mine = (
+        engine.is_kind("heap", "mmap")
+        & chosen_objects(capture)
+        & writable
+        & (never >= MIN_SHARE * size)
+        & (size >= 1 << 20)
+    )
     # A library that maps memory by itself is an allocator or a runtime: it reserves on purpose and commits as it goes.
     mapped = KINDS.index("mmap")
     programs = {row["process"]: row["program"] for row in capture.table("processes").to_pylist()}
     stacks = call_stacks(capture)
     by_site: dict[str, list[int]] = {}
+    sites: dict[str, dict[str, Any]] = {}
+    allocated = sum(results["objects"].tables["by_site"].column("allocated_bytes").to_pylist())
     for row in np.flatnonzero(mine):
         site = stacks.site(int(columns["stack"][row]))
         process = int(columns["process"][row])
@@ -51,6 +60,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
             site["module"] != programs.get(process) or runtime_of(capture, process) in OWN_HEAP
         ):
             continue
+        sites.setdefault(place(site), site)
         entry = by_site.setdefault(place(site), [0, 0, 0])
         entry[0] += 1
         entry[1] += int(size[row])
@@ -79,7 +89,12 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
                     "address space or overcommit is limited. Mark a deliberate reservation: mmap with PROT_NONE or "
                     "MAP_NORESERVE."
                 ),
-                quality=results["objects"].quality,
+                quality=results["objects"].quality.without("objects.other_malloc", "objects.unseen_processes"),
+                references=(code(sites[where]),),
+                view="objects.by_site",
+                affected_share=share_of(unused, allocated),
+                affected_of="bytes",
+                group=DESCRIPTOR.name,
             )
         )
     return found[:5]
