@@ -105,7 +105,8 @@ class ThreadAccesses:
         import numpy as np
 
         self.capture = capture
-        _ = capture.decoded  # from here on accesses are kept: the replay shall read those, too
+        for _ in capture.decoded:  # from here on accesses are kept: the replay reads those, too
+            pass
         columns = capture.windows.columns
         keys = columns["process"].astype(np.uint64) << np.uint64(32) | columns["thread"]
         unique, first, of_window = np.unique(keys, return_index=True, return_inverse=True)
