@@ -90,7 +90,10 @@ def report_of(capture: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as nowhere:
         surroundings = os.environ | {"XDG_STATE_HOME": nowhere, "DEBUGINFOD_URLS": ""}
         done = subprocess.run(
-            [*MEMLENS, "report", "--no-cache", str(capture), "--json"], capture_output=True, check=True, env=surroundings
+            [*MEMLENS, "report", "--no-cache", str(capture), "--json"],
+            capture_output=True,
+            check=True,
+            env=surroundings,
         )
     found: dict[str, Any] = json.loads(done.stdout)
     return found
