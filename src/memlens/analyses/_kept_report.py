@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from .. import plugins, registry
+from ..capture.store.kept import KeptResults, stat_of
 from ..errors import MemlensError
 from ..results import Finding, Note, Quality, Reference, Report, Result
 from ..view import Absence
 
 if TYPE_CHECKING:
     from ..capture.reader import Capture
-    from ..capture.store.kept import KeptResults
-
 CLASSES: dict[str, Any] = {c.__name__: c for c in (Finding, Reference, Quality, Result, Absence)}
 PLAIN = (str, int, float, bool, type(None))
 
@@ -135,17 +136,30 @@ def kept_or_made(
     capture: Capture, options: dict[str, Any], make: Callable[[], Report], complete: Callable[[dict[str, Any]], Report]
 ) -> Report:
     """The report that was kept for this capture and these options, or a new one, which is kept."""
-    from ..capture.store.kept import KeptResults
 
-    kept = KeptResults(capture.path, capture.meta, {"what": "report", **options})
+    kept = KeptResults(capture.path, capture.meta, {"what": "report", "plugins": _plugins(), **options})
     if kept.is_possible:
         content = kept.load()
         if content is not None:
             return complete(from_bytes(content))
     report = make()
-    if kept.is_possible:
+    if kept.is_possible and not registry.problems():  # a plug-in that has failed may work the next time
         _keep(kept, capture, report)
     return report
+
+
+def _plugins() -> list[Any]:
+    """Analyses and findings of other packages, and the state of their files."""
+    found: list[Any] = []
+    for kind in ("analysis", "finding"):
+        for entry in plugins.entries(registry.GROUPS[kind]):
+            try:
+                spec = importlib.util.find_spec(entry.target.partition(":")[0].strip())
+            except (ImportError, ValueError):
+                spec = None
+            origin = spec.origin if spec is not None else None
+            found.append([entry.package, entry.name, entry.target, origin and stat_of(origin)])
+    return found
 
 
 def _keep(kept: KeptResults, capture: Capture, report: Report) -> None:
