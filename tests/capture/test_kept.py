@@ -317,3 +317,30 @@ def test_values_of_all_types_come_back_as_they_were() -> None:
     strange = Result("one", {"of another package": object()}, {}, Quality())
     with pytest.raises(_kept_report.NotKept):
         _kept_report.to_bytes(Report("t", {}, {"one": strange}, [], Quality()))
+
+
+def test_a_table_that_takes_long_is_kept_and_one_that_does_not_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from memlens.capture.tables import kept as tables
+
+    path = some_capture(tmp_path / "c.memlens")
+    wanted = open_capture(path).table("faults")
+
+    def opened() -> Any:
+        capture = open_capture(path)
+        capture.keeps_tables = True
+        return capture
+
+    assert opened().table("faults").equals(wanted) and entries(path) == []
+    monkeypatch.setattr(tables, "LEAST_S", 0.0)
+    assert opened().table("faults").equals(wanted)
+    assert len(entries(path)) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr("memlens.capture.reader.Capture.replay", property(lambda self: pytest.fail("replayed again")))
+        again = opened().table("faults")
+    assert again.equals(wanted) and again.schema == wanted.schema
+    open_capture(path).table("processes")  # keeps nothing by itself
+    assert len(entries(path)) == 1
+    done = run_memlens("query", path, "SELECT count(*) FROM faults", "--no-cache")
+    assert done.returncode == 0 and len(entries(path)) == 1

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import plugins, registry
 from ..capture.store.kept import KeptResults, stat_of
+from ..capture.tables.kept import files_read
 from ..errors import MemlensError
 from ..results import Finding, Note, Quality, Reference, Report, Result
 from ..view import Absence
@@ -111,25 +112,6 @@ def from_bytes(content: bytes) -> dict[str, Any]:
         end += size
     parts: dict[str, Any] = _Reader(tables).value(head["parts"])
     return parts
-
-
-def files_read(capture: Capture) -> list[str]:
-    """Files outside of the capture that a report depends on: binaries, their debug files, and the peaks of the machine."""
-    from ..capture.store import calibration
-    from ..capture.store.os_names import file_of
-
-    found: list[str] = []
-    modules = capture.table("modules")
-    for row in modules.select([n for n in ("path", "build_id") if n in modules.column_names]).to_pylist():
-        path, build_id = row["path"], row.get("build_id") or ""
-        if path and path.startswith("/"):
-            found += [file_of(path), f"/usr/lib/debug{path}.debug"]
-        if len(build_id) > 2:
-            found.append(f"/usr/lib/debug/.build-id/{build_id[:2]}/{build_id[2:]}.debug")
-    machine = (capture.meta.get("machine") or {}).get("fingerprint")
-    if isinstance(machine, str):
-        found.append(str(calibration.path_of(machine)))
-    return found
 
 
 def kept_or_made(

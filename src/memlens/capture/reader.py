@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,6 +57,8 @@ class Capture(RecordStore):
         self._counts: Counts | None = None
         self.skip_frames: re.Pattern[str] | None = None
         """Functions and modules that are never shown as the place of an allocation or a first touch."""
+        self.keeps_tables = False
+        """Derived tables that take long are kept beside the capture, and taken from there."""
         self.derived: dict[str, Any] = {}
         """What analyses derive from the capture and share; emptied when it grows."""
         super().__init__(path)
@@ -263,11 +265,19 @@ class Capture(RecordStore):
             return self.side_table(name)
         descriptor = descriptor_of(name)
         if descriptor.schema is None:
-            return descriptor.make(self)
+            return self._derive(name, descriptor.make)
         table = self._kept(name, descriptor.schema())
         if table is None:
-            table = descriptor.make(self)
+            table = self._derive(name, descriptor.make)
         return table if descriptor.finish is None else descriptor.finish(self, table)
+
+    def _derive(self, name: str, make: Callable[[Any], pa.Table]) -> pa.Table:
+        if not self.keeps_tables or self.span_ns is not None:
+            return make(self)
+        from .tables.kept import kept_or_made
+
+        options = {"skip_frames": self.skip_frames.pattern if self.skip_frames is not None else None}
+        return kept_or_made(self, name, options, lambda: make(self))
 
     def empty_batch(self, kind: str) -> pa.RecordBatch:
         """The columns of a record kind without a row."""
