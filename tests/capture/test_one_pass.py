@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import threading
 from pathlib import Path
@@ -14,6 +15,7 @@ from builders import CaptureBuilder
 import memlens
 from memlens import _core, analyses
 from memlens.analyses._groups import _Pair, named_dimension
+from memlens.analyses._growing import GrowingLocality
 from memlens.analyses.data_locality import LocalityConsumer
 from memlens.capture.model.access_pass import TaskPool, sweep
 from memlens.capture.model.decoded import DecodedWindows
@@ -333,3 +335,37 @@ def test_what_a_part_stands_for_does_not_reach_before_it(tmp_path: Path) -> None
     capture = made.open(tmp_path / "c.memlens")
     assert capture.windows.units.executed.tolist() == [150, 100, 100, 100, 100, 100]
     assert capture.within(3000, 5000).windows.units.executed.tolist() == [100, 100]
+
+
+def test_locality_of_a_growing_capture_goes_on_and_says_what_a_new_reader_says(tmp_path: Path) -> None:
+    made = some_windows(60)
+    path = tmp_path / "c.memlens"
+    writer = started(path, made)
+    write_windows(path, made, a_chunk=3, chunks=slice(0, 4), writer=writer)
+    capture = open_capture(path)
+    growing = GrowingLocality(capture, by=("function", "object", "thread"))
+    counts = [growing.snapshot().figures["recorded_accesses"]]
+    for at in range(4, 20, 3):
+        write_windows(path, made, a_chunk=3, chunks=slice(at, at + 3), writer=writer)
+        assert capture.refresh()
+        found = growing.snapshot()
+        wanted = GrowingLocality(open_capture(path), by=("function", "object", "thread")).snapshot()
+        counts.append(found.figures["recorded_accesses"])
+        assert {**found.figures, "memory_bytes": 0} == {**wanted.figures, "memory_bytes": 0}
+        for title, table in wanted.tables.items():
+            rows = [sorted(map(str, one.to_pylist())) for one in (table, found.tables[title])]
+            assert rows[0] == rows[1], title
+    assert growing.started_over == 0 and counts == sorted(set(counts))
+    writer.close()
+    meta = json.loads((path / "meta.json").read_text())
+    (path / "meta.json").write_text(json.dumps({**meta, "state": "complete"}))
+    capture.refresh()
+    capture.reread_meta()
+    last, whole = (
+        growing.snapshot(),
+        analyses.locality(open_capture(path), by=("function", "object", "thread"), heat_columns=0),
+    )
+    assert {**last.figures, "memory_bytes": 0} == {**whole.figures, "memory_bytes": 0}
+    assert {str(row) for row in last.tables["by_object"].to_pylist()} == {
+        str(row) for row in whole.tables["by_object"].to_pylist()
+    }
