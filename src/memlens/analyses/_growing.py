@@ -78,8 +78,8 @@ class GrowingLocality:
                 consumer.continue_from(self._before)
             except ValueError:
                 self.started_over += 1
-                accesses = SettledAccesses(self.capture, self._taken[:0])
-                consumer = _Goes(self.capture, accesses=accesses, **self._options)
+                everything = SettledAccesses(self.capture, self._taken[:0])
+                consumer = _Goes(self.capture, accesses=everything, **self._options)
         self._before = None  # its engines are the new one's
         failures = sweep(consumer.accesses, [consumer])
         if failures:

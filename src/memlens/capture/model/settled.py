@@ -29,8 +29,8 @@ class SettledAccesses(ThreadAccesses):
         drawn = np.flatnonzero(units != NO_UNIT)
         if not capture.complete and len(drawn):
             last = np.zeros(len(self.streams), dtype=np.int64)
-            np.maximum.at(last, self._stream_of_window[drawn], units[drawn].astype(np.int64))
-            self._is_settled[last[np.unique(self._stream_of_window[drawn])]] = False
+            np.maximum.at(last, self.stream_of_window[drawn], units[drawn].astype(np.int64))
+            self._is_settled[last[np.unique(self.stream_of_window[drawn])]] = False
         self.settled = np.zeros(len(units), dtype=bool)
         """For each record: whether its accesses count now."""
         self.settled[drawn] = self._is_settled[units[drawn]]
