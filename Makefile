@@ -162,6 +162,11 @@ case-studies: $(VENV)/.stamp-build ## make the tables of the MemGaze paper's cas
 	@tools/ensure-packages clang-19 llvm-19-dev lld-19
 	@$(BIN)/python benchmarks/case_studies.py --output docs/case-studies.md $(BENCH_FLAGS)
 
+.PHONY: bench-report
+bench-report: $(VENV)/.stamp-build ## measure reports of 50 million accesses, 20 million faults and objects; BENCH_FLAGS="--before PYTHON" compares; writes docs/report-speed.md
+	@tools/ensure-packages gcc heaptrack
+	@$(BIN)/python benchmarks/report.py --output docs/report-speed.md --check $(BENCH_FLAGS)
+
 .PHONY: bench-locality
 bench-locality: $(VENV)/.stamp-build ## measure the locality engines, beside other cache simulators; writes docs/locality-speed.md
 	@tools/ensure-packages gcc g++ valgrind

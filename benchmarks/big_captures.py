@@ -48,6 +48,7 @@ class Writer:
                 "begin_ns": 1, "end_ns": end_ns, "collectors": {}}  # fmt: skip
         self.writer = CaptureWriter(path, meta)
         self._strings: list[bytes] = []
+        self._written = 0
         self.threads = list(range(100, 100 + threads))
         library, self.text, text_bytes, offset, inode = _library(path.parent)
         events = [self._event("exec", 100, name)]
@@ -90,8 +91,13 @@ class Writer:
         if self.writer.failure is not None:
             raise self.writer.failure
 
+    def write_strings(self) -> None:
+        """Those so far; records that name them may come before or after."""
+        self.writer.records("string", self._strings[self._written :])
+        self._written = len(self._strings)
+
     def finish(self) -> None:
-        self.writer.records("string", self._strings)
+        self.write_strings()
         self.writer.finish()
         if self.writer.side_failure is not None:
             raise self.writer.side_failure
@@ -160,6 +166,7 @@ def accesses(path: Path, count: int = ACCESSES) -> Path:
     streams = _window_streams(random, made.text, made.text_bytes)
     packer, kind = Packer("window"), layouts()["window"].kind
     region = made.string("solve")
+    made.write_strings()  # so that windows end the file
     done = [0, 0]
     for chunk, first in enumerate(range(0, windows, WINDOWS_A_CHUNK)):
         side = chunk % 2

@@ -34,6 +34,7 @@ def no_peaks_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """Reports must not depend on whether somebody has run `memlens calibrate` here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
 
 

@@ -286,7 +286,7 @@ def test_threads_that_take_turns_are_timed_as_by_a_stopwatch(tmp_path: Path) -> 
         assert (row["bytes_per_second_low"], row["bytes_per_second_high"]) == pytest.approx(rate)
         assert (row["bytes_per_second"] is None) == (wall is None)
         text, page, _ = shown(builder, tmp_path / f"shown-{wall}-{span is None}")
-        assert ("1.6 to 3.2" in text) == ("1.6 to 3.2" in page) == (wall is None)
+        assert [("1.6 to 3.2" in one) for one in (text, page)] == [wall is None] * 2, (span, row, text)
         assert "as a stopwatch shows it" in " ".join(text.split()) and "as a stopwatch shows it" in page
 
 
@@ -394,7 +394,11 @@ def test_counts_are_called_exact_for_the_ir_only(tmp_path: Path) -> None:
     assert "docs/accuracy-count-packages.md" in note and "memlens verify" in note
     printed = run_memlens("report", "--json", path)
     quality = json.loads(printed.stdout)["results"]["bandwidth"]["quality"]
-    assert quality["exact"] is True and quality["exact_for"] == "the optimised IR" and note in [one["text"] for one in quality["notes"]]
+    assert (
+        quality["exact"] is True
+        and quality["exact_for"] == "the optimised IR"
+        and note in [one["text"] for one in quality["notes"]]
+    )
     words = " ".join(run_memlens("report", path).stdout.split())
     assert "counted: every execution, IR-exact" in words and note in words
     run_memlens("report", "--html", tmp_path / "r.html", path)

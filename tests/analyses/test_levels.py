@@ -276,7 +276,7 @@ def test_roofline_in_closed_form(tmp_path: Path) -> None:
     words, page = text_of(builder, tmp_path)
     assert "solve 0.25 2.00 G 20.0 % DRAM memory" in words and "solve DRAM 20 5.00 G 40.0 %" in words
     assert "Evidence of DRAM: LLC-load-misses" in words
-    assert "Roofline" in page and "40 % of DRAM" in page
+    assert "<svg" in page[page.index("Roofline") :] and "DRAM" in page
 
 
 def test_without_evidence_all_ceilings_are_drawn_and_no_level_is_named(tmp_path: Path) -> None:

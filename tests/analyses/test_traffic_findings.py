@@ -152,7 +152,7 @@ def test_reports_of_a_capture_without_faults_have_no_empty_sections(tmp_path: Pa
         shown = text.getvalue()
         assert "exact: every access counted; addresses: 6.0 % in 2 windows" in shown
         assert "Memory traffic" in shown and "memcpy" in shown and "First touch" not in shown and "Faults" not in shown
-        assert "Page use" in shown and "91%" in shown
+        assert "Pages used by other threads" in shown and "90.9 %" in shown
     page = html.render(report)
     for section in ("traffic", "accesses", "page-use"):
         assert f'<section id="{section}"' in page

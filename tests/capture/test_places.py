@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -92,7 +93,15 @@ def test_frames_to_skip_are_the_users(record: Record, tmp_path: Path) -> None:
     report = memlens.analyses.report(capture, skip_frames="^make_node$|^user_[ab]$")
     names = {row["function"] for row in report.results["objects"].tables["by_site"].to_pylist()}
     assert {"tree_a", "tree_e", "main", "user_c"} <= names and not {"make_node", "user_a", "user_b"} & names
-    shown = run_memlens("report", str(capture.path), "--skip-frames", "^make_node$", "--rows", "30")
+    shown = run_memlens(
+        "report",
+        str(capture.path),
+        "--skip-frames",
+        "^make_node$",
+        "--rows",
+        "30",
+        env={**os.environ, "COLUMNS": "200"},
+    )
     assert shown.returncode == 0 and "tree_c" in shown.stdout and "via make_node" in shown.stdout
     refused = run_memlens("report", str(capture.path), "--skip-frames", "(")
     assert refused.returncode == 64 and "regular expression" in refused.stderr

@@ -91,4 +91,4 @@ def test_refused_functions_are_shown_and_calls_of_them_are_unseen(tmp_path: Path
     out = io.StringIO()
     terminal.show(report, file=out)
     assert "1 functions have no counters" in " ".join(out.getvalue().split())
-    assert "left without counters" in html.render(report)
+    assert "Left uncounted by the compiler plugin" in html.render(report)

@@ -90,7 +90,7 @@ def report_of(capture: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as nowhere:
         surroundings = os.environ | {"XDG_STATE_HOME": nowhere, "DEBUGINFOD_URLS": ""}
         done = subprocess.run(
-            [*MEMLENS, "report", str(capture), "--json", "--no-cache"],
+            [*MEMLENS, "report", "--no-cache", str(capture), "--json"],
             capture_output=True,
             check=True,
             env=surroundings,

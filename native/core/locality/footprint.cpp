@@ -41,12 +41,13 @@ void Footprint::touch_further(uint64_t line, uint32_t group, uint64_t bytes) {
   }
 }
 
-void Footprint::note_window(Entry& entry, unsigned irregular, uint64_t bit) {
+MEMLENS_INLINE void Footprint::note_window(Entry& entry, unsigned irregular, uint64_t bit, Counts& counts) {
   if (entry.window != window_) {
     entry.window = window_;
     entry.seen_now[0] = entry.seen_now[1] = 0;
-    open_places_.push_back(static_cast<uint64_t>(&entry - table_.data()));
   }
+  counts.seen += ((entry.seen_now[0] | entry.seen_now[1]) & bit) == 0;
+  counts.seen_by[irregular] += (entry.seen_now[irregular] & bit) == 0;
   entry.seen_now[irregular] |= bit;
 }
 
@@ -68,7 +69,7 @@ MEMLENS_INLINE bool Footprint::take(uint64_t address, uint32_t width, unsigned i
   entry.seen[irregular] |= bit;
   const uint64_t mask = width >= 64 ? ~uint64_t{0} : (uint64_t{1} << width) - 1;
   entry.touched |= mask << offset;
-  if (by_window_) note_window(entry, irregular, bit);
+  if (by_window_) note_window(entry, irregular, bit, counts_[group]);
   const bool is_settled = (entry.again & bit) != 0;
   if (width > 64 - offset) [[unlikely]] touch_further(line + 1, group, uint64_t{width} - (64 - offset));
   return is_settled;
@@ -165,33 +166,22 @@ void Footprint::add_implied_constants(uint32_t group, uint64_t count) {
 
 void Footprint::end_window() {
   if (by_window_) {
-    struct Seen {
-      uint64_t all = 0, strided = 0, irregular = 0;
-    };
     if (sums_.size() < counts_.size()) sums_.resize(counts_.size());
-    std::vector<Seen> seen(counts_.size());
-    for (const uint64_t place : open_places_) {
-      const Entry& entry = table_[place];
-      Seen& mine = seen[entry.group];
-      mine.all += count_of(entry.seen_now[0] | entry.seen_now[1]);
-      mine.strided += count_of(entry.seen_now[0]);
-      mine.irregular += count_of(entry.seen_now[1]);
-    }
     for (const uint32_t group : open_groups_) {
       Counts& counts = counts_[group];
       const double x = static_cast<double>(counts.accesses_of_window + counts.constants_of_window);
-      sums_[group].all.add(x, static_cast<double>(seen[group].all + (counts.constants_of_window > 0)));
-      sums_[group].strided.add(x, static_cast<double>(seen[group].strided));
-      sums_[group].irregular.add(x, static_cast<double>(seen[group].irregular));
+      sums_[group].all.add(x, static_cast<double>(counts.seen + (counts.constants_of_window > 0)));
+      sums_[group].strided.add(x, static_cast<double>(counts.seen_by[0]));
+      sums_[group].irregular.add(x, static_cast<double>(counts.seen_by[1]));
       sums_[group].constant.add(x, static_cast<double>(counts.constants_of_window));
-      sums_[group].irregular_share.add(static_cast<double>(seen[group].strided + seen[group].irregular),
-                                       static_cast<double>(seen[group].irregular), x);
+      sums_[group].irregular_share.add(static_cast<double>(counts.seen_by[0] + counts.seen_by[1]),
+                                       static_cast<double>(counts.seen_by[1]), x);
       counts.constants_of_window = counts.accesses_of_window = 0;
+      counts.seen = counts.seen_by[0] = counts.seen_by[1] = 0;
     }
   }
   for (const uint32_t group : open_groups_) counts_[group].is_open = false;
   open_groups_.clear();
-  open_places_.clear();
   if (++window_ == 0) {  // after 2^32 windows old stamps could be met again
     for (Entry& entry : table_) entry.window = 0;
     window_ = 1;
@@ -256,17 +246,14 @@ void Footprint::grow() {
   const uint64_t needed = (table_.size() + entries) * sizeof(Entry);
   if (needed > limit_) throw MemoryLimit(needed, limit_);
   LargeVector<Entry> larger(entries);
-  std::vector<uint64_t> moved;
   for (const Entry& entry : table_) {
     if (entry.group == kNone) continue;
     uint64_t at = place_of(entry.line, entry.group) & (entries - 1);
     while (larger[at].group != kNone) at = (at + 1) & (entries - 1);
     larger[at] = entry;
-    if (by_window_ && entry.window == window_) moved.push_back(at);
   }
   table_ = std::move(larger);
   mask_ = entries - 1;
-  if (by_window_) open_places_ = std::move(moved);
 }
 
 }  // namespace memlens::locality

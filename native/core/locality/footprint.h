@@ -74,6 +74,7 @@ class Footprint {
   struct Counts {
     uint64_t by_class[4] = {0, 0, 0, 0};
     uint64_t constants_of_window = 0, accesses_of_window = 0;
+    uint64_t seen = 0, seen_by[2] = {0, 0};  // addresses of the window: all, by strided and by irregular accesses
     bool is_open = false;
   };
   struct Columns {
@@ -91,7 +92,7 @@ class Footprint {
 #endif
   MEMLENS_INLINE Entry& find(uint64_t line, uint32_t group, uint64_t place);
   void touch_further(uint64_t line, uint32_t group, uint64_t bytes);
-  void note_window(Entry& entry, unsigned irregular, uint64_t bit);
+  MEMLENS_INLINE void note_window(Entry& entry, unsigned irregular, uint64_t bit, Counts& counts);
   void open_group(uint32_t group);
   void grow();
   static uint64_t place_of(uint64_t line, uint32_t group) { return scatter_all(line ^ uint64_t{group} << 40); }
@@ -106,7 +107,6 @@ class Footprint {
   uint32_t window_ = 1;
   std::vector<Counts> counts_;
   std::vector<uint32_t> open_groups_;
-  std::vector<uint64_t> open_places_;  // entries that the window has touched
   struct Sums {
     Ratio all, strided, irregular, constant, irregular_share;
   };

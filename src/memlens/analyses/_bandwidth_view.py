@@ -9,7 +9,7 @@ from ..view import Chart, Column, Figure, Series, Table, View, detail, key, meas
 if TYPE_CHECKING:
     from ..results import Result
 
-GIGABYTES = "GB/s: bytes over the time during which at least one thread was in the region, as a stopwatch shows it; a range where executions are too short to know that time."
+GIGABYTES = "GB/s: 10^9 bytes a second, over the time during which at least one thread was in the region, as a stopwatch shows it; a range where executions are too short to know that time."
 THREAD_GIGABYTES = "By thread: bytes over the time that threads spent in the region, added up."
 ROOFLINE = "Of each level: results reached by those attainable if all bytes came from there; the level that a region used needs its own events."
 MOST_SERIES = 6

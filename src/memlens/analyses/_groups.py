@@ -42,6 +42,16 @@ class Dimension:
         return np.full(len(batch), NO_GROUP, dtype=np.uint32)
 
     @property
+    def identities(self) -> Sequence[tuple[Any, ...]]:
+        """What tells the groups apart, one for each number: their keys, where no two are alike."""
+        return self.keys
+
+    def continue_from(self, before: Dimension) -> None:
+        """Gives groups the numbers that they had when the capture was shorter; new ones come behind."""
+        if list(self.identities[: len(before.identities)]) != list(before.identities):
+            raise ValueError("the groups of the shorter capture have other numbers")
+
+    @property
     def knows_constants(self) -> bool:
         """Whether constants that traces leave out can be counted by group."""
         return False
@@ -50,6 +60,16 @@ class Dimension:
     def has_constants(self) -> bool:
         """Whether they belong to groups at all: they have no known address."""
         return False
+
+
+def renumbered(now: Dimension, before: Dimension) -> Any:
+    """New numbers by present ones, as `Dimension.continue_from` says; `keys` become the identities in that order."""
+    import numpy as np
+
+    index = {one: number for number, one in enumerate(before.identities)}
+    numbers = [index.setdefault(one, len(index)) for one in now.identities]
+    now.keys = list(index)
+    return np.array(numbers, dtype=np.uint32)
 
 
 class _OfWindow(Dimension):
@@ -72,6 +92,10 @@ class _OfCode(Dimension):
 
     columns = frozenset({"codes"})
     _of_code: Any
+
+    def continue_from(self, before: Dimension) -> None:
+        numbers = renumbered(self, before)
+        self._of_code = numbers[self._of_code]
 
     def numbers(self, batch: AccessBatch) -> Any:
         import numpy as np
@@ -166,6 +190,20 @@ class _Object(Dimension):
         self._of_object = groups.of_object
         # Groups of one name differ by thread or site: one row each, as in the analysis `accesses`.
         self.keys = [(row["object"], row["kind"]) for row in groups.rows]
+        self._identities = [tuple(row.values()) for row in groups.rows]
+
+    @property
+    def identities(self) -> Sequence[tuple[Any, ...]]:
+        return self._identities
+
+    def continue_from(self, before: Dimension) -> None:
+        keys = dict(zip(self._identities, self.keys, strict=True)) | dict(
+            zip(before.identities, before.keys, strict=True)
+        )
+        numbers = renumbered(self, before)
+        self._of_object = numbers[self._of_object]
+        self._identities = list(self.keys)
+        self.keys = [keys[one] for one in self._identities]
 
     def numbers(self, batch: AccessBatch) -> Any:
         found: Any = self._of_object[self.accesses.objects(batch)]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from .. import plugins, registry
+from ..capture.store.kept import KeptResults, stat_of
+from ..capture.tables.kept import files_read
 from ..errors import MemlensError
 from ..results import Finding, Note, Quality, Reference, Report, Result
 from ..selection import Selection
@@ -16,7 +20,6 @@ from ..view import Absence
 
 if TYPE_CHECKING:
     from ..capture.reader import Capture
-    from ..capture.store.kept import KeptResults
 
 CLASSES: dict[str, Any] = {c.__name__: c for c in (Finding, Reference, Quality, Result, Absence, Selection)}
 PLAIN = (str, int, float, bool, type(None))
@@ -113,40 +116,34 @@ def from_bytes(content: bytes) -> dict[str, Any]:
     return parts
 
 
-def files_read(capture: Capture) -> list[str]:
-    """Files outside of the capture that a report depends on: binaries, their debug files, and the peaks of the machine."""
-    from ..capture.store import calibration
-    from ..capture.store.os_names import file_of
-
-    found: list[str] = []
-    modules = capture.table("modules")
-    for row in modules.select([n for n in ("path", "build_id") if n in modules.column_names]).to_pylist():
-        path, build_id = row["path"], row.get("build_id") or ""
-        if path and path.startswith("/"):
-            found += [file_of(path), f"/usr/lib/debug{path}.debug"]
-        if len(build_id) > 2:
-            found.append(f"/usr/lib/debug/.build-id/{build_id[:2]}/{build_id[2:]}.debug")
-    machine = (capture.meta.get("machine") or {}).get("fingerprint")
-    if isinstance(machine, str):
-        found.append(str(calibration.path_of(machine)))
-    return found
-
-
 def kept_or_made(
     capture: Capture, options: dict[str, Any], make: Callable[[], Report], complete: Callable[[dict[str, Any]], Report]
 ) -> Report:
     """The report that was kept for this capture and these options, or a new one, which is kept."""
-    from ..capture.store.kept import KeptResults
 
-    kept = KeptResults(capture.path, capture.meta, {"what": "report", **options})
+    kept = KeptResults(capture.path, capture.meta, {"what": "report", "plugins": _plugins(), **options})
     if kept.is_possible:
         content = kept.load()
         if content is not None:
             return complete(from_bytes(content))
     report = make()
-    if kept.is_possible:
+    if kept.is_possible and not registry.problems():  # a plug-in that has failed may work the next time
         _keep(kept, capture, report)
     return report
+
+
+def _plugins() -> list[Any]:
+    """Analyses and findings of other packages, and the state of their files."""
+    found: list[Any] = []
+    for kind in ("analysis", "finding"):
+        for entry in plugins.entries(registry.GROUPS[kind]):
+            try:
+                spec = importlib.util.find_spec(entry.target.partition(":")[0].strip())
+            except (ImportError, ValueError):
+                spec = None
+            origin = spec.origin if spec is not None else None
+            found.append([entry.package, entry.name, entry.target, origin and stat_of(origin)])
+    return found
 
 
 def _keep(kept: KeptResults, capture: Capture, report: Report) -> None:

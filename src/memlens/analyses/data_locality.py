@@ -135,7 +135,7 @@ class LocalityConsumer:
         range_bytes: int = RANGE_BYTES,
         accesses: ThreadAccesses | None = None,
     ) -> None:
-        from ..capture.model.locality import LocalityStream, ThreadAccesses
+        from ..capture.model.locality import ThreadAccesses
         from ._groups import named_dimension
 
         if line_bytes < 1 or line_bytes & (line_bytes - 1):
@@ -153,16 +153,20 @@ class LocalityConsumer:
         if self._choice is not None:
             self._dimensions = {name: self._choice.dimension(one) for name, one in self._dimensions.items()}
         self._took: set[int] = set()
+        self._options = {
+            "block_bytes": line_bytes, "views": len(names), "heat_columns": heat_columns, "heat_rows": heat_rows,
+            "begin_ns": _begin_ns(windowed), "end_ns": _end_ns(windowed),
+        }  # fmt: skip
         self.whole = self.accesses.is_whole
         self.count = max(1, len(self.accesses.streams))
-        self.streams = [
-            LocalityStream(
-                block_bytes=line_bytes, views=len(names), has_windows=not self.whole,
-                memory_limit_bytes=memory_limit_bytes // self.count, heat_columns=heat_columns, heat_rows=heat_rows,
-                begin_ns=_begin_ns(windowed), end_ns=_end_ns(windowed),
-            )
-            for _ in self.accesses.streams
-        ]  # fmt: skip
+        self.streams = [self._engine() for _ in self.accesses.streams]
+
+    def _engine(self) -> Any:
+        from ..capture.model.locality import LocalityStream
+
+        return LocalityStream(
+            **self._options, has_windows=not self.whole, memory_limit_bytes=self.memory_limit_bytes // self.count
+        )
 
     @property
     def columns(self) -> frozenset[str]:
@@ -202,6 +206,16 @@ class LocalityConsumer:
         result: Result = _checked(self._snapshot, self)
         return result
 
+    def _class_counts(self) -> tuple[int, int]:
+        """Accesses whose class was inferred, and known beforehand."""
+        return sum(p.inferred_accesses for p in self._parts), sum(p.static_accesses for p in self._parts)
+
+    def _merged(self) -> Any:
+        """One engine of all threads; the first one's, which cannot go on then."""
+        for other in self.streams[1:]:
+            self.streams[0].merge(other)
+        return self.streams[0] if self.streams else None
+
     def _snapshot(self) -> Result:
         for part in self._parts:
             for ready, classes in part.rest():
@@ -209,12 +223,13 @@ class LocalityConsumer:
                     work()
         for stream in self.streams:
             stream.finish()
-        inferred, static = (sum(getattr(p, f"{name}_accesses") for p in self._parts) for name in ("inferred", "static"))
+        inferred, static = self._class_counts()
         return _result(
             with_all_code(self.capture),
             self.accesses,
             self._dimensions,
-            self.streams,
+            self._merged(),
+            memory_bytes=sum(int(stream.memory_bytes) for stream in self.streams),
             origin="inferred" if not static else "mixed" if inferred else "static",
             is_static=inferred <= FEW_INFERRED * (inferred + static),
             whole=self.whole,
@@ -289,8 +304,9 @@ def _result(
     capture: Capture,
     accesses: ThreadAccesses,
     dimensions: Mapping[str, Dimension],
-    streams: list[Any],
+    merged: Any,
     *,
+    memory_bytes: int,
     origin: str,
     is_static: bool,
     whole: bool,
@@ -304,9 +320,6 @@ def _result(
 
     from ..results import Note, Quality, Result
 
-    merged = streams[0] if streams else None
-    for other in streams[1:]:
-        merged.merge(other)  # type: ignore[union-attr]
     leaves_out = int(accesses.implied_constants.sum()) > 0
     tables: dict[str, pa.Table] = {}
     for view, (name, dimension) in enumerate(dimensions.items()):
@@ -334,7 +347,7 @@ def _result(
         "line_bytes": line_bytes,
         "class_origin": origin,
         "damaged_windows": accesses.damaged,
-        "memory_bytes": sum(int(stream.memory_bytes) for stream in streams),
+        "memory_bytes": memory_bytes,
         **{name: total.get(name) for name in (
             "footprint", "footprint_estimated", "footprint_bytes", "footprint_lines", "growth", "growth_memgaze",
             "strided_percent", "irregular_percent", "constant_percent", "kappa", "rho", "reuse_distance_mean", "window_growth", "observed_growth",

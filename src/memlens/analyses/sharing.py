@@ -193,6 +193,8 @@ def _count_windows(accesses: Any, rows: list[dict[str, Any]], pairs: dict[str, A
     """In how many windows each thread of a pair uses the line while both do."""
     import numpy as np
 
+    from ..capture.model.locality import PROCESS_SHIFT
+
     lines = pairs["line"][: len(rows)].astype(np.uint64)
     wanted = np.unique(lines)
     mask = np.uint64(~(line_bytes - 1) & (2**64 - 1))
@@ -201,17 +203,21 @@ def _count_windows(accesses: Any, rows: list[dict[str, Any]], pairs: dict[str, A
     shift = np.uint64(line_bytes.bit_length() - 1)
     may_be = np.zeros(1 << 16, dtype=bool)
     may_be[_low_bits(wanted, shift)] = True
-    for batch in accesses.batches(scalars=True) if len(rows) else ():
-        line = batch.key_address & mask
-        mine = np.flatnonzero(may_be[_low_bits(line, shift)])
-        at = np.minimum(np.searchsorted(wanted, line[mine]), len(wanted) - 1)
-        mine, at = mine[wanted[at] == line[mine]], at[wanted[at] == line[mine]]
-        if len(mine):
-            # One for each line and window: its first use.
-            _, first = np.unique(at.astype(np.uint64) << np.uint64(32) | batch.unit[mine], return_index=True)
-            chosen = mine[first]
-            stream = np.full(len(chosen), batch.stream, dtype=np.uint64)
-            found.append(np.stack((at[first].astype(np.uint64), stream, batch.time_ns[chosen])))
+    decoded, windows = accesses.capture.decoded, accesses.capture.windows
+    for chunk in decoded if len(rows) else ():
+        process = np.uint64(accesses.process_numbers[chunk.process] << PROCESS_SHIFT)
+        for part in decoded.unpacked(chunk):
+            line = (part["address"] ^ process) & mask
+            mine = np.flatnonzero(may_be[_low_bits(line, shift)])
+            at = np.minimum(np.searchsorted(wanted, line[mine]), len(wanted) - 1)
+            is_wanted = wanted[at] == line[mine]
+            mine, at = mine[is_wanted], at[is_wanted]
+            if len(mine):
+                window = part["row"][mine] + np.uint32(chunk.first)
+                unit, stream = windows.units.of_window[window], accesses.stream_of_window[window].astype(np.uint64)
+                # One for each line and window: its first use.
+                _, first = np.unique(at.astype(np.uint64) << np.uint64(32) | unit, return_index=True)
+                found.append(np.stack((at[first].astype(np.uint64), stream[first], part["time_ns"][mine][first])))
     at, stream, time = np.concatenate(found, axis=1) if found else np.zeros((3, 0), dtype=np.uint64)
     key = at << np.uint64(32) | stream
     order = np.lexsort((time, key))

@@ -6,8 +6,9 @@ verifies everything it reads; what is missing is in `Capture.quality`.
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from .model.accesses import Windows
     from .model.clocks import ClockMap
     from .model.counting import Counts
-    from .model.decoded import DecodedWindows
+    from .model.decoded import DecodedWindows, WindowChunk
     from .model.objects import Objects
     from .model.replay import Replay
     from .model.tracing import TraceSites
@@ -51,10 +52,14 @@ class Capture(RecordStore):
         self._objects: Objects | None = None
         self._windows: Windows | None = None
         self._decoded: DecodedWindows | None = None
+        self.span_ns: tuple[int, int] | None = None
+        """Only windows that begin in this range: `within`."""
         self._trace_sites: TraceSites | None = None
         self._counts: Counts | None = None
         self.skip_frames: re.Pattern[str] | None = None
         """Functions and modules that are never shown as the place of an allocation or a first touch."""
+        self.keeps_tables = False
+        """Derived tables that take long are kept beside the capture, and taken from there."""
         self.derived: dict[str, Any] = {}
         """What analyses derive from the capture and share; emptied when it grows."""
         super().__init__(path)
@@ -82,6 +87,28 @@ class Capture(RecordStore):
     def time_range_ns(self) -> tuple[int, int]:
         """Begin and end of the selected time; times in tables still count from `begin_ns`."""
         return self.begin_ns, self.end_ns
+
+    def within(self, begin_ns: int, end_ns: int) -> Capture:
+        """This capture with the windows alone that begin from `begin_ns` to before `end_ns`.
+
+        Chunks whose header says that they lie elsewhere are not decompressed. Everything but windows is as it is in the whole capture, and is read
+        again where it is needed. Two ranges that follow each other have each window once.
+        """
+        part = copy.copy(self)
+        part._tables, part.derived = {}, {}
+        part._forget()
+        part._decoded = None
+        part.span_ns = (begin_ns, end_ns)
+        return part
+
+    def chunks_of(self, name: str) -> Sequence[WindowChunk]:
+        """The chunks of a kind whose version is known, in the order in which they were found; of windows those of `within`."""
+        chunks = super().chunks_of(name)
+        if self.span_ns is None or name != "window":
+            return chunks
+        from .store.window_span import chunks_within
+
+        return chunks_within(chunks, self.span_ns)
 
     def clock(self, name: str) -> ClockMap:
         """Converts readings of another clock (``tsc``, ``perf``, ``realtime``, …) to this capture's times."""
@@ -254,11 +281,19 @@ class Capture(RecordStore):
             return self.side_table(name)
         descriptor = descriptor_of(name)
         if descriptor.schema is None:
-            return descriptor.make(self)
+            return self._derive(name, descriptor.make)
         table = self._kept(name, descriptor.schema())
         if table is None:
-            table = descriptor.make(self)
+            table = self._derive(name, descriptor.make)
         return table if descriptor.finish is None else descriptor.finish(self, table)
+
+    def _derive(self, name: str, make: Callable[[Any], pa.Table]) -> pa.Table:
+        if not self.keeps_tables or self.span_ns is not None:
+            return make(self)
+        from .tables.kept import kept_or_made
+
+        options = {"skip_frames": self.skip_frames.pattern if self.skip_frames is not None else None}
+        return kept_or_made(self, name, options, lambda: make(self))
 
     def empty_batch(self, kind: str) -> pa.RecordBatch:
         """The columns of a record kind without a row."""

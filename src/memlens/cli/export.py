@@ -27,11 +27,18 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--format", choices=("csv", "json", "parquet"), default="csv", help="file format (csv)")
     parser.add_argument("--tables", metavar="A,B", help="only these tables (default: the commonly used ones)")
+    parser.add_argument(
+        "--no-cache",
+        dest="cache",
+        action="store_false",
+        help="derive all tables anew, and keep none beside the capture",
+    )
     options = parser.parse_intermixed_args(arguments)
     from ..capture.reader import open_capture
     from .progress import spinning
 
     capture = open_capture(options.capture)
+    capture.keeps_tables = options.cache
     names = options.tables.split(",") if options.tables else list(DEFAULT_TABLES)
     if options.output == "-":
         if len(names) != 1 or options.format == "parquet":

@@ -25,6 +25,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("sql", nargs="?", help="the query")
     parser.add_argument("--tables", action="store_true", help="list tables and columns")
     parser.add_argument("--json", action="store_true", help="rows as JSON")
+    parser.add_argument(
+        "--no-cache",
+        dest="cache",
+        action="store_false",
+        help="derive all tables anew, and keep none beside the capture",
+    )
     options = parser.parse_intermixed_args(arguments)
     if not options.tables and options.sql is None:
         parser.error("no query given")
@@ -32,6 +38,7 @@ def main(arguments: list[str]) -> int:
     from .progress import spinning
 
     capture = open_capture(options.capture)
+    capture.keeps_tables = options.cache
     if options.tables:
         for name in capture.table_names():
             schema, rows = capture.reader(name).schema, capture.row_count(name)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import MemlensError, UsageError
 from ..registry import Asked, CollectorDescriptor, Option
+from ..units import human_bytes
 from .main import new_parser, warn_of_plugins
 
 if TYPE_CHECKING:
@@ -81,6 +82,11 @@ def _parser(collectors: list[CollectorDescriptor]) -> argparse.ArgumentParser:
         help="a program built with memlens cc --memlens=ptwrite, on an Intel CPU that has the instruction: perf records the addresses",
     )
     parser.add_argument(
+        "--html",
+        metavar="FILE",
+        help="also write the report as a page, when the program has ended and before memlens does",
+    )
+    parser.add_argument(
         "--redact",
         action="store_true",
         help="keep no paths, arguments, host name or values of words like NAME=value in the capture",
@@ -122,7 +128,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     return options, command
 
 
-VALUE_OPTIONS = frozenset(("-o", "--output", "--pid", "--duration", "--collectors"))
+VALUE_OPTIONS = frozenset(("-o", "--output", "--html", "--pid", "--duration", "--collectors"))
 
 
 def _split(arguments: list[str], value_options: frozenset[str]) -> tuple[list[str], list[str]]:
@@ -197,9 +203,26 @@ def main(arguments: list[str]) -> int:
             sys.stderr.write(message)
         if not options.quiet:
             warn_of_plugins(observing=True)
+        if options.html and recorder.failure is None:
+            sys.stderr.write(_page_of(output, Path(options.html)))
     if outcome.wait_status is not None:
         exit_like(outcome.wait_status)
     return 0
+
+
+def _page_of(capture: Path, page: Path) -> str:
+    """Writes the report's page; what is said of it."""
+    from .. import analyses
+    from ..capture.reader import open_capture
+    from ..present import html
+    from .report import write_whole
+
+    try:
+        report = analyses.report(open_capture(capture), cache=True)
+        size = write_whole(page, html.DESCRIPTOR.render(report))
+    except MemlensError as error:
+        return f"memlens: the page was not written: {error}\n" + (f"         {error.hint}\n" if error.hint else "")
+    return f"memlens: wrote {page} ({human_bytes(size)})\n"
 
 
 def messages(recorder: Recorder, output: Path, *, quiet: bool) -> Iterator[str]:

@@ -26,7 +26,7 @@ from .decoded import DecodedChunk
 from .locality import AccessBatch, ThreadAccesses, TimeOrder, interleaved
 
 Order = Literal["chunk", "record", "time"]
-MOST_QUEUED = 4
+MOST_QUEUED = 2
 """Tasks that may wait for one consumer: memory stays bounded, the reader waits."""
 
 
@@ -228,7 +228,7 @@ def sweep(
                 pool.submit(consumer, "", _adder(consumer, ChunkBatch(chunk, packed)), wait=True)
 
         if len(by_chunk) < len(every):
-            wants_constants = any("constants" in c.columns for c in every)
+            wants_constants = accesses.has_constants and any("constants" in c.columns for c in every)
             for batch in accesses.batches(
                 constants=wants_constants, beside=stages.has_scalars, on_chunk=take_chunk, since=since
             ):

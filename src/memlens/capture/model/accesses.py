@@ -72,6 +72,8 @@ class WindowSource(ObjectSource, ConstantSource, Protocol):
     def objects(self) -> Objects: ...
     @property
     def decoded(self) -> DecodedWindows: ...
+    @property
+    def span_ns(self) -> tuple[int, int] | None: ...
 
 
 class Windows:
@@ -177,9 +179,9 @@ class Windows:
         same = (columns["process"][before] == columns["process"][after]) & (
             columns["thread"][before] == columns["thread"][after]
         )
-        begins = np.concatenate(
-            ([True], ~same | (columns["first_executed"][after] < columns["first_executed"][before]))
-        )
+        again = same & (columns["first_executed"][after] < columns["first_executed"][before])
+        # In a part of a capture the windows before are of another part.
+        begins = np.concatenate(([True], ~same | again)) if self.capture.span_ns is None else np.append(False, again)
         np.add.at(executed, unit[begins], columns["first_executed"][order[begins]])
         # The last one of a thread was written with the place of a next one that never came: it ends with the thread.
         totals = self._accesses_of_threads()

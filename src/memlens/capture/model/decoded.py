@@ -17,7 +17,7 @@ from typing import IO, Any, Protocol
 from ... import _core
 
 BATCH_ACCESSES = 1 << 17
-MEMORY_BYTES = 256 << 20
+MEMORY_BYTES = 128 << 20
 """Packed accesses kept in memory, in all."""
 CHUNKS_AHEAD = 4
 """Decoded while others are read, for each core."""

@@ -230,7 +230,7 @@ class ThinnedAccesses(ThreadAccesses):
         random = np.random.default_rng(seed)
         drawn = units.of_window < len(units.executed)
         stream = np.zeros(len(units.executed), dtype=np.int64)
-        stream[units.of_window[drawn]] = self._stream_of_window[drawn]
+        stream[units.of_window[drawn]] = self.stream_of_window[drawn]
         # Units are numbered thread by thread, in the order of time.
         group = np.zeros(len(stream), dtype=np.int64)
         for number in range(len(self.streams)):

@@ -105,14 +105,15 @@ class ThreadAccesses:
         import numpy as np
 
         self.capture = capture
-        _ = capture.decoded  # from here on accesses are kept: the replay shall read those, too
+        for _ in capture.decoded:  # from here on accesses are kept: the replay reads those, too
+            pass
         columns = capture.windows.columns
         keys = columns["process"].astype(np.uint64) << np.uint64(32) | columns["thread"]
         unique, first, of_window = np.unique(keys, return_index=True, return_inverse=True)
         order = np.argsort(first, kind="stable")
         number = np.empty(len(unique), dtype=np.uint32)
         number[order] = np.arange(len(unique), dtype=np.uint32)
-        self._stream_of_window = number[of_window.reshape(-1)]
+        self.stream_of_window = number[of_window.reshape(-1)]
         self.streams: list[tuple[int, int]] = [(int(k) >> 32, int(k) & 0xFFFFFFFF) for k in unique[order]]
         """(process, thread), in the order of their first window."""
         processes = list(dict.fromkeys(process for process, _ in self.streams))
@@ -152,6 +153,7 @@ class ThreadAccesses:
         raw = windows.raw
         pc_delta = enum_value("stream_encoding", "pc_delta")
         maker = _ConstantMaker(self) if constants else None
+        any_sites = bool((raw["encoding"] != pc_delta).any())
         self.damaged = 0
         decoded = self.capture.decoded
         for chunk_number, chunk in enumerate(decoded):
@@ -165,26 +167,30 @@ class ThreadAccesses:
             for words in packed:
                 found = _core.unpack_accesses(words, chunk.fixed)
                 window = found["row"] + np.uint32(chunk.first)
-                by_site = raw["encoding"][window] != pc_delta
-                has_sites = bool(by_site.any())
+                by_site = raw["encoding"][window] != pc_delta if any_sites or maker is not None else None
+                has_sites = by_site is not None and any_sites and bool(by_site.any())
                 if maker is not None:
                     maker.take(process, found, window, by_site)
                 keep = None if scalars or not has_sites else ~windows.is_scalar(found, window, by_site)
                 site_codes = windows.take_sites(found, window, by_site) if has_sites else None
-                stream = self._stream_of_window[window]
                 # Sites of different modules have the same numbers: they do not meet in one batch.
-                changes = (np.diff(stream) != 0) | (np.diff(raw["module"][window]) != 0)
-                cuts = np.concatenate(([0], np.flatnonzero(changes) + 1, [len(stream)])).tolist()
+                begins = np.flatnonzero(window[1:] != window[:-1]) + 1
+                of, before = window[begins], window[begins - 1]
+                stream = self.stream_of_window
+                changes = (stream[of] != stream[before]) | (raw["module"][of] != raw["module"][before])
+                cuts = [0, *begins[changes].tolist(), len(window)]
                 for begin, end in itertools.pairwise(cuts):
                     part: Any = slice(begin, end)
                     if keep is not None and not keep[part].all():
                         part = begin + np.flatnonzero(keep[part])
-                    batch = self._batch(process, int(stream[begin]), window, found, site_codes, part)
+                    batch = self._batch(process, int(stream[window[begin]]), window, found, site_codes, part)
                     if maker is not None:
                         yield from maker.empty_before(int(window[begin]))
                         batch = maker.with_constants(batch, begin, end, part)
                     if beside and len(batch) < end - begin:
-                        every = self._batch(process, int(stream[begin]), window, found, site_codes, slice(begin, end))
+                        every = self._batch(
+                            process, int(stream[window[begin]]), window, found, site_codes, slice(begin, end)
+                        )
                         batch = replace(batch, with_scalars=every)
                     if len(batch) or batch.constants is not None or batch.with_scalars is not None:
                         yield batch
@@ -210,11 +216,11 @@ class ThreadAccesses:
         import numpy as np
 
         covered = self.capture.windows.covered
-        order = np.argsort(self._stream_of_window, kind="stable")
+        order = np.argsort(self.stream_of_window, kind="stable")
         before = np.cumsum(covered[order]) - covered[order]
-        begins = np.searchsorted(self._stream_of_window[order], np.arange(len(self.streams)))
+        begins = np.searchsorted(self.stream_of_window[order], np.arange(len(self.streams)))
         place = np.empty(len(covered), dtype=np.int64)
-        place[order] = before - (before[begins] if len(begins) else before)[self._stream_of_window[order]]
+        place[order] = before - (before[begins] if len(begins) else before)[self.stream_of_window[order]]
         return place
 
     @property
@@ -223,12 +229,18 @@ class ThreadAccesses:
         import numpy as np
 
         covered = self.capture.windows.covered
-        sums = np.bincount(self._stream_of_window, weights=covered, minlength=len(self.streams))
+        sums = np.bincount(self.stream_of_window, weights=covered, minlength=len(self.streams))
         return [int(value) for value in sums]
 
     @property
     def knows_constants_by_code(self) -> bool:
         return bool(self.capture.windows.constants.known_by_code)
+
+    @property
+    def has_constants(self) -> bool:
+        """Batches may have constants: records leave some out, or tables say that accesses stand for some."""
+        windows = self.capture.windows
+        return bool(windows.raw["implied_constant"].any()) or windows.constants.by_code
 
     @property
     def has_scalars(self) -> bool:
@@ -322,9 +334,9 @@ class ThreadAccesses:
         import numpy as np
 
         units = self.capture.windows.units.of_window
-        order = np.argsort(self._stream_of_window, kind="stable")
+        order = np.argsort(self.stream_of_window, kind="stable")
         order = order[units[order] != NO_UNIT]
-        same = np.diff(self._stream_of_window[order].astype(np.int64)) == 0
+        same = np.diff(self.stream_of_window[order].astype(np.int64)) == 0
         return bool((np.diff(units[order].astype(np.int64))[same] >= 0).all())
 
     @property
@@ -411,7 +423,7 @@ class _ConstantMaker:
         while self._next_empty < len(self._empty) and self._empty[self._next_empty] < row:
             at = self._empty[self._next_empty]
             self._next_empty += 1
-            process, stream = int(raw["process"][at]), int(accesses._stream_of_window[at])
+            process, stream = int(raw["process"][at]), int(accesses.stream_of_window[at])
             left = int(self._unattributed[at])
             if not left or self._windows.units.of_window[at] == NO_UNIT:
                 continue

@@ -149,7 +149,7 @@ class _AtWindowEnds:
         joined: list[Any] = [np.concatenate(column) for column in zip(*columns, strict=True)]
         if not len(joined[0]):
             return
-        found = AccessClasses.by_window(2, *joined)
+        found: Any = AccessClasses.by_window(2, *joined)
         edges: list[int] = np.cumsum([0, *(len(column[0]) for column in columns)]).tolist()
         for (one, part), low, high in zip(parts, edges, edges[1:], strict=False):
             one.take(part, found[low:high])

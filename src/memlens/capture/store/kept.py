@@ -52,11 +52,9 @@ def stat_of(path: str | os.PathLike[str]) -> Stat:
 
 def _own_code() -> list[tuple[str, Stat]]:
     """memlens itself: a changed installation gives other results."""
-    import memlens
-
     from ... import _core
 
-    package = Path(memlens.__file__).parent
+    package = Path(__file__).resolve().parents[2]
     files = [*sorted(package.rglob("*.py")), Path(_core.__file__)]
     return [(str(file), stat_of(file)) for file in files]
 
@@ -234,8 +232,8 @@ class KeptResults:
         return True
 
 
-MOST_BESIDE = 8
-"""Entries beside a capture: sets of options, or commands."""
+MOST_BESIDE = 16
+"""Entries beside a capture: reports of different options, and tables."""
 
 
 def _make_room(directory: int, *, keep: str, alone: bool) -> None:

@@ -9,10 +9,10 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ... import _core
 from ...errors import CaptureError, CaptureVersionError, NoDataError, os_reason
@@ -35,12 +35,23 @@ BATCH_BYTES = 4 << 20
 """Small chunks are joined up to this: a tree of thousands of processes has thousands of them."""
 
 
+class ChunkLike(Protocol):
+    """A header and what it describes."""
+
+    @property
+    def header(self) -> dict[str, int]: ...
+    def payload(self) -> bytes | None: ...
+
+
 class Chunk:
     """One chunk of a file; its ids are the capture's."""
 
     __slots__ = ("header", "index", "own_ids", "reader")
     _reading = threading.Lock()
     """A reader of a file has one buffer: threads take turns."""
+    payloads_read = 0
+    bytes_read = 0
+    """Of all captures of this process, compressed as they are: what a growing capture and a selection save."""
 
     def __init__(self, reader: Any, index: int, own_ids: OwnIds | None = None) -> None:
         self.reader = reader
@@ -53,6 +64,8 @@ class Chunk:
     def payload(self) -> bytes | None:
         with Chunk._reading:
             payload: bytes | None = self.reader.payload(self.index)
+            Chunk.payloads_read += 1
+            Chunk.bytes_read += self.header.get("stored_bytes", 0)
         if payload is None or self.own_ids is None:
             return payload
         return self.own_ids.to_capture(self.header["kind"], payload)
@@ -356,7 +369,7 @@ class RecordStore:
             if payload is not None:
                 yield chunk.header, payload
 
-    def chunks_of(self, name: str) -> list[Chunk]:
+    def chunks_of(self, name: str) -> Sequence[ChunkLike]:
         """The chunks of a kind whose version is known, in the order in which they were found."""
         layout = layouts()[name]
         return [
