@@ -90,6 +90,8 @@ def make_inputs(folder: Path) -> None:
 class Run:
     program_s: float
     extra_s: float
+    cpu_s: float
+    """User and system time of the program and its children: less disturbed by others than the wall time, but blind to waiting."""
 
 
 def wrap(variant: str, memlens: str, out: Path) -> list[str]:
@@ -123,7 +125,7 @@ def run_once(program: Program, variant: str, *, memlens: str, runtime_of: Path, 
             )
         values = dict(line.split("=") for line in (out / "runtime").read_text().split())
         program_s = int(values["wall_ns"]) / 1e9
-        return Run(program_s, total_s - program_s)
+        return Run(program_s, total_s - program_s, (int(values["user_ns"]) + int(values["system_ns"])) / 1e9)
 
 
 def measure(program: Program, variants: list[str], rounds: int, **how: object) -> dict[str, Run]:
@@ -136,10 +138,14 @@ def measure(program: Program, variants: list[str], rounds: int, **how: object) -
             if number < 0:
                 continue
             least = best.setdefault(variant, run)
-            best[variant] = Run(min(least.program_s, run.program_s), min(least.extra_s, run.extra_s))
+            best[variant] = Run(
+                min(least.program_s, run.program_s), min(least.extra_s, run.extra_s), min(least.cpu_s, run.cpu_s)
+            )
     ratios = ", ".join(f"{v} {best[v].program_s / best[NATIVE].program_s:.3f}" for v in variants[1:])
+    by_cpu = ", ".join(f"{v} {best[v].cpu_s / best[NATIVE].cpu_s:.3f}" for v in variants[1:])
     say(
-        f"  {program.name:22} native {best[NATIVE].program_s:.3f} s, {ratios}; the command adds {best[DEFAULT].extra_s:.3f} s"
+        f"  {program.name:22} native {best[NATIVE].program_s:.3f} s, {ratios}; by CPU time {best[NATIVE].cpu_s:.3f} s, {by_cpu}; "
+        f"the command adds {best[DEFAULT].extra_s:.3f} s"
     )
     return best
 
@@ -152,6 +158,9 @@ def page(
 
     def mean(variant: str, programs: list[Program]) -> float:
         return geometric_mean([ratio(p, variant) for p in programs])
+
+    def cpu_ratio(program: Program) -> float:
+        return found[program][DEFAULT].cpu_s / found[program][NATIVE].cpu_s
 
     every = list(found)
     worst = max(every, key=lambda p: ratio(p, DEFAULT))
@@ -171,8 +180,8 @@ def page(
         f"Written by `make bench-real`: {rounds} rounds in which all variants take turns, the least of each.", "",
         *head(["fact", "value"]), *(row([k, v]) for k, v in facts.items()), "",
         "Ratios are the program's own time over its native time in the same rounds; `control` is a second native series. "
-        "Added: what the whole command takes beyond the program, summary included. heaptrack (raw) records allocations only; its own start is in its time. Programs after the line were never used to tune anything.", "",
-        *head(["program", "native s", *(names.get(v, v) for v in shown), "memlens adds s", "perf adds s"]),
+        "CPU time: the same ratio of user and system time, which other work on the machine disturbs less. Added: what the whole command takes beyond the program, summary included. heaptrack (raw) records allocations only; its own start is in its time. Programs after the line were never used to tune anything.", "",
+        *head(["program", "native s", *(names.get(v, v) for v in shown), "memlens, CPU time", "memlens adds s", "perf adds s"]),
     ]  # fmt: skip
     for tuned in (True, False):
         mine = [p for p in every if p.was_tuned_to == tuned]
@@ -185,6 +194,7 @@ def page(
                         p.name,
                         f"{runs[NATIVE].program_s:.3f}",
                         *(f"{ratio(p, v):.3f}" for v in shown),
+                        f"{cpu_ratio(p):.3f}",
                         f"{extra[p]:.3f}",
                         perf_s,
                     ]
@@ -192,8 +202,30 @@ def page(
             )
         if mine:
             label = "geometric mean" if tuned else "geometric mean, not tuned to"
-            lines.append(row([f"**{label}**", "", *(f"**{mean(v, mine):.3f}**" for v in shown), "", ""]))
-    lines.append(row(["**geometric mean of all**", "", *(f"**{mean(v, every):.3f}**" for v in shown), "", ""]))
+            lines.append(
+                row(
+                    [
+                        f"**{label}**",
+                        "",
+                        *(f"**{mean(v, mine):.3f}**" for v in shown),
+                        f"**{geometric_mean([cpu_ratio(p) for p in mine]):.3f}**",
+                        "",
+                        "",
+                    ]
+                )
+            )
+    lines.append(
+        row(
+            [
+                "**geometric mean of all**",
+                "",
+                *(f"**{mean(v, every):.3f}**" for v in shown),
+                f"**{geometric_mean([cpu_ratio(p) for p in every]):.3f}**",
+                "",
+                "",
+            ]
+        )
+    )
     return "\n".join([*lines, "", *verdict_lines(verdicts)]) + "\n", verdicts
 
 
@@ -202,10 +234,14 @@ def main() -> int:
     parser.add_argument("--memlens", default="memlens")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", help="names of programs that contain this")
+    parser.add_argument("--variants", help=f"these beside {NATIVE}, with commas between (all): {DEFAULT} is needed")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     variants = [NATIVE, DEFAULT, CONTROL, EXACT, *(name for name in (PERF, HEAPTRACK) if shutil.which(name))]
+    if options.variants:
+        chosen = options.variants.split(",")
+        variants = [v for v in variants if v in (NATIVE, DEFAULT) or v in chosen]
     programs = [p for p in PROGRAMS if not options.only or options.only in p.name]
     try:
         with tempfile.TemporaryDirectory(prefix="memlens-real-") as name:

@@ -329,8 +329,11 @@ def mutate(folder: Path, draw: random.Random) -> str:
     said: list[str] = []
     wanted = draw.choice((1, 1, 1, 1, 2, 3))
     for _ in range(50):
+        change = draw.choices(functions, weights)[0]
         try:
-            said.append(draw.choices(functions, weights)[0](folder, draw))
+            said.append(change(folder, draw))
+            if change is special_file:
+                break  # another change may read that file, which may have no end
         except Exception:
             if said:
                 break  # a change before it left nothing to change

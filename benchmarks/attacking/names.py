@@ -123,7 +123,8 @@ def page_failure(page: str, script: str) -> str | None:
         def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
             self.inside = tag if tag in OWN_TAGS_ONLY else self.inside
             self.scripts += tag == "script"
-            is_choice = tag == "input" and ("type", "radio") in attrs  # which heat map is shown
+            kinds = [value for name, value in attrs if name == "type"]
+            is_choice = tag == "input" and kinds in (["radio"], ["checkbox"])  # which heat map, which columns
             if (tag in FORBIDDEN and not is_choice) or (tag == "script" and (attrs or self.scripts > 1)):
                 found.append(f"<{tag}>")
             for name, value in attrs:

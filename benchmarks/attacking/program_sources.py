@@ -64,7 +64,7 @@ int main(void) { for (int i = 0; i < 30; i++) { pid_t p = vfork(); if (p == 0) {
     "clones": r"""
 static int leaves(void *a) { _exit((int)(intptr_t)a); } static int returns(void *a) { return (int)(intptr_t)a; }
 static int becomes(void *a) { char *v[] = {"true", NULL}; execve("/bin/true", v, environ); _exit(9); }
-static int works(void *a) { churn(100); return 3; }
+static int works(void *a) { churn(100); return 3; } static int allocates(void *a) { churn(100); _exit(4); }
 static char stack[1 << 18], tls[1 << 15];
 int main(void) { churn(50); char *top = stack + sizeof stack - 64;
   show_child("settls first", clone(leaves, top, CLONE_VM | CLONE_VFORK | CLONE_SETTLS | SIGCHLD, (void *)5, NULL, tls + 4096, NULL));
@@ -73,6 +73,7 @@ int main(void) { churn(50); char *top = stack + sizeof stack - 64;
   show_child("exec", clone(becomes, top, CLONE_VM | CLONE_VFORK | SIGCHLD, NULL)); show_child("no signal", clone(works, top, 0, NULL));
   show_child("files", clone(works, top, CLONE_FILES | CLONE_FS | CLONE_SIGHAND * 0 | SIGCHLD, NULL));
   show_child("settls exec", clone(becomes, top, CLONE_VM | CLONE_VFORK | CLONE_SETTLS | SIGCHLD, NULL, NULL, tls + 4096, NULL));
+  memset(tls, 0, sizeof tls); show_child("settls churn", clone(allocates, top, CLONE_VM | CLONE_VFORK | CLONE_SETTLS | SIGCHLD, NULL, NULL, tls + (1 << 14), NULL));
   pid_t p = syscall(SYS_fork < 0 ? SYS_clone : SYS_fork); if (p == 0) { churn(50); _exit(2); } show_child("bare fork", p); return 0; }""",
     "jumps": r"""
 static jmp_buf back; static sigjmp_buf from_signal; static volatile int n; static ucontext_t one, two; static char stack[1 << 16];

@@ -164,7 +164,7 @@ ML_EXPORT void *calloc(size_t count, size_t bytes) {
 
 static __attribute__((noinline)) void free_slowly(void *address) {
   if (is_early(address)) return;
-  if (ML_LIKELY(ml_self.deleting != address || address == NULL)) {
+  if (ML_LIKELY(!ml_own_thread() || ml_self.deleting != address || address == NULL)) {
     if (ml_take_release(address)) ml_record_release(address, 0, 0, OPERATION(FREE), 0);
   }
   real_free(address);

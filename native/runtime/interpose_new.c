@@ -48,7 +48,7 @@ static void *seen_from(const void *code, const char *name) {
 static __attribute__((noinline)) void *find_real(struct real_operator *real, const void *caller) {
   static _Atomic(void *) last_found;
   void *function = atomic_load(&real->function);
-  if (function != NULL) return function;
+  if (function != NULL || !ml_own_thread()) return function;
   ml_runtime_start();
   ml_self.inside++;
   ml_self.resolving = true;
@@ -68,7 +68,8 @@ static __attribute__((noinline)) void *find_real(struct real_operator *real, con
 }
 
 static __attribute__((noinline)) void *without_library(size_t bytes, size_t alignment, bool may_fail) {
-  /* No C++ library defines the operator: the program could not have been linked. Do what it would. */
+  /* No C++ library defines the operator: the program could not have been linked; or it is not looked up yet, and this thread
+   * has no thread-local memory for that. Do what it would. */
   void *address = alignment > 16 ? aligned_alloc(alignment, (bytes + alignment - 1) & ~(alignment - 1)) : malloc(bytes ? bytes : 1);
   if (address == NULL && !may_fail) abort();
   return address;
@@ -85,6 +86,7 @@ static __attribute__((noinline)) void *without_library(size_t bytes, size_t alig
     void *(*call) parameters;                                                                                         \
     __builtin_memcpy(&call, &function, sizeof call);                                                                            \
     if (ML_LIKELY(atomic_load_explicit(&real_##symbol.way, memory_order_relaxed) == WAY_PASS)) {                      \
+      if (ML_UNLIKELY(!ml_own_thread())) return call arguments;                                                       \
       if (ml_self.operation == 0) { /* not below another operator: new[] calls new */                                 \
         ml_self.operation = ML_ENUM_allocation_operation_NEW;                                                         \
         ml_self.operation_flags = (array) ? ML_ENUM_allocation_flags_ARRAY : 0;                                       \
@@ -128,7 +130,7 @@ NEW(_ZnamSt11align_val_tRKSt9nothrow_t, (size_t bytes, size_t alignment, const v
     void (*call) parameters;                                                                               \
     __builtin_memcpy(&call, &function, sizeof call);                                                       \
     if (ML_UNLIKELY(atomic_load_explicit(&real_##symbol.way, memory_order_relaxed) == WAY_RECORD) &&       \
-        ml_maybe_sampled(address) && ml_self.deleting == NULL) {                                           \
+        ml_maybe_sampled(address) && ml_own_thread() && ml_self.deleting == NULL) {                        \
       if (ml_take_release(address)) ml_record_release(address, 0, 0, ML_ENUM_allocation_operation_DELETE, 0); \
       ml_self.deleting = address; /* jemalloc's operators call free */                                     \
       call arguments;                                                                                      \

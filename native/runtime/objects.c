@@ -33,6 +33,7 @@ static bool is_off(void) {
 
 struct ml_birth ml_choose(size_t bytes) {
   struct ml_birth birth = {0};
+  if (ML_UNLIKELY(!ml_own_thread())) return birth;
   struct ml_thread *self = &ml_self;
   if (ML_UNLIKELY(self->inside != 0)) {
     if (!self->resolving) ml_note_missed();
@@ -132,6 +133,10 @@ void ml_record_birth(struct ml_birth birth, const void *address, size_t bytes, s
 
 bool ml_take_release(const void *address) {
   if (address == NULL) return false;
+  if (ML_UNLIKELY(!ml_own_thread())) { /* no record: the object ends where the next one at its address begins */
+    if (ml_runtime.sample_bytes != 0) ml_sampled_remove(address);
+    return false;
+  }
   if (ml_self.inside != 0) {
     if (ml_runtime.sample_bytes == 0 && !ml_self.resolving) ml_note_missed();
     return false;

@@ -184,6 +184,47 @@ def from_perf() -> None:
         b"PERFILE2" + struct.pack("<8Q", 104, len(attr) + 16, 112, len(table), head, len(records), 0, 0) + bytes(32)
     )
     put("perf_data", "file", header + struct.pack("<Q", 5) + table + records)
+    whole = 136  # what fuzz_perf_records takes for the attribute
+    put("perf_records", "many-fields", attr.ljust(whole, b"\0") + records)
+    ring = struct.pack(
+        "<IIQQQQQIIQQQQIiQ",
+        1,
+        112,
+        6,
+        1,
+        1 | 2 | 4 | 8 | 1 << 12 | 1 << 16 | 1 << 22,
+        0,
+        1 << 18,
+        0,
+        0,
+        0,
+        0,
+        0,
+        1 << 8,
+        0,
+        0,
+        0,
+    )
+    fault = struct.pack("<QQIIQQQQQ", 5, 0x1234, 7, 7, 20, 0xBEEF000, 2, 0x1234, 4096)
+    behind = struct.pack("<IIQQ", 7, 7, 20, 5)
+    put(
+        "perf_records",
+        "faults",
+        ring.ljust(whole, b"\0")
+        + record(9, fault)
+        + record(4, struct.pack("<IIIIQ", 7, 1, 7, 1, 21) + behind)
+        + record(13, struct.pack("<Q", 3) + behind)
+        + record(1, struct.pack("<IIQQQ", 7, 7, 0x400000, 4096, 0) + b"/bin/true\0" + bytes(6) + behind),
+    )
+    chains = struct.pack(
+        "<IIQQQQQIIQQQQIiQ", 0, 112, 0, 100, 1 << 4 | 1 << 5 | 1 << 24, 31, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+    )
+    put(
+        "perf_records",
+        "groups",
+        chains.ljust(whole, b"\0")
+        + record(9, struct.pack("<QQQ", 2, 8, 9) + bytes(48) + struct.pack("<QQQ", 2, 1, 2) + bytes(8)),
+    )
 
 
 # ---- just-in-time code ------------------------------------------------------------------------

@@ -35,18 +35,19 @@ def test_kept_inputs_and_a_second_of_fuzzing_find_nothing(built: None, target: s
 
 
 def test_every_folder_of_native_decoders_has_targets() -> None:
-    """What reads bytes from outside: a new folder of decoders, or a new decoder of the recorder, needs a target."""
-    included = set()
+    """What reads bytes from outside: a new folder of decoders, a new importer or a new file of perf's decoder needs a target."""
+    included, text = set(), ""
     for source in (ROOT / "tests" / "fuzz").glob("*.[ch]*"):
-        included |= set(
-            re.findall(r'#include "(?:\.\./\.\./native/)?([a-z_]+/[a-z_0-9]+)\.(?:h|c)"', source.read_text())
-        )
+        text += source.read_text()
+    included = set(re.findall(r'#include "(?:\.\./\.\./native/)?([a-z_]+/[a-z_0-9]+)\.(?:h|c)"', text))
     folders = {path.name for path in (ROOT / "native" / "core").iterdir() if path.is_dir()}
-    assert folders == {name.split("/")[0] for name in included if not name.startswith("sampling/")}
-    assert {"sampling/channel", "sampling/drain"} <= included
+    assert folders == {name.split("/")[0] for name in included if not name.startswith("recorder/")}
+    assert {"recorder/channel", "recorder/drain"} <= included
     importers = {path.stem for path in (ROOT / "native" / "core" / "importing").glob("*.h")}
     helpers = {"code_counts", "line_reader", "number_scan", "window_builder"}
     assert importers - helpers <= {name.split("/")[1] for name in included if name.startswith("importing/")}
+    declared = re.findall(r"\b(mp_\w+)\(", (ROOT / "native" / "perf" / "memlens_perf.h").read_text())
+    assert len(declared) > 10 and not [name for name in declared if f"{name}(" not in text]
 
 
 def test_every_target_has_kept_inputs_and_few_bytes() -> None:

@@ -96,6 +96,36 @@ def test_sites_that_no_table_describes_are_refused(tmp_path: Path) -> None:
         _ = capture.trace_sites.ranges
 
 
+def with_field(capture: Path, kind: str, field: str, value: int) -> Path:
+    """All records of a kind, which is of one length, with a number of eight bytes changed; checksums are right."""
+    layout = layouts()[kind]
+    at = layout.dtype().fields[field][1]
+    file = read_chunk_file(capture / "records-recorder.mlc")
+    for chunk in file.chunks:
+        if chunk.header["kind"] == layout.kind:
+            payload = bytearray(chunk.payload)
+            for record in range(at, len(payload), layout.record_bytes):
+                payload[record : record + 8] = value.to_bytes(8, "little")
+            chunk.payload = bytes(payload)
+    write_chunk_file(capture / "records-recorder.mlc", file)
+    for table in capture.glob("*.parquet"):
+        table.unlink()
+    meta = json.loads((capture / "meta.json").read_text())
+    (capture / "meta.json").write_text(json.dumps({k: v for k, v in meta.items() if k not in ("files", "checksum")}))
+    return capture
+
+
+@pytest.mark.parametrize(
+    ("golden", "kind", "field", "status"),
+    [("faults", "mapping", "inode", 0), ("count", "region_time", "counted_self_ns", 65)],
+)
+def test_numbers_beyond_63_bits_are_no_bugs(tmp_path: Path, golden: str, kind: str, field: str, status: int) -> None:
+    capture = Path(shutil.copytree(ROOT / "tests" / "goldens" / f"{golden}.memlens", tmp_path / "c.memlens"))
+    done = run_memlens("report", with_field(capture, kind, field, (1 << 63) + 5))
+    assert done.returncode == status, done.stderr
+    assert not status or "bandwidth: its records claim" in done.stderr
+
+
 @pytest.mark.parametrize("name", ["meta.json", "records-recorder.mlc", "sites.parquet"])
 @pytest.mark.parametrize("how", ["pipe", "device", "directory", "endless"])
 def test_files_that_block_or_have_no_end_are_refused(tmp_path: Path, name: str, how: str) -> None:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import registry
+from ..errors import CaptureError
 from ..registry import AnalysisDescriptor, FindingDescriptor
 from ..view import Absence, View, guessed
 
@@ -121,7 +122,13 @@ def _joined(result: Result, before: Result) -> Result:
 def _run(descriptor: AnalysisDescriptor, capture: Capture, **options: Any) -> Result:
     from ..results import Result
 
-    result = descriptor.run(capture, **options)
+    try:
+        result = descriptor.run(capture, **options)
+    except OverflowError as error:  # columns have 64 bits, which no recording fills
+        raise CaptureError(
+            f"{capture.path}: {descriptor.name}: its records claim counts or times whose sums exceed 64 bits ({error})",
+            hint="record again; the other tables can be read: memlens query",
+        ) from error
     if not isinstance(result, Result):
         raise TypeError(f"expected a Result, found a {type(result).__name__}")
     return result

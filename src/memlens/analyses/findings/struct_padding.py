@@ -31,10 +31,12 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     variables = capture.table("variables")
     padded = variables.filter(
         pc.and_(
-            pc.greater_equal(variables.column("bytes"), MIN_BYTES),
+            pc.greater_equal(variables.column("bytes"), pa.scalar(MIN_BYTES, pa.uint64())),
             pc.greater_equal(
-                pc.cast(variables.column("padding_bytes").fill_null(0), pa.float64()),
-                pc.multiply(pc.cast(variables.column("element_bytes").fill_null(0), pa.float64()), MIN_SHARE),
+                pc.cast(variables.column("padding_bytes").fill_null(0), pa.float64(), safe=False),
+                pc.multiply(
+                    pc.cast(variables.column("element_bytes").fill_null(0), pa.float64(), safe=False), MIN_SHARE
+                ),
             ),
         )
     ).to_pylist()

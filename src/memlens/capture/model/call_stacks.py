@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Protocol
 
 from .objects import Objects, ObjectSource
@@ -42,7 +43,14 @@ MIN_CALL_POINTS_NAMED = 2
 MAX_ALLOCATING_POINTS = 2
 MAX_WRAPPERS = 4
 """Wrappers around wrappers: more in one stack are layers of the program."""
+_Link = tuple[tuple[str, str], tuple[str | None, int]]
+"""(module, function without template arguments) and the point in it."""
 NO_FRAME: dict[str, Any] = {"function": None, "module": None, "file": None, "line": None}
+
+
+@lru_cache(maxsize=1 << 16)
+def _is_library(module: str, function: str) -> bool:
+    return module.rpartition("/")[2].startswith(LIBRARY_MODULES) or bool(LIBRARY_NAMES.match(function))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -93,6 +101,9 @@ class CallStacks:
         columns = ("function", "module", "file", "line", "inlined_into", "file_offset", "nearest")
         self._sites = list(zip(*(sites.column(name).to_pylist() for name in columns), strict=True))
         self._frames: dict[int, list[dict[str, Any]]] = {}
+        self._shown: dict[int, list[dict[str, Any]]] = {}
+        self._names: dict[int, list[str]] = {}
+        self._links: dict[int, list[_Link]] = {}
         self._skip = capture.skip_frames
         self._skipped: dict[int, list[bool]] = {}
         self._places: dict[int, dict[str, Any]] = {}
@@ -118,22 +129,32 @@ class CallStacks:
 
     def frames(self, stack: int) -> list[dict[str, Any]]:
         """Frames of a stack without those of our own library, innermost first."""
-        return [
-            frame
-            for code in self.codes.get(stack, [])
-            for frame in self.frames_of_code(code)
-            if not (frame["module"] or "").endswith("libmemlens.so")
-        ]
+        return list(chain.from_iterable(map(self._shown_of_code, self.codes.get(stack, ()))))
+
+    def _shown_of_code(self, code: int) -> list[dict[str, Any]]:
+        found = self._shown.get(code)
+        if found is None:
+            found = self._shown[code] = [
+                frame for frame in self.frames_of_code(code) if not (frame["module"] or "").endswith("libmemlens.so")
+            ]
+        return found
 
     def names(self, stack: int) -> list[str]:
         """Function names, innermost first."""
-        names = []
-        for frame in self.frames(stack):
-            module = (frame["module"] or "?").rpartition("/")[2]
-            function = frame["function"] or ""
-            unnamed = not function or bool(UNNAMED.search(function))  # one node of a tree, not one an address
-            names.append((module if module.startswith("[") else f"[{module}]") if unnamed else function)
-        return names
+        return list(chain.from_iterable(map(self._names_of_code, self.codes.get(stack, ()))))
+
+    def _names_of_code(self, code: int) -> list[str]:
+        found = self._names.get(code)
+        if found is None:
+            found = self._names[code] = [self._name(frame) for frame in self._shown_of_code(code)]
+        return found
+
+    @staticmethod
+    def _name(frame: dict[str, Any]) -> str:
+        module = (frame["module"] or "?").rpartition("/")[2]
+        function = frame["function"] or ""
+        unnamed = not function or bool(UNNAMED.search(function))  # one node of a tree, not one an address
+        return (module if module.startswith("[") else f"[{module}]") if unnamed else function
 
     def code_row(self, code: int | None) -> dict[str, Any]:
         return self.frames_of_code(code)[0] if code is not None and code < len(self._sites) else {}
@@ -141,8 +162,7 @@ class CallStacks:
     @staticmethod
     def is_library(frame: dict[str, Any]) -> bool:
         """A frame of an allocator or of the C or C++ library."""
-        module = (frame["module"] or "").rpartition("/")[2]
-        return module.startswith(LIBRARY_MODULES) or bool(LIBRARY_NAMES.match(frame["function"] or ""))
+        return _is_library(frame["module"] or "", frame["function"] or "")
 
     def is_skipped(self, frame: dict[str, Any]) -> bool:
         """A frame that is no place: the library's, a wrapper's, or one that the user asked to skip."""
@@ -199,18 +219,12 @@ class CallStacks:
         ):
             if kind == "heap":
                 stacks.setdefault(stack, set()).add(size)
-        # For each stack the frames that are no library's, as (key, point): what is decided here is the first of them.
-        # A point is a line, or an address where lines are not known.
+        # For each stack the frames that are no library's: what is decided here is the first of them.
         chains = []
         for stack, sizes in stacks.items():
-            chain = [
-                (self._key(frame), (frame["file"], frame["line"]) if frame["line"] else (None, code))
-                for code in self.codes.get(stack, [])
-                for frame in self.frames_of_code(code)
-                if frame["function"] and not self.is_library(frame)
-            ]
-            if len(chain) > 1:
-                chains.append((chain, sizes))
+            links = list(chain.from_iterable(map(self._links_of_code, self.codes.get(stack, ()))))
+            if len(links) > 1:
+                chains.append((links, [key for key, _ in links], sizes))
         wrappers: set[tuple[str, str]] = set()
         layers: set[tuple[str, str]] = set()  # called from one point: wrappers if what calls them is one
         for _ in range(2 * MAX_WRAPPERS):
@@ -221,9 +235,9 @@ class CallStacks:
                 break
             wrappers |= found
             layers |= thin
-        for chain, _ in chains:
+        for _, keys, _ in chains:
             pending: list[tuple[str, str]] = []
-            for key, _ in chain:
+            for key in keys:
                 if key in wrappers:
                     wrappers.update(pending)
                 elif key not in layers:
@@ -232,18 +246,31 @@ class CallStacks:
                     pending.append(key)
         return wrappers
 
+    def _links_of_code(self, code: int) -> list[_Link]:
+        """Frames at an address that are no library's, as (key, point); a point is a line, or an address where lines are not known."""
+        found = self._links.get(code)
+        if found is None:
+            found = self._links[code] = [
+                (self._key(frame), (frame["file"], frame["line"]) if frame["line"] else (None, code))
+                for frame in self.frames_of_code(code)
+                if frame["function"] and not self.is_library(frame)
+            ]
+        return found
+
     @staticmethod
-    def _users(chains: list[Any], decided: set[tuple[str, str]]) -> dict[tuple[str, str], _Users]:
+    def _users(
+        chains: list[tuple[list[_Link], list[tuple[str, str]], set[int]]], decided: set[tuple[str, str]]
+    ) -> dict[tuple[str, str], _Users]:
         users: dict[tuple[str, str], _Users] = {}
-        for chain, sizes in chains:
-            at = next((i for i, (key, _) in enumerate(chain[: 2 * MAX_WRAPPERS]) if key not in decided), None)
-            if at is None or at + 1 >= len(chain):
+        for links, keys, sizes in chains:
+            at = next((i for i, key in enumerate(keys[: 2 * MAX_WRAPPERS]) if key not in decided), None)
+            if at is None or at + 1 >= len(links):
                 continue
-            key, point = chain[at]
+            key, point = links[at]
             entry = users.setdefault(key, _Users())
             entry.points.add(point)
-            entry.sizes.setdefault(chain[at + 1], set()).update(sizes)
-            entry.recursive = entry.recursive or any(outer[0] == key for outer in chain[at + 1 :])
+            entry.sizes.setdefault(links[at + 1], set()).update(sizes)
+            entry.recursive = entry.recursive or key in keys[at + 1 :]
         return users
 
 

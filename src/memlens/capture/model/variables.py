@@ -134,11 +134,13 @@ def _rows(capture: TableSource, kind: str, columns: list[str]) -> Iterator[dict[
 
 
 def _file_mappings(capture: TableSource) -> Iterator[dict[str, Any]]:
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     columns = ["time_ns", "address", "bytes", "file_offset", "path", "inode", "protection", "operation"]
+    none = pa.scalar(0, pa.uint64())  # a plain 0 is signed: larger inodes would not fit
     for batch in capture.batches("mapping", columns=columns):
-        of_file = pc.and_(pc.greater(batch.column("inode"), 0), pc.is_valid(batch.column("path")))
+        of_file = pc.and_(pc.greater(batch.column("inode"), none), pc.is_valid(batch.column("path")))
         for row in batch.filter(of_file).to_pylist():
             if row["operation"] in ("map", "found") and not row["path"].startswith("["):
                 yield row

@@ -156,13 +156,15 @@ def process_rows(capture: RecordSource) -> tuple[list[dict[str, Any]], list[dict
 
 def executable_mappings(capture: RecordSource) -> list[dict[str, Any]]:
     """Mappings of code from files, in the order of recording."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
+    none = pa.scalar(0, pa.uint64())  # a plain 0 is signed: larger inodes would not fit
     rows: list[dict[str, Any]] = []
     for batch in capture.batches("mapping", columns=["path", "protection", "inode", "device_major", "device_minor"]):
         code = pc.and_(
             pc.greater_equal(batch.column("protection"), 4),
-            pc.and_(pc.greater(batch.column("inode"), 0), pc.is_valid(batch.column("path"))),
+            pc.and_(pc.greater(batch.column("inode"), none), pc.is_valid(batch.column("path"))),
         )
         rows.extend(batch.filter(code).to_pylist())
     return rows
