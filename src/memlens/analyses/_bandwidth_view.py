@@ -112,11 +112,11 @@ def _tables(result: Result, regions: list[dict[str, Any]]) -> tuple[Table, ...]:
             measure("counted", "counted", "count", show="nonzero" if any(row["estimated"] for row in regions) else "always") if any(row["estimated"] for row in regions)
             else detail("counted", "counted", "count"),
             measure("wall_ns", "time", "ns", low="wall_low_ns", high="wall_high_ns", better="lower", help="At least one thread was in the region."),
-            *_moved(),
-            measure("bytes", "in all", "moved", low="bytes_low", high="bytes_high", error="bytes_error", better="lower", reason="bytes_error_reason"),
+            measure("bytes", "bytes", "moved", low="bytes_low", high="bytes_high", error="bytes_error", better="lower", reason="bytes_error_reason"),
             measure("share", "share", "share"),
             measure("bytes_per_second", "GB/s", "bytes_per_s", low="bytes_per_second_low", high="bytes_per_second_high", better="higher", reason="withheld"),
             measure("peak_share", "of the peak", "share", better="higher", show="known", beside=("level",)),
+            *_moved(),  # a narrow terminal has no room for the last columns
             *((measure("bytes_per_thread_second", "by thread", "bytes_per_s", better="higher"),
                measure("byte_imbalance", "imbalance", "share", better="lower", show="known", help="Bytes of the busiest thread over the mean, less one."))
               if any((row["threads"] or 0) > 1 for row in regions) else ()),
