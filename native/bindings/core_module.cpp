@@ -27,7 +27,7 @@
 #include "objects_bindings.h"
 #include "perf_bindings.h"
 #include "os_text.h"
-#include "replay/fault_classifier.h"
+#include "replay_bindings.h"
 #include "symbols/demangle.h"
 #include "symbols/jit_symbols.h"
 #include "symbols/module_symbols.h"
@@ -40,22 +40,6 @@ using namespace nb::literals;
 namespace {
 
 using namespace memlens::bindings;
-
-// Hands a vector to NumPy without a copy.
-template <typename T>
-nb::ndarray<nb::numpy, T, nb::ndim<1>> to_numpy(std::vector<T>&& values) {
-  auto* owned = new std::vector<T>(std::move(values));
-  nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return nb::ndarray<nb::numpy, T, nb::ndim<1>>(owned->data(), {owned->size()}, owner);
-}
-
-template <typename T, typename List, typename Get>
-auto column(const List& list, Get get) {
-  std::vector<T> values;
-  values.reserve(list.size());
-  for (const auto& entry : list) values.push_back(static_cast<T>(get(entry)));
-  return to_numpy(std::move(values));
-}
 
 using memlens::capture::ChunkInfo;
 using memlens::capture::ChunkReader;
@@ -107,65 +91,6 @@ class PackerOfObjects {
   const int code = error.code().value();
   PyErr_SetObject(PyExc_OSError, nb::make_tuple(code, std::string(strerror(code))).ptr());
   throw nb::python_error();
-}
-
-using U32Input = nb::ndarray<const uint32_t, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using U64Input = nb::ndarray<const uint64_t, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-// ---- the replay as columns ---------------------------------------------------------
-using memlens::replay::FaultClassifier;
-
-nb::dict fault_columns(const FaultClassifier& replay) {
-  const auto& faults = replay.faults();
-  nb::dict columns;
-  columns["time_ns"] = column<uint64_t>(faults, [](const auto& f) { return f.record.time_ns; });
-  columns["process"] = column<uint32_t>(faults, [](const auto& f) { return f.process; });
-  columns["thread"] = column<uint32_t>(faults, [](const auto& f) { return f.record.thread; });
-  columns["address"] = column<uint64_t>(faults, [](const auto& f) { return f.record.address; });
-  columns["ip"] = column<uint64_t>(faults, [](const auto& f) { return f.record.ip; });
-  columns["cpu"] = column<uint16_t>(faults, [](const auto& f) { return f.record.cpu; });
-  columns["class"] = column<uint8_t>(faults, [](const auto& f) { return static_cast<uint8_t>(f.fault_class); });
-  columns["area"] = column<uint8_t>(faults, [](const auto& f) { return static_cast<uint8_t>(f.area); });
-  columns["area_path"] = column<uint32_t>(faults, [](const auto& f) { return f.area_path; });
-  columns["span_shift"] = column<uint8_t>(faults, [](const auto& f) { return f.span_shift; });
-  columns["new_pages"] = column<uint32_t>(faults, [](const auto& f) { return f.new_pages; });
-  columns["inferred"] = column<uint8_t>(faults, [](const auto& f) { return f.inferred; });
-  columns["weight"] = column<double>(faults, [](const auto& f) { return static_cast<double>(f.weight); });
-  columns["in_kernel"] = column<uint8_t>(
-      faults, [](const auto& f) { return (f.record.flags & ML_ENUM_fault_flags_KERNEL_MODE) != 0; });
-  columns["code"] = column<uint32_t>(faults, [](const auto& f) { return f.code; });
-  columns["stack"] = column<uint32_t>(faults, [](const auto& f) { return f.record.stack; });
-  columns["stack_weight"] = column<uint32_t>(
-      faults, [](const auto& f) { return f.record.stack != 0 ? 1u << f.record.stack_weight_shift : 0u; });
-  return columns;
-}
-
-nb::dict placed_columns(const FaultClassifier& replay) {
-  const auto& runs = replay.placed();
-  nb::dict columns;
-  columns["process"] = column<uint32_t>(runs, [](const auto& r) { return r.process; });
-  columns["begin_ns"] = column<uint64_t>(runs, [](const auto& r) { return r.begin_ns; });
-  columns["end_ns"] = column<uint64_t>(runs, [](const auto& r) { return r.end_ns; });
-  columns["address"] = column<uint64_t>(runs, [](const auto& r) { return r.address; });
-  columns["pages"] = column<uint64_t>(runs, [](const auto& r) { return r.pages; });
-  columns["huge"] = column<uint8_t>(runs, [](const auto& r) { return r.huge; });
-  columns["moved"] = column<uint8_t>(runs, [](const auto& r) { return r.moved; });
-  columns["before"] = column<uint8_t>(runs, [](const auto& r) { return r.before; });
-  columns["sampled"] = column<uint8_t>(runs, [](const auto& r) { return r.sampled; });
-  columns["area"] = column<uint8_t>(runs, [](const auto& r) { return static_cast<uint8_t>(r.area); });
-  return columns;
-}
-
-nb::dict code_columns(const FaultClassifier& replay) {
-  const auto& codes = replay.codes();
-  nb::dict columns;
-  columns["path"] = column<uint32_t>(codes, [](const auto& c) { return c.path; });
-  columns["process"] = column<uint32_t>(codes, [](const auto& c) { return c.process; });
-  columns["address"] = column<uint64_t>(codes, [](const auto& c) { return c.address; });
-  columns["time_ns"] = column<uint64_t>(codes, [](const auto& c) { return c.time_ns; });
-  columns["executable"] = column<uint8_t>(codes, [](const auto& c) { return c.executable; });
-  columns["inode"] = column<uint64_t>(codes, [](const auto& c) { return c.inode; });
-  return columns;
 }
 
 // ---- symbols --------------------------------------------------------------------------
@@ -288,10 +213,6 @@ NB_MODULE(_core, module) {
 
   module.attr("FORMAT_CURRENT") = static_cast<int>(ML_FORMAT_CURRENT);
   module.attr("FORMAT_OLDEST_READABLE") = static_cast<int>(ML_FORMAT_OLDEST_READABLE);
-  module.attr("FAULT_CLASSES") = nb::make_tuple("first", "again", "upgrade", "copy", "file", "hint", "major", "placed");
-  nb::list area_kinds;
-  for (const char* name : memlens::replay::kAreaKindNames) area_kinds.append(name);
-  module.attr("AREA_KINDS") = nb::tuple(area_kinds);
   memlens::bindings::add_contract(module);
   module.def("checksum", [](const nb::bytes& bytes) { return ml_checksum(bytes.c_str(), bytes.size()); }, "bytes"_a);
 
@@ -387,66 +308,7 @@ NB_MODULE(_core, module) {
         return result;
       });
 
-  nb::class_<FaultClassifier>(module, "FaultReplay")
-      .def("__init__",
-           [](FaultClassifier* self, unsigned page_shift, bool numa_balancing) {
-             new (self) FaultClassifier({.page_shift = page_shift, .numa_balancing = numa_balancing});
-           },
-           nb::kw_only(), "page_shift"_a = 12, "numa_balancing"_a = false)
-      .def("add_strings", [](FaultClassifier& self, const nb::bytes& b) { self.add_strings(view(b)); })
-      .def("add_stacks", [](FaultClassifier& self, const nb::bytes& b) { self.add_stacks(view(b)); })
-      .def("add_process_events",
-           [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_process_events(p, view(b)); })
-      .def("add_mappings", [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_mappings(p, view(b)); })
-      .def("add_sampled_faults", [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_sampled_faults(p, view(b)); })
-      .def("add_fault_levels", [](FaultClassifier& self, const nb::bytes& b) { self.add_fault_levels(view(b)); })
-      .def_prop_ro("sampled_stretches", [](const FaultClassifier& self) {
-        nb::list found;
-        for (const auto& s : self.sampled_stretches()) found.append(nb::make_tuple(s.begin_ns, s.end_ns, s.weight));
-        return found;
-      }, "(begin_ns, end_ns, weight) of each stretch in which faults were sampled")
-      .def("add_faults", [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_faults(p, view(b)); })
-      .def("add_residency",
-           [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_residency(p, view(b)); })
-      .def("note_resized", [](FaultClassifier& self, const nb::bytes& b) { self.note_resized(view(b)); })
-      .def("add_allocations",
-           [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_allocations(p, view(b)); })
-      .def("add_shared_before", &FaultClassifier::add_shared_before, nb::kw_only(), "device_major"_a, "device_minor"_a,
-           "inode"_a, "offset"_a, "bytes"_a)
-      .def("add_tags", [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_tags(p, view(b)); })
-      .def("add_code_counts",
-           [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_code_counts(p, view(b)); })
-      .def("add_page_counts",
-           [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_page_counts(p, view(b)); })
-      .def("add_unseen", [](FaultClassifier& self, uint32_t p, const nb::bytes& b) { self.add_unseen(p, view(b)); })
-      .def("add_windows",
-           [](FaultClassifier& self, uint32_t p, const nb::bytes& b) {
-             const auto bytes = view(b);
-             nb::gil_scoped_release unlocked;
-             add_windows(self, p, bytes);
-           })
-      .def("codes_at",
-           [](const FaultClassifier& self, const U32Input& processes, const U64Input& pcs, const U64Input& times) {
-             if (pcs.size() != times.size() || processes.size() != pcs.size())
-               throw nb::value_error("processes, pcs and times have one length");
-             std::vector<uint32_t> codes(pcs.size());
-             for (size_t i = 0; i < codes.size(); ++i)
-               codes[i] = self.code_index().find(processes.data()[i], pcs.data()[i], times.data()[i]);
-             return to_numpy(std::move(codes));
-           },
-           "processes"_a, "pcs"_a, "times"_a, "Code at each instruction pointer and time that a record named, 2^32 - 1 = none.")
-      .def_prop_ro("own_faults", &FaultClassifier::own_faults)
-      .def_prop_ro("unread_look_pages", &FaultClassifier::unread_look_pages)
-      .def("run",
-           [](FaultClassifier& self) {
-             nb::gil_scoped_release unlocked;
-             self.run();
-           })
-      .def("faults", &fault_columns)
-      .def("placed", &placed_columns)
-      .def("codes", &code_columns)
-      .def("stacks", [](const FaultClassifier& self) { return self.stacks(); });
-
+  bind_replay(module);
   bind_objects(module);
   bind_trace(module);
   bind_counting(module);

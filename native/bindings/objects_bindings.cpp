@@ -2,8 +2,11 @@
 #include "objects_bindings.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,9 +25,13 @@ using memlens::objects::TouchColumns;
 using memlens::objects::TouchInput;
 
 // A view of memory that `table` owns.
-template <typename T>
-nb::object lent(const memlens::objects::LargeVector<T>& values, nb::handle table) {
-  return nb::cast(nb::ndarray<nb::numpy, const T, nb::ndim<1>>(values.data(), {values.size()}, table));
+template <typename Column>
+nb::object lent(const Column& column, nb::handle table) {
+  using T = typename Column::Value;
+  static_assert(sizeof(memlens::objects::Row) % sizeof(T) == 0);
+  const T* first = column.size() != 0 ? &column[0] : nullptr;
+  return nb::cast(nb::ndarray<nb::numpy, const T, nb::ndim<1>>(first, {column.size()}, table,
+                                                              {static_cast<int64_t>(sizeof(memlens::objects::Row) / sizeof(T))}));
 }
 
 nb::dict object_columns(nb::handle self) {
@@ -48,6 +55,7 @@ nb::dict object_columns(nb::handle self) {
   columns["map_flags"] = lent(table.map_flags, self);
   columns["protection"] = lent(table.protection, self);
   columns["site"] = lent(table.site, self);
+  columns["number"] = lent(table.number, self);
   std::vector<double> counts(table.size());
   for (uint32_t id = 1; id <= table.size(); ++id) counts[id - 1] = table.weighted_count(id);
   columns["count_weight"] = owned(std::move(counts));
@@ -82,6 +90,8 @@ nb::dict site_columns(const ObjectTable& self) {
   columns["temporary"] = column<double>(sites, [](const auto& s) { return s.temporary; });
   columns["min_bytes"] = column<uint64_t>(sites, [](const auto& s) { return s.largest != 0 ? s.min_bytes : 0; });
   columns["max_bytes"] = column<uint64_t>(sites, [](const auto& s) { return s.max_bytes; });
+  columns["rows"] = column<uint64_t>(sites, [](const auto& s) { return s.rows; });
+  columns["cleared_bytes"] = column<double>(sites, [](const auto& s) { return s.cleared_bytes; });
   columns["largest_object"] = column<uint32_t>(sites, [](const auto& s) { return s.largest; });
   columns["sampled"] = column<uint8_t>(sites, [](const auto& s) { return s.sampled; });
   return columns;
@@ -180,10 +190,40 @@ void bind_objects(nb::module_& module) {
 
   using Table = ObjectTable;
   nb::class_<Table>(module, "ObjectTable")
-      .def(nb::init<uint64_t>(), nb::kw_only(), "page_bytes"_a = 4096)
+      .def("__init__",
+           [](Table* self, uint64_t page_bytes, std::optional<size_t> most_rows, size_t largest) {
+             new (self) Table(page_bytes, most_rows.value_or(SIZE_MAX), largest);
+           },
+           nb::kw_only(), "page_bytes"_a = 4096, "most_rows"_a = nb::none(), "largest"_a = 200,
+           "With most_rows, small objects that have ended are forgotten when there are so many: what is left has the sums of all.")
       .def("add_strings", [](Table& self, const nb::bytes& b) { self.add_strings(view(b)); }, "payload"_a)
-      .def("add_allocations", [](Table& self, uint32_t p, const nb::bytes& b) { self.add_allocations(p, view(b)); },
-           "process"_a, "payload"_a)
+      .def("add_allocations",
+           [](Table& self, uint32_t p, const nb::bytes& b, uint32_t arrival) {
+             const auto bytes = view(b);
+             nb::gil_scoped_release unlocked;
+             self.add_allocations(p, bytes, arrival);
+           },
+           "process"_a, "payload"_a, "arrival"_a = 0)
+      .def("expect", &Table::expect, "process"_a, "begin_ns"_a, "end_ns"_a,
+           "The times of a process's allocations that are added after begin().")
+      .def("add_process_end", &Table::add_process_end, "process"_a, "time_ns"_a)
+      .def("begin", &Table::begin, nb::call_guard<nb::gil_scoped_release>())
+      .def("advance", &Table::advance, "before_ns"_a, nb::call_guard<nb::gil_scoped_release>(),
+           "Replays up to a time before which no allocation is to come.")
+      .def("finish", &Table::finish, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("waiting", &Table::waiting)
+      .def_prop_ro("made", &Table::made, "All objects; rows are fewer where some were forgotten.")
+      .def_prop_ro("made_of_kind",
+                   [](const Table& self) {
+                     return std::vector<uint64_t>(self.made_of_kind().begin(), self.made_of_kind().end());
+                   })
+      .def("peaks_together",
+           [](const Table& self, const Input<uint32_t>& group_of_site, size_t groups) {
+             const auto peaks = self.totals().peaks_together(view(group_of_site), groups);
+             return nb::make_tuple(column<uint64_t>(peaks, [](const auto& p) { return p.bytes; }),
+                                   column<uint64_t>(peaks, [](const auto& p) { return p.halves_bytes; }));
+           },
+           "group_of_site"_a, "groups"_a, "Peaks of live bytes of groups of sites, 2^32 - 1 = none: exact, and of the two halves of a sample.")
       .def("add_tag_events", [](Table& self, uint32_t p, const nb::bytes& b) { self.add_tag_events(p, view(b)); },
            "process"_a, "payload"_a)
       .def("add_thread_memory", [](Table& self, uint32_t p, const nb::bytes& b) { self.add_thread_memory(p, view(b)); },

@@ -16,7 +16,7 @@
 #include "arrays.h"
 #include "memlens_segments.h"
 #include "memlens_stream.h"
-#include "replay/fault_classifier.h"
+#include "replay/replay.h"
 #include "trace/access_join.h"
 #include "trace/packed.h"
 #include "trace/window_walk.h"
@@ -27,7 +27,7 @@ namespace {
 
 using namespace memlens::bindings;
 using memlens::objects::ObjectTable;
-using memlens::replay::FaultClassifier;
+using memlens::replay::Replay;
 using namespace memlens::trace;
 
 // The fixed parts of window records, one after the other, and where each stream lies in the payload.
@@ -205,16 +205,16 @@ nb::dict unpack_accesses(const Words& words, const nb::bytes& fixed) {
 }
 
 // What `add_windows` notes, of windows that are decoded already.
-void add_window_uses(FaultClassifier& replay, uint32_t process, const nb::bytes& fixed, const std::vector<Words>& batches) {
+void add_window_uses(Replay& replay, uint32_t process, const nb::bytes& fixed, const std::vector<Words>& batches) {
   const auto windows = windows_of(fixed);
   std::vector<std::span<const uint64_t>> views;
   for (const Words& words : batches) views.push_back(view(words));
   nb::gil_scoped_release unlocked;
-  for (const ml_window& window : windows) replay.add_stack_use(process, window.stack, window.begin_ns);
+  for (const ml_window& window : windows) replay.code().add_stack_use(process, window.stack, window.begin_ns);
   for (const auto& words : views)
     each_packed_code(Packed(words), [&](uint32_t row, uint64_t pc) {
       if (row >= windows.size()) throw std::invalid_argument("the batch is of another chunk");
-      if (windows[row].encoding == ML_ENUM_stream_encoding_PC_DELTA) replay.add_code_use(process, pc, windows[row].begin_ns);
+      if (windows[row].encoding == ML_ENUM_stream_encoding_PC_DELTA) replay.code().add_code_use(process, pc, windows[row].begin_ns);
     });
 }
 
@@ -321,13 +321,13 @@ nb::dict code_traffic_columns(const AccessJoin& join) {
 
 }  // namespace
 
-void add_windows(FaultClassifier& replay, uint32_t process, std::span<const unsigned char> payload) {
+void add_windows(memlens::replay::CodeResolver& code, uint32_t process, std::span<const unsigned char> payload) {
   WindowWalker walker;
   memlens::replay::each_variable_record<ml_window>(payload, [&](const ml_window& window, auto) {
-    replay.add_stack_use(process, window.stack, window.begin_ns);
+    code.add_stack_use(process, window.stack, window.begin_ns);
   });
   each_window_code(payload, walker,
-                   [&](const ml_window& window, uint64_t pc) { replay.add_code_use(process, pc, window.begin_ns); });
+                   [&](const ml_window& window, uint64_t pc) { code.add_code_use(process, pc, window.begin_ns); });
 }
 
 // Pages of some windows of a payload, evenly spread over it, each page once; and when the last of these windows ended.
@@ -378,10 +378,10 @@ void bind_trace(nb::module_& module) {
       .def_prop_ro("damaged", &AccessReader::damaged, "Windows left out so far.");
   nb::class_<AccessJoin>(module, "AccessJoin")
       .def("__init__",
-           [](AccessJoin* self, const ObjectTable& objects, const FaultClassifier& replay,
+           [](AccessJoin* self, const ObjectTable& objects, const Replay& replay,
               const Input<uint32_t>& group_of_object, const Input<uint32_t>& function_of_code,
               const Input<uint64_t>& unit_executed, const Input<uint32_t>& unit_parts) {
-             new (self) AccessJoin(objects, replay.code_index(), copied(group_of_object), copied(function_of_code));
+             new (self) AccessJoin(objects, replay.code().code_index(), copied(group_of_object), copied(function_of_code));
              self->set_units(copied(unit_executed), copied(unit_parts));
            },
            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::kw_only(), "objects"_a, "replay"_a, "group_of_object"_a,

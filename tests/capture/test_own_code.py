@@ -37,7 +37,8 @@ def test_first_touches_of_linked_in_code_are_left_out_and_counted(
     if stripped:
         subprocess.run(["strip", program], check=True)
     capture = record(program, "--mode", "serial", "--mib", str(MIB), "--iterations", "1")
-    faults, everything = capture.table("faults"), capture.replay.fault_columns
+    faults = capture.table("faults")
+    everything = [code for batch in capture.replay.fault_batches(own_code=True) for code in batch["code"].tolist()]
     with ElfHeaders(str(program)) as file:
         begin, end = file.place(OWN_SECTION)
     assert end - begin > 4096
@@ -46,8 +47,8 @@ def test_first_touches_of_linked_in_code_are_left_out_and_counted(
     sites = capture.replay.code_sites.to_pylist()
     own = [s["module"] == str(program) and begin <= s["file_offset"] < end for s in sites]
     assert not any(own[code] for code in faults.column("code").to_pylist())
-    n_own = sum(own[code] for code in everything["code"].tolist())
-    assert n_own > 0 and len(everything["code"]) == faults.num_rows + n_own
+    n_own = sum(own[code] for code in everything)
+    assert n_own > 0 and len(everything) == faults.num_rows + n_own
     assert capture.replay.own_faults == n_own + capture.replay.engine.own_faults
 
     # By the debug information, which the section knows nothing of: functions inlined into ours are ours, too.

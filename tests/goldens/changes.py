@@ -74,3 +74,11 @@ REWORDED: tuple[tuple[str, str], ...] = (
     ("heap objects are not told apart.", "heap objects are not distinguished."),
 )
 """(old wording, new one) of sentences in plain English: patterns, so that the numbers in them are compared."""
+TIES: tuple[tuple[str, str, str], ...] = (
+    (
+        "results.faults.tables.by_function",
+        "faults",
+        "rows of equal counts come in the order of their first fault; it was any order",
+    ),
+)
+"""(table, column it is sorted by, reason): rows with equal values of that column are compared in any order."""

@@ -73,6 +73,18 @@ def differences(was: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return sorted(found)
 
 
+def in_one_order(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with rows that may stand in any order put into one."""
+    for place, column, _ in changes.TIES:
+        *path, name = place.split(".")
+        at: Any = document
+        for step in path:
+            at = at.get(step, {})
+        if name in at:
+            at[name].sort(key=lambda row: (-row[column], json.dumps(row, sort_keys=True)))
+    return document
+
+
 def test_there_is_a_golden_of_each_kind() -> None:
     assert {*make.GOLDENS, "lackey"} == set(NAMES)
 
@@ -81,5 +93,5 @@ def test_there_is_a_golden_of_each_kind() -> None:
 def test_the_report_is_what_it_was(name: str, tmp_path: Path) -> None:
     was = json.loads(gzip.decompress((make.HERE / f"{name}.json.gz").read_bytes()))
     now = make.report_of(make.opened(name, tmp_path))
-    found = differences(dict(leaves(was)), dict(leaves(now)))
+    found = differences(dict(leaves(in_one_order(was))), dict(leaves(in_one_order(now))))
     assert not found, f"{len(found)} of {len(dict(leaves(was)))} values differ:\n" + "\n".join(found[:20])

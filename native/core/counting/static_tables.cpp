@@ -23,6 +23,84 @@ struct TextHash {
   size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
 };
 
+// One function's table, step by step: each reads a part into `scratch`; numbers of rows are those that they will have in `out`.
+class TableReader {
+ public:
+  TableReader(const StaticTables& out, StaticTables& scratch, std::vector<std::string_view>& texts, Bytes table,
+              const ml_count_function& header, uint64_t first_counter, uint64_t first_site)
+      : out_(out), s_(scratch), texts_(texts), cursor_({table.data(), table.size()}), header_(header), first_counter_(first_counter),
+        first_site_(first_site) {}
+
+  // What is wrong with the table, or nothing.
+  std::optional<std::string> read();
+
+  uint32_t name() const { return name_; }  // of texts
+  uint32_t file() const { return file_; }
+  uint32_t line() const { return line_; }
+  uint32_t flags() const { return flags_; }
+
+ private:
+  using Problem = std::optional<std::string>;
+  Problem read_head();
+  Problem read_counters();
+  Problem read_groups();
+  Problem read_scopes();
+  Problem read_blocks();
+  Problem read_sites();
+  Problem read_traced();
+  Problem read_loops();
+  Problem check_end() const;
+  Problem check_scopes() const;
+  Problem ended_in(const char* part) const {
+    return cursor_.failed() ? Problem("ends in its " + std::string(part)) : std::nullopt;
+  }
+
+  uint32_t narrow() {
+    const uint64_t value = cursor_.uleb128();
+    if (value > UINT32_MAX) cursor_.fail();
+    return static_cast<uint32_t>(value);
+  }
+  // A number of entries that the rest of the table has room for.
+  uint64_t count(uint64_t fewest_bytes) {
+    const uint64_t value = cursor_.uleb128();
+    if (value > cursor_.remaining() / fewest_bytes) cursor_.fail();
+    return cursor_.failed() ? 0 : value;
+  }
+  uint32_t text() {
+    const uint64_t index = cursor_.uleb128();
+    if (index >= texts_.size()) {
+      bad_reference_ |= index != 0;  // a table without strings has only string 0
+      return 0;
+    }
+    return static_cast<uint32_t>(index);
+  }
+  uint32_t group_number(uint64_t group) {
+    // A table without groups: nothing in it can be counted.
+    if (group >= n_groups_) {
+      bad_reference_ |= group != 0;
+      return kNone;
+    }
+    return group_base_ + static_cast<uint32_t>(group);
+  }
+
+  const StaticTables& out_;
+  StaticTables& s_;
+  std::vector<std::string_view>& texts_;
+  ByteCursor cursor_;
+  const ml_count_function& header_;
+  const uint64_t first_counter_, first_site_;
+  uint32_t flags_ = 0, name_ = 0, file_ = 0, line_ = 0;
+  bool bad_reference_ = false;
+  uint64_t n_counters_ = 0, n_groups_ = 0, n_scopes_ = 0, n_blocks_ = 0, n_sites_ = 0, n_traced_ = 0, n_loops_ = 0;
+  uint32_t group_base_ = static_cast<uint32_t>(out_.first_term.size() - 1);
+  uint32_t term_base_ = static_cast<uint32_t>(out_.term_counter.size());
+  uint32_t function_ = static_cast<uint32_t>(out_.functions.name.size());
+  uint32_t scope_base_ = static_cast<uint32_t>(out_.scopes.function.size());
+  uint32_t block_base_ = static_cast<uint32_t>(out_.blocks.function.size());
+  uint32_t site_base_ = static_cast<uint32_t>(out_.sites.kind.size());
+  uint32_t loop_base_ = static_cast<uint32_t>(out_.loops.function.size());
+};
+
 class Decoder {
  public:
   explicit Decoder(StaticTables& out) : out_(out) { intern(""); out_.first_term.push_back(0); }
@@ -41,17 +119,12 @@ class Decoder {
     numbers_.emplace(texts_.back(), number);
     return number;
   }
-  static uint32_t narrow(ByteCursor& cursor) {
-    const uint64_t value = cursor.uleb128();
-    if (value > UINT32_MAX) cursor.fail();
-    return static_cast<uint32_t>(value);
+  uint32_t global(uint32_t local) {
+    if (local >= local_.size()) return 0;
+    if (local_number_[local] == kNone) local_number_[local] = intern(local_[local]);
+    return local_number_[local];
   }
-  // A number of entries that the rest of the table has room for.
-  static uint64_t count(ByteCursor& cursor, uint64_t fewest_bytes) {
-    const uint64_t value = cursor.uleb128();
-    if (value > cursor.remaining() / fewest_bytes) cursor.fail();
-    return cursor.failed() ? 0 : value;
-  }
+  void append_scratch();
 
   StaticTables& out_;
   std::deque<std::string> texts_;  // keys of numbers_: they must not move
@@ -61,168 +134,182 @@ class Decoder {
   StaticTables scratch_;
 };
 
-std::optional<std::string> Decoder::add(Bytes table, const ml_count_function& header, uint64_t first_counter,
-                                        uint64_t first_site) {
-  ByteCursor cursor({table.data(), table.size()});
-  const uint64_t version = cursor.uleb128();
-  if (cursor.failed()) return "is empty";
+std::optional<std::string> TableReader::read() {
+  for (const auto step : {&TableReader::read_head, &TableReader::read_counters, &TableReader::read_groups, &TableReader::read_scopes,
+                          &TableReader::read_blocks, &TableReader::read_sites, &TableReader::read_traced, &TableReader::read_loops})
+    if (auto problem = (this->*step)()) return problem;
+  if (auto problem = check_end()) return problem;
+  if (auto problem = check_scopes()) return problem;
+  if (out_.sites.kind.size() + n_sites_ > kMostRows || out_.term_counter.size() + s_.term_counter.size() > kMostRows)
+    return "is one too many";
+  return std::nullopt;
+}
+
+TableReader::Problem TableReader::read_head() {
+  const uint64_t version = cursor_.uleb128();
+  if (cursor_.failed()) return "is empty";
   if (version < ML_COUNT_TABLE_OLDEST || version > ML_COUNT_TABLE_VERSION)
     return "has version " + std::to_string(version) + "; this build reads " + std::to_string(ML_COUNT_TABLE_OLDEST) + " to " +
            std::to_string(ML_COUNT_TABLE_VERSION);
-  const uint32_t flags = narrow(cursor);
-  const uint64_t n_strings = count(cursor, 1);
-  local_.clear();
-  for (uint64_t i = 0; i < n_strings && !cursor.failed(); ++i) {
-    const auto text = cursor.take(cursor.uleb128());
-    local_.emplace_back(reinterpret_cast<const char*>(text.data()), text.size());
+  flags_ = narrow();
+  const uint64_t n_strings = count(1);
+  texts_.clear();
+  for (uint64_t i = 0; i < n_strings && !cursor_.failed(); ++i) {
+    const auto text = cursor_.take(cursor_.uleb128());
+    texts_.emplace_back(reinterpret_cast<const char*>(text.data()), text.size());
   }
-  if (cursor.failed()) return "ends in its strings";
-  local_number_.assign(local_.size(), kNone);
-  bool bad_reference = false;
-  const auto text = [&]() -> uint32_t {
-    const uint64_t index = cursor.uleb128();
-    if (index >= local_.size()) {
-      bad_reference |= index != 0;  // a table without strings has only string 0
-      return 0;
+  if (cursor_.failed()) return "ends in its strings";
+  name_ = text();
+  file_ = text();
+  line_ = narrow();
+  return std::nullopt;
+}
+
+TableReader::Problem TableReader::read_counters() {
+  n_counters_ = count(1);
+  if (cursor_.failed()) return "ends in its head";
+  if (n_counters_ != header_.counters)
+    return "tells of " + std::to_string(n_counters_) + " counters, its entry of " + std::to_string(header_.counters);
+  for (uint64_t i = 0; i < n_counters_; ++i) {
+    const uint64_t kind = cursor_.uleb128();
+    s_.counter_kind.push_back(kind < 255 ? static_cast<uint8_t>(kind) : 254);
+  }
+  return std::nullopt;
+}
+
+TableReader::Problem TableReader::read_groups() {
+  n_groups_ = count(1);
+  for (uint64_t i = 0; i < n_groups_ && !cursor_.failed(); ++i) {
+    const uint64_t n_terms = count(2);
+    for (uint64_t t = 0; t < n_terms && !cursor_.failed(); ++t) {
+      const uint64_t counter = cursor_.uleb128();
+      bad_reference_ |= counter >= n_counters_;
+      s_.term_counter.push_back(static_cast<uint32_t>(first_counter_ + counter));
+      s_.term_scale.push_back(cursor_.sleb128());
     }
-    return static_cast<uint32_t>(index);
-  };
-  StaticTables& s = scratch_;
-  s = StaticTables();
-  const uint32_t name = text(), file = text(), line = narrow(cursor);
-  const uint64_t n_counters = count(cursor, 1);
-  if (cursor.failed()) return "ends in its head";
-  if (n_counters != header.counters)
-    return "tells of " + std::to_string(n_counters) + " counters, its entry of " + std::to_string(header.counters);
-  for (uint64_t i = 0; i < n_counters; ++i) {
-    const uint64_t kind = cursor.uleb128();
-    s.counter_kind.push_back(kind < 255 ? static_cast<uint8_t>(kind) : 254);
+    s_.first_term.push_back(term_base_ + static_cast<uint32_t>(s_.term_counter.size()));
   }
-  const uint64_t n_groups = count(cursor, 1);
-  const auto group_base = static_cast<uint32_t>(out_.first_term.size() - 1);
-  const auto term_base = static_cast<uint32_t>(out_.term_counter.size());
-  for (uint64_t i = 0; i < n_groups && !cursor.failed(); ++i) {
-    const uint64_t n_terms = count(cursor, 2);
-    for (uint64_t t = 0; t < n_terms && !cursor.failed(); ++t) {
-      const uint64_t counter = cursor.uleb128();
-      bad_reference |= counter >= n_counters;
-      s.term_counter.push_back(static_cast<uint32_t>(first_counter + counter));
-      s.term_scale.push_back(cursor.sleb128());
-    }
-    s.first_term.push_back(term_base + static_cast<uint32_t>(s.term_counter.size()));
+  return ended_in("groups");
+}
+
+TableReader::Problem TableReader::read_scopes() {
+  n_scopes_ = count(6);
+  for (uint64_t i = 0; i < n_scopes_ && !cursor_.failed(); ++i) {
+    s_.scopes.name.push_back(text());
+    s_.scopes.file.push_back(text());
+    s_.scopes.line.push_back(narrow());
+    const uint64_t parent = cursor_.uleb128();
+    bad_reference_ |= parent > n_scopes_ || parent == i + 1;
+    s_.scopes.parent.push_back(parent == 0 ? kNone : scope_base_ + static_cast<uint32_t>(parent - 1));
+    s_.scopes.call_line.push_back(narrow());
+    s_.scopes.call_column.push_back(narrow());
+    s_.scopes.function.push_back(function_);
   }
-  if (cursor.failed()) return "ends in its groups";
-  const uint64_t n_scopes = count(cursor, 6);
-  const auto function = static_cast<uint32_t>(out_.functions.name.size());
-  const auto scope_base = static_cast<uint32_t>(out_.scopes.function.size());
-  for (uint64_t i = 0; i < n_scopes && !cursor.failed(); ++i) {
-    s.scopes.name.push_back(text());
-    s.scopes.file.push_back(text());
-    s.scopes.line.push_back(narrow(cursor));
-    const uint64_t parent = cursor.uleb128();
-    bad_reference |= parent > n_scopes || parent == i + 1;
-    s.scopes.parent.push_back(parent == 0 ? kNone : scope_base + static_cast<uint32_t>(parent - 1));
-    s.scopes.call_line.push_back(narrow(cursor));
-    s.scopes.call_column.push_back(narrow(cursor));
-    s.scopes.function.push_back(function);
+  return ended_in("scopes");
+}
+
+TableReader::Problem TableReader::read_blocks() {
+  const bool mix = flags_ & ML_TABLE_MIX;
+  n_blocks_ = count(mix ? 3 + kMixes : 3);
+  for (uint64_t i = 0; i < n_blocks_ && !cursor_.failed(); ++i) {
+    s_.blocks.group.push_back(group_number(cursor_.uleb128()));
+    s_.blocks.depth.push_back(narrow());
+    s_.blocks.line.push_back(narrow());
+    for (auto& column : s_.blocks.mix) column.push_back(mix ? narrow() : 0);
+    s_.blocks.has_mix.push_back(mix);
+    s_.blocks.function.push_back(function_);
   }
-  if (cursor.failed()) return "ends in its scopes";
-  const bool mix = flags & ML_TABLE_MIX;
-  const uint64_t n_blocks = count(cursor, mix ? 3 + kMixes : 3);
-  const auto block_base = static_cast<uint32_t>(out_.blocks.function.size());
-  const auto group_number = [&](uint64_t group) -> uint32_t {
-    // A table without groups: nothing in it can be counted.
-    if (group >= n_groups) {
-      bad_reference |= group != 0;
-      return kNone;
-    }
-    return group_base + static_cast<uint32_t>(group);
-  };
-  for (uint64_t i = 0; i < n_blocks && !cursor.failed(); ++i) {
-    s.blocks.group.push_back(group_number(cursor.uleb128()));
-    s.blocks.depth.push_back(narrow(cursor));
-    s.blocks.line.push_back(narrow(cursor));
-    for (auto& column : s.blocks.mix) column.push_back(mix ? narrow(cursor) : 0);
-    s.blocks.has_mix.push_back(mix);
-    s.blocks.function.push_back(function);
+  return ended_in("blocks");
+}
+
+TableReader::Problem TableReader::read_sites() {
+  n_sites_ = count(11);
+  for (uint64_t i = 0; i < n_sites_ && !cursor_.failed(); ++i) {
+    const uint64_t kind = cursor_.uleb128();
+    s_.sites.kind.push_back(kind < 255 ? static_cast<uint8_t>(kind) : 255);
+    s_.sites.flags.push_back(narrow());
+    const uint64_t block = cursor_.uleb128();
+    bad_reference_ |= block >= n_blocks_;
+    s_.sites.block.push_back(block_base_ + static_cast<uint32_t>(block));
+    s_.sites.group.push_back(group_number(cursor_.uleb128()));
+    s_.sites.bytes.push_back(cursor_.uleb128());
+    const uint64_t bytes_counter = cursor_.uleb128();
+    bad_reference_ |= bytes_counter > n_counters_;
+    s_.sites.bytes_counter.push_back(bytes_counter == 0 ? kNone : static_cast<uint32_t>(first_counter_ + bytes_counter - 1));
+    const uint64_t scope = cursor_.uleb128();
+    bad_reference_ |= scope > n_scopes_;
+    s_.sites.scope.push_back(scope == 0 ? kNone : scope_base_ + static_cast<uint32_t>(scope - 1));
+    s_.sites.file.push_back(text());
+    s_.sites.line.push_back(narrow());
+    s_.sites.column.push_back(narrow());
+    s_.sites.callee.push_back(text());
+    s_.sites.function.push_back(function_);
   }
-  if (cursor.failed()) return "ends in its blocks";
-  const uint64_t n_sites = count(cursor, 11);
-  for (uint64_t i = 0; i < n_sites && !cursor.failed(); ++i) {
-    const uint64_t kind = cursor.uleb128();
-    s.sites.kind.push_back(kind < 255 ? static_cast<uint8_t>(kind) : 255);
-    s.sites.flags.push_back(narrow(cursor));
-    const uint64_t block = cursor.uleb128();
-    bad_reference |= block >= n_blocks;
-    s.sites.block.push_back(block_base + static_cast<uint32_t>(block));
-    s.sites.group.push_back(group_number(cursor.uleb128()));
-    s.sites.bytes.push_back(cursor.uleb128());
-    const uint64_t bytes_counter = cursor.uleb128();
-    bad_reference |= bytes_counter > n_counters;
-    s.sites.bytes_counter.push_back(bytes_counter == 0 ? kNone : static_cast<uint32_t>(first_counter + bytes_counter - 1));
-    const uint64_t scope = cursor.uleb128();
-    bad_reference |= scope > n_scopes;
-    s.sites.scope.push_back(scope == 0 ? kNone : scope_base + static_cast<uint32_t>(scope - 1));
-    s.sites.file.push_back(text());
-    s.sites.line.push_back(narrow(cursor));
-    s.sites.column.push_back(narrow(cursor));
-    s.sites.callee.push_back(text());
-    s.sites.function.push_back(function);
-  }
-  if (cursor.failed()) return "ends in its sites";
-  const auto site_base = static_cast<uint32_t>(out_.sites.kind.size());
-  const bool has_bytes = flags & ML_TABLE_TRACE_BYTES;
-  const bool has_stand_ins = flags & ML_TABLE_TRACE_STAND_INS;
-  const uint64_t n_traced = flags & ML_TABLE_TRACE ? count(cursor, 5 + (has_bytes ? 1 : 0) + (has_stand_ins ? 1 : 0)) : 0;
-  if (!cursor.failed() && header.trace_sites > n_traced)
-    return "tells of " + std::to_string(n_traced) + " traced sites, its entry of " + std::to_string(header.trace_sites);
-  for (uint64_t i = 0; i < n_traced && !cursor.failed(); ++i) {
-    const uint64_t site = cursor.uleb128();
-    bad_reference |= site >= n_sites;
-    const auto byte = [&] { return static_cast<uint8_t>(std::min<uint64_t>(cursor.uleb128(), 255)); };
-    s.traced.number.push_back(i < header.trace_sites ? static_cast<uint32_t>(first_site + i) : kNone);
-    s.traced.site.push_back(site_base + static_cast<uint32_t>(site));
-    s.traced.address_class.push_back(byte());
-    s.traced.kind.push_back(byte());
-    s.traced.step_bytes.push_back(cursor.sleb128());
-    s.traced.is_written.push_back(byte() != 0);
-    const bool known = site < n_sites;
+  return ended_in("sites");
+}
+
+TableReader::Problem TableReader::read_traced() {
+  const bool has_bytes = flags_ & ML_TABLE_TRACE_BYTES;
+  const bool has_stand_ins = flags_ & ML_TABLE_TRACE_STAND_INS;
+  n_traced_ = flags_ & ML_TABLE_TRACE ? count(5 + (has_bytes ? 1 : 0) + (has_stand_ins ? 1 : 0)) : 0;
+  if (!cursor_.failed() && header_.trace_sites > n_traced_)
+    return "tells of " + std::to_string(n_traced_) + " traced sites, its entry of " + std::to_string(header_.trace_sites);
+  for (uint64_t i = 0; i < n_traced_ && !cursor_.failed(); ++i) {
+    const uint64_t site = cursor_.uleb128();
+    bad_reference_ |= site >= n_sites_;
+    const auto byte = [&] { return static_cast<uint8_t>(std::min<uint64_t>(cursor_.uleb128(), 255)); };
+    s_.traced.number.push_back(i < header_.trace_sites ? static_cast<uint32_t>(first_site_ + i) : kNone);
+    s_.traced.site.push_back(site_base_ + static_cast<uint32_t>(site));
+    s_.traced.address_class.push_back(byte());
+    s_.traced.kind.push_back(byte());
+    s_.traced.step_bytes.push_back(cursor_.sleb128());
+    s_.traced.is_written.push_back(byte() != 0);
+    const bool known = site < n_sites_;
     // Without a width of its own an address has that of its site; a gather's is not that of one lane.
-    const uint64_t own = known && (s.sites.flags[site] & ML_SITE_GATHER) == 0 ? s.sites.bytes[site] : 0;
-    s.traced.bytes.push_back(has_bytes ? cursor.uleb128() : own);
-    const uint64_t stand_in = has_stand_ins ? cursor.uleb128() : 0;
-    bad_reference |= stand_in > header.trace_sites;
-    s.traced.stand_in.push_back(stand_in == 0 ? kNone : static_cast<uint32_t>(first_site + stand_in - 1));
+    const uint64_t own = known && (s_.sites.flags[site] & ML_SITE_GATHER) == 0 ? s_.sites.bytes[site] : 0;
+    s_.traced.bytes.push_back(has_bytes ? cursor_.uleb128() : own);
+    const uint64_t stand_in = has_stand_ins ? cursor_.uleb128() : 0;
+    bad_reference_ |= stand_in > header_.trace_sites;
+    s_.traced.stand_in.push_back(stand_in == 0 ? kNone : static_cast<uint32_t>(first_site_ + stand_in - 1));
   }
-  if (cursor.failed()) return "ends in its traced sites";
-  const uint64_t n_loops = flags & ML_TABLE_LOOPS ? count(cursor, 5) : 0;
-  const auto loop_base = static_cast<uint32_t>(out_.loops.function.size());
-  for (uint64_t i = 0; i < n_loops && !cursor.failed(); ++i) {
-    const uint64_t parent = cursor.uleb128(), scope = cursor.uleb128();
-    bad_reference |= parent > i || scope > n_scopes;
-    s.loops.function.push_back(function);
-    s.loops.parent.push_back(parent == 0 ? kNone : loop_base + static_cast<uint32_t>(parent - 1));
-    s.loops.scope.push_back(scope == 0 ? kNone : scope_base + static_cast<uint32_t>(scope - 1));
-    s.loops.file.push_back(text());
-    s.loops.line.push_back(narrow(cursor));
-    s.loops.column.push_back(narrow(cursor));
+  return ended_in("traced sites");
+}
+
+TableReader::Problem TableReader::read_loops() {
+  n_loops_ = flags_ & ML_TABLE_LOOPS ? count(5) : 0;
+  for (uint64_t i = 0; i < n_loops_ && !cursor_.failed(); ++i) {
+    const uint64_t parent = cursor_.uleb128(), scope = cursor_.uleb128();
+    bad_reference_ |= parent > i || scope > n_scopes_;
+    s_.loops.function.push_back(function_);
+    s_.loops.parent.push_back(parent == 0 ? kNone : loop_base_ + static_cast<uint32_t>(parent - 1));
+    s_.loops.scope.push_back(scope == 0 ? kNone : scope_base_ + static_cast<uint32_t>(scope - 1));
+    s_.loops.file.push_back(text());
+    s_.loops.line.push_back(narrow());
+    s_.loops.column.push_back(narrow());
   }
-  for (uint64_t i = 0; i < n_sites && !cursor.failed(); ++i) {
-    const uint64_t loop = flags & ML_TABLE_LOOPS ? cursor.uleb128() : 0;
-    bad_reference |= loop > n_loops;
-    s.loop_of_site.push_back(loop == 0 ? kNone : loop_base + static_cast<uint32_t>(loop - 1));
+  for (uint64_t i = 0; i < n_sites_ && !cursor_.failed(); ++i) {
+    const uint64_t loop = flags_ & ML_TABLE_LOOPS ? cursor_.uleb128() : 0;
+    bad_reference_ |= loop > n_loops_;
+    s_.loop_of_site.push_back(loop == 0 ? kNone : loop_base_ + static_cast<uint32_t>(loop - 1));
   }
-  if (cursor.failed()) return "ends in its loops";
-  if (bad_reference) return "names a string, counter, group, scope, block or loop that it does not have";
-  if (!cursor.at_end()) return "has " + std::to_string(cursor.remaining()) + " bytes too many";
-  // A chain of scopes that leads back to itself would never end. 0 not seen, 1 on the way, 2 leads out.
-  std::vector<uint8_t> state(n_scopes, 0);
-  for (uint32_t i = 0; i < n_scopes; ++i) {
+  return ended_in("loops");
+}
+
+TableReader::Problem TableReader::check_end() const {
+  if (bad_reference_) return "names a string, counter, group, scope, block or loop that it does not have";
+  if (!cursor_.at_end()) return "has " + std::to_string(cursor_.remaining()) + " bytes too many";
+  return std::nullopt;
+}
+
+// A chain of scopes that leads back to itself would never end.
+TableReader::Problem TableReader::check_scopes() const {
+  std::vector<uint8_t> state(n_scopes_, 0);  // 0 not seen, 1 on the way, 2 leads out
+  for (uint32_t i = 0; i < n_scopes_; ++i) {
     const auto walk = [&](uint8_t from, uint8_t to) {
       uint32_t at = i;
       while (at != kNone && state[at] == from) {
         state[at] = to;
-        at = s.scopes.parent[at] == kNone ? kNone : s.scopes.parent[at] - scope_base;
+        at = s_.scopes.parent[at] == kNone ? kNone : s_.scopes.parent[at] - scope_base_;
       }
       return at;
     };
@@ -230,24 +317,32 @@ std::optional<std::string> Decoder::add(Bytes table, const ml_count_function& he
     if (stopped != kNone && state[stopped] == 1) return "has inlined functions in a circle";
     walk(1, 2);
   }
-  if (out_.sites.kind.size() + n_sites > kMostRows || out_.term_counter.size() + s.term_counter.size() > kMostRows)
-    return "is one too many";
+  return std::nullopt;
+}
 
-  const auto global = [&](uint32_t local) {
-    if (local >= local_.size()) return 0u;
-    if (local_number_[local] == kNone) local_number_[local] = intern(local_[local]);
-    return local_number_[local];
-  };
+std::optional<std::string> Decoder::add(Bytes table, const ml_count_function& header, uint64_t first_counter,
+                                        uint64_t first_site) {
+  scratch_ = StaticTables();
+  TableReader reader(out_, scratch_, local_, table, header, first_counter, first_site);
+  if (auto problem = reader.read()) return problem;
+  local_number_.assign(local_.size(), kNone);
+  StaticTables& s = scratch_;
   for (auto* column : {&s.scopes.name, &s.scopes.file, &s.sites.file, &s.sites.callee, &s.loops.file})
     for (auto& value : *column) value = global(value);
-  const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
-  out_.functions.name.push_back(global(name));
-  out_.functions.file.push_back(global(file));
-  out_.functions.line.push_back(line);
-  out_.functions.flags.push_back(flags);
+  out_.functions.name.push_back(global(reader.name()));
+  out_.functions.file.push_back(global(reader.file()));
+  out_.functions.line.push_back(reader.line());
+  out_.functions.flags.push_back(reader.flags());
   out_.functions.counters.push_back(header.counters);
   out_.functions.first_counter.push_back(first_counter);
   out_.functions.sound.push_back(1);
+  append_scratch();
+  return std::nullopt;
+}
+
+void Decoder::append_scratch() {
+  const StaticTables& s = scratch_;
+  const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
   append(out_.counter_kind, s.counter_kind);
   append(out_.first_term, s.first_term);
   append(out_.term_counter, s.term_counter);
@@ -292,7 +387,6 @@ std::optional<std::string> Decoder::add(Bytes table, const ml_count_function& he
   append(out_.loops.line, s.loops.line);
   append(out_.loops.column, s.loops.column);
   append(out_.loop_of_site, s.loop_of_site);
-  return std::nullopt;
 }
 
 void Decoder::add_damaged(const ml_count_function& header, uint64_t first_counter) {

@@ -1,4 +1,5 @@
-// All objects of a capture as columns, in the order of their birth; object `id` is row id - 1.
+// Objects of a capture as columns, in the order of their birth; object `id` is row id - 1. `number` counts all objects that were
+// ever made, from 1: it is the id as long as none was forgotten (ObjectTable).
 #pragma once
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 namespace memlens::objects {
 
 enum class Kind : uint8_t { heap, mmap, brk, tag, stack, file, memlens, variable, thread_local_variable, reserved };
+inline constexpr size_t kKinds = 10;
 inline constexpr const char* kKindNames[] = {"heap", "mmap",    "brk",    "tag", "stack",
                                              "file", "memlens", "static", "tls", "reserved"};
 
@@ -19,20 +21,55 @@ inline constexpr uint8_t kCut = 0x40;    // ended because a part of it was unmap
 
 inline constexpr uint32_t kNoSite = UINT32_MAX;
 
-// Rows of 77 bytes; apart from them, so that one column goes to NumPy as it is.
+// What an event reads of an object lies side by side: 1.4 cache lines instead of one for each value. Columns go to NumPy as they are,
+// with steps of a row.
+struct Row {
+  uint64_t base = 0, bytes = 0, born_ns = 0, died_ns = 0 /* 0 = alive at the end */, weight_bytes = 0;
+  uint32_t site = kNoSite, number = 0, thread = 0, death_thread = 0;
+  uint8_t kind = 0, operation = 0, alignment_shift = 0, flags = 0, protection = 0;
+  uint32_t process = 0, stack = 0, previous = 0, name = 0, map_flags = 0;
+};
+
+template <typename T, T Row::*Member>
+class Column {
+ public:
+  using Value = T;
+  explicit Column(LargeVector<Row>& rows) : rows_(rows) {}
+  const T& operator[](size_t row) const { return rows_[row].*Member; }
+  T& operator[](size_t row) { return rows_[row].*Member; }
+  size_t size() const { return rows_.size(); }
+
+ private:
+  LargeVector<Row>& rows_;
+};
+
 struct Columns {
-  LargeVector<uint64_t> base, bytes, born_ns, died_ns /* 0 = alive at the end */, weight_bytes;
-  LargeVector<uint32_t> process, thread, death_thread, stack, previous, name, map_flags, site;
-  LargeVector<uint8_t> kind, operation, alignment_shift, flags, protection;
+  Columns() = default;
+  Columns(const Columns&) = delete;
+  Columns& operator=(const Columns&) = delete;
 
-  size_t size() const { return base.size(); }
+  LargeVector<Row> rows;
+  Column<uint64_t, &Row::base> base{rows};
+  Column<uint64_t, &Row::bytes> bytes{rows};
+  Column<uint64_t, &Row::born_ns> born_ns{rows};
+  Column<uint64_t, &Row::died_ns> died_ns{rows};
+  Column<uint64_t, &Row::weight_bytes> weight_bytes{rows};
+  Column<uint32_t, &Row::site> site{rows};
+  Column<uint32_t, &Row::number> number{rows};
+  Column<uint32_t, &Row::thread> thread{rows};
+  Column<uint32_t, &Row::death_thread> death_thread{rows};
+  Column<uint8_t, &Row::kind> kind{rows};
+  Column<uint8_t, &Row::operation> operation{rows};
+  Column<uint8_t, &Row::alignment_shift> alignment_shift{rows};
+  Column<uint8_t, &Row::flags> flags{rows};
+  Column<uint8_t, &Row::protection> protection{rows};
+  Column<uint32_t, &Row::process> process{rows};
+  Column<uint32_t, &Row::stack> stack{rows};
+  Column<uint32_t, &Row::previous> previous{rows};
+  Column<uint32_t, &Row::name> name{rows};
+  Column<uint32_t, &Row::map_flags> map_flags{rows};
 
-  template <typename Visit>
-  void each(Visit&& visit) {
-    visit(base), visit(bytes), visit(born_ns), visit(died_ns), visit(weight_bytes);
-    visit(process), visit(thread), visit(death_thread), visit(stack), visit(previous), visit(name), visit(map_flags);
-    visit(site), visit(kind), visit(operation), visit(alignment_shift), visit(flags), visit(protection);
-  }
+  size_t size() const { return rows.size(); }
 
   // A sampled object stands for more than itself.
   uint64_t weighted_bytes(uint32_t id) const {

@@ -28,19 +28,13 @@ bool is_alive(const Columns& columns, uint32_t id, uint64_t time) {
   return columns.born_ns[id - 1] <= time && (columns.died_ns[id - 1] == 0 || time < columns.died_ns[id - 1]);
 }
 
-// Events of one moment, in the order of their effects.
-enum Order : uint8_t { process_event, mapping, release, unmap, birth, map_call, tag, thread_memory, variable };
-
-struct Event {
-  uint64_t time_ns;
-  uint32_t index;
-  Order order;
-};
-
 }  // namespace
 
-ObjectTable::ObjectTable(uint64_t page_bytes)
-    : page_bytes_(page_bytes != 0 && (page_bytes & (page_bytes - 1)) == 0 ? page_bytes : 4096) {}
+ObjectTable::ObjectTable(uint64_t page_bytes, size_t most_rows, size_t largest)
+    : page_bytes_(page_bytes != 0 && (page_bytes & (page_bytes - 1)) == 0 ? page_bytes : 4096),
+      most_rows_(most_rows),
+      forget_at_(most_rows),
+      largest_(largest) {}
 
 // ---- input -------------------------------------------------------------------------------
 
@@ -52,31 +46,39 @@ void ObjectTable::add_strings(std::span<const unsigned char> payload) {
   });
 }
 
-void ObjectTable::add_allocations(uint32_t process, std::span<const unsigned char> payload) {
+void ObjectTable::add_allocations(uint32_t process, std::span<const unsigned char> payload, uint32_t arrival) {
   if (process > kMostProcess) return;
+  const auto wait = [&](uint64_t time_ns, size_t index, Order order) {
+    waiting_.push_back({time_ns, static_cast<uint32_t>(index), arrival & 0xffffffu, order});
+  };
   each_record<ml_allocation>(payload, [&](const ml_allocation& record) {
     switch (record.operation) {
       case ML_ENUM_allocation_operation_REALLOC:
-        if (record.old_address != 0) old_addresses_.emplace_back(static_cast<uint32_t>(births_.size()), record.old_address);
-        [[fallthrough]];
       case ML_ENUM_allocation_operation_MALLOC:
       case ML_ENUM_allocation_operation_CALLOC:
       case ML_ENUM_allocation_operation_ALIGNED:
       case ML_ENUM_allocation_operation_NEW:
-        births_.push_back({record.time_ns, record.address, record.bytes, record.weight_bytes, process, record.stack,
-                           record.thread, static_cast<uint8_t>(record.operation), record.alignment_shift,
+        wait(record.time_ns, births_.size(), Order::birth);
+        births_.push_back({record.time_ns, record.address, record.bytes, record.weight_bytes,
+                           record.operation == ML_ENUM_allocation_operation_REALLOC ? record.old_address : 0, process,
+                           record.stack, record.thread, static_cast<uint8_t>(record.operation), record.alignment_shift,
                            record.flags, 0});
         break;
       case ML_ENUM_allocation_operation_FREE:
       case ML_ENUM_allocation_operation_DELETE: {
         const uint32_t in_realloc = record.flags & ML_ENUM_allocation_flags_IN_REALLOC ? 1 : 0;
+        wait(record.time_ns, releases_.size(), Order::release);
         releases_.push_back({record.time_ns, record.address, process & kMostProcess, in_realloc, record.thread});
         break;
       }
+      case ML_ENUM_allocation_operation_MUNMAP: unmaps_.push_back({process, record}); [[fallthrough]];
       case ML_ENUM_allocation_operation_MMAP:
-      case ML_ENUM_allocation_operation_MUNMAP:
       case ML_ENUM_allocation_operation_MREMAP:
-      case ML_ENUM_allocation_operation_BRK: map_calls_.push_back({process, record}); break;
+      case ML_ENUM_allocation_operation_BRK:
+        wait(record.time_ns, map_calls_.size(),
+             record.operation == ML_ENUM_allocation_operation_MUNMAP ? Order::unmap : Order::map_call);
+        map_calls_.push_back({process, record});
+        break;
       default: break;
     }
   });
@@ -100,30 +102,19 @@ void ObjectTable::add_mappings(uint32_t process, std::span<const unsigned char> 
 
 // ---- replay ------------------------------------------------------------------------------
 
-void ObjectTable::run() {
-  LargeVector<Event> events;
-  events.reserve(births_.size() + releases_.size() + map_calls_.size() + tag_events_.size() + thread_memory_.size() +
-                 process_events_.size() + mappings_.size());
-  struct Range {
-    uint64_t begin_ns = kForever, end_ns = 0;
-  };
-  std::unordered_map<uint32_t, Range> ranges;
-  uint32_t range_process = 0;
-  Range* range = nullptr;
-  const auto collect = [&](const auto& list, Order order, auto time_of, auto process_of) {
-    for (size_t i = 0; i < list.size(); ++i) {
-      const uint64_t time_ns = time_of(list[i]);
-      const uint32_t process = process_of(list[i]);
-      events.push_back({time_ns, static_cast<uint32_t>(i), order});
-      if (range == nullptr || range_process != process) {
-        range = &ranges[process];
-        range_process = process;
-      }
-      range->begin_ns = std::min(range->begin_ns, time_ns);
-      range->end_ns = std::max(range->end_ns, time_ns);
-    }
-  };
-  // A mapping that was found is older than the look that found it: it counts from the program's beginning.
+bool ObjectTable::comes_before(const Event& a, const Event& b) {
+  if (a.time_ns != b.time_ns) return a.time_ns < b.time_ns;
+  return a.order != b.order ? a.order < b.order : a.arrival < b.arrival;
+}
+
+void ObjectTable::expect(uint32_t process, uint64_t begin_ns, uint64_t end_ns) {
+  Range& range = ranges_[process];
+  range.begin_ns = std::min(range.begin_ns, std::min(begin_ns, kLatest - 1));
+  range.end_ns = std::max(range.end_ns, std::min(end_ns, kLatest - 1));
+}
+
+// A mapping that was found is older than the look that found it: it counts from the program's beginning.
+void ObjectTable::date_found_mappings() {
   std::unordered_map<uint32_t, std::vector<uint64_t>> begins;
   for (const auto& [process, event] : process_events_)
     if (event.operation == ML_ENUM_process_operation_EXEC || event.operation == ML_ENUM_process_operation_FORK ||
@@ -148,43 +139,142 @@ void ObjectTable::run() {
     if (found != found_since.end() && record.time_ns > found->second && main_threads[process] == record.thread)
       record.time_ns = found->second;
   }
+}
+
+void ObjectTable::begin() {
+  date_found_mappings();
+  const auto collect = [&](const auto& list, Order order, auto time_of, auto process_of) {
+    for (size_t i = 0; i < list.size(); ++i) {
+      const uint64_t time_ns = time_of(list[i]);
+      kept_events_.push_back({time_ns, static_cast<uint32_t>(i), 0, order});
+      if (order != Order::process_end) expect(process_of(list[i]), time_ns, time_ns);
+    }
+  };
   const auto pair_time = [](const auto& e) { return e.second.time_ns; };
   const auto pair_process = [](const auto& e) { return e.first; };
+  collect(process_ends_, Order::process_end, [](const auto& e) { return e.second; }, pair_process);
   collect(process_events_, Order::process_event, pair_time, pair_process);
   collect(mappings_, Order::mapping, pair_time, pair_process);
-  collect(releases_, Order::release, [](const Release& r) { return r.time_ns; }, [](const Release& r) { return uint32_t{r.process}; });
-  collect(births_, Order::birth, [](const Birth& b) { return b.time_ns; }, [](const Birth& b) { return b.process; });
-  const size_t calls_begin = events.size();
-  collect(map_calls_, Order::map_call, [](const MapCall& c) { return c.record.time_ns; }, [](const MapCall& c) { return c.process; });
-  for (size_t i = calls_begin; i < events.size(); ++i)
-    if (map_calls_[events[i].index].record.operation == ML_ENUM_allocation_operation_MUNMAP) events[i].order = Order::unmap;
   collect(tag_events_, Order::tag, pair_time, pair_process);
   collect(thread_memory_, Order::thread_memory, pair_time, pair_process);
   collect(variables_, Order::variable, [](const Variable& v) { return v.time_ns; }, [](const Variable& v) { return v.process; });
-  std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
-    return a.time_ns != b.time_ns ? a.time_ns < b.time_ns : a.order < b.order;
-  });
-  for (const auto& [process, times] : ranges) totals_.set_range(process, times.begin_ns, times.end_ns);
+  std::stable_sort(kept_events_.begin(), kept_events_.end(), comes_before);
+  for (const auto& birth : births_) expect(birth.process, birth.time_ns, birth.time_ns);
+  for (const auto& release : releases_) expect(release.process, release.time_ns, release.time_ns);
+  for (const auto& call : map_calls_) expect(call.process, call.record.time_ns, call.record.time_ns);
+  for (const auto& [process, times] : ranges_) totals_.set_range(process, times.begin_ns, times.end_ns);
+  for (const auto& [process, event] : process_events_)
+    if (event.operation == ML_ENUM_process_operation_FORK) forks_[event.parent_process].push_back(event.time_ns);
+  for (auto& [process, times] : forks_) std::sort(times.begin(), times.end());
+}
 
-  const size_t expected = births_.size() + map_calls_.size() + mappings_.size() / 4 + tag_events_.size();
-  columns_.each([&](auto& column) { column.reserve(expected); });
-  for (const Event& event : events) {
-    const uint32_t index = event.index;
-    switch (event.order) {
-      case Order::process_event: replay_process_event(process_events_[index].first, process_events_[index].second); break;
-      case Order::mapping: replay_mapping(mappings_[index].first, mappings_[index].second); break;
-      case Order::release: replay_release(releases_[index]); break;
-      case Order::birth: replay_birth(births_[index], index); break;
-      case Order::unmap:
-      case Order::map_call: replay_map_call(map_calls_[index]); break;
-      case Order::tag: replay_tag(tag_events_[index].first, tag_events_[index].second); break;
-      case Order::thread_memory: replay_thread(thread_memory_[index].first, thread_memory_[index].second); break;
-      case Order::variable: replay_variable(variables_[index]); break;
+void ObjectTable::replay_event(const Event& event) {
+  const uint32_t index = event.index;
+  switch (static_cast<Order>(event.order)) {
+    case Order::process_end: totals_.end_process(process_ends_[index].first, event.time_ns); break;
+    case Order::process_event: replay_process_event(process_events_[index].first, process_events_[index].second); break;
+    case Order::mapping: replay_mapping(mappings_[index].first, mappings_[index].second); break;
+    case Order::release: replay_release(releases_[index]); break;
+    case Order::birth: replay_birth(births_[index]); break;
+    case Order::unmap:
+    case Order::map_call: replay_map_call(map_calls_[index]); break;
+    case Order::tag: replay_tag(tag_events_[index].first, tag_events_[index].second); break;
+    case Order::thread_memory: replay_thread(thread_memory_[index].first, thread_memory_[index].second); break;
+    case Order::variable: replay_variable(variables_[index]); break;
+  }
+}
+
+void ObjectTable::replay_kept_before(const Event& next) {
+  for (; next_kept_ < kept_events_.size() && comes_before(kept_events_[next_kept_], next); ++next_kept_)
+    replay_event(kept_events_[next_kept_]);
+}
+
+// Most events are births and releases at addresses all over the heap, so nearly each would wait for memory several times. What later
+// ones need is asked for ahead: the leaf, then the entry, then the object's row.
+class ObjectTable::Lookahead {
+ public:
+  explicit Lookahead(ObjectTable& table) : table_(table) {}
+  void before(size_t event) {
+    if (event + kReach < table_.waiting_.size()) reach(event + kReach);
+    if (event + kSearch < table_.waiting_.size()) slot(event + kSearch).search();
+    if (event + kRow < table_.waiting_.size()) {
+      const uint32_t id = slot(event + kRow).id();
+      if (id == 0 || id > table_.columns_.size()) return;
+      const char* row = reinterpret_cast<const char*>(&table_.columns_.rows[id - 1]);
+      __builtin_prefetch(row, 1);
+      __builtin_prefetch(row + sizeof(Row) - 1, 1);
     }
   }
-  LargeVector<Birth>().swap(births_);
-  LargeVector<Release>().swap(releases_);
-  std::vector<std::pair<uint32_t, uint64_t>>().swap(old_addresses_);
+  void restart() { slots_.fill({}); }
+
+ private:
+  static constexpr size_t kSlots = 32, kReach = 24, kSearch = 16, kRow = 8;
+  VersionTree::Ahead& slot(size_t event) { return slots_[event % kSlots]; }
+  void reach(size_t at) {
+    const Event& event = table_.waiting_[at];
+    slot(at) = {};
+    uint32_t number = 0;
+    uint64_t address = 0;
+    if (event.order == Order::birth) {
+      number = table_.births_[event.index].process;
+      address = table_.births_[event.index].address;
+    } else if (event.order == Order::release) {
+      number = table_.releases_[event.index].process;
+      address = table_.releases_[event.index].address;
+    } else {
+      return;
+    }
+    if (table_.last_process_ == nullptr || table_.last_process_->number != number) return;
+    const VersionTree* heap = table_.last_process_->layers[static_cast<size_t>(Layer::heap)].get();
+    if (heap != nullptr) slot(at).reach(*heap, address);
+  }
+
+  ObjectTable& table_;
+  std::array<VersionTree::Ahead, kSlots> slots_{};
+};
+
+void ObjectTable::advance(uint64_t before_ns) {
+  if (!std::is_sorted(waiting_.begin(), waiting_.end(), comes_before))
+    std::stable_sort(waiting_.begin(), waiting_.end(), comes_before);
+  Lookahead ahead(*this);
+  size_t done = 0;
+  for (; done < waiting_.size() && waiting_[done].time_ns < before_ns; ++done) {
+    ahead.before(done);
+    replay_kept_before(waiting_[done]);
+    replay_event(waiting_[done]);
+    if (columns_.size() < forget_at_) continue;
+    forget();
+    ahead.restart();
+  }
+  drop_done(done);
+}
+
+// What is still to be replayed is put to the beginning of the lists.
+void ObjectTable::drop_done(size_t done) {
+  std::vector<Birth> births;
+  std::vector<Release> releases;
+  std::vector<MapCall> calls;
+  std::vector<Event> left(waiting_.begin() + static_cast<ptrdiff_t>(done), waiting_.end());
+  const auto take = [](auto& to, const auto& from, Event& event) {
+    to.push_back(from[event.index]);
+    event.index = static_cast<uint32_t>(to.size() - 1);
+  };
+  for (Event& event : left) {
+    switch (static_cast<Order>(event.order)) {
+      case Order::birth: take(births, births_, event); break;
+      case Order::release: take(releases, releases_, event); break;
+      default: take(calls, map_calls_, event); break;
+    }
+  }
+  births_.swap(births);
+  releases_.swap(releases);
+  map_calls_.swap(calls);
+  waiting_.swap(left);
+}
+
+void ObjectTable::finish() {
+  advance(kForever);
+  replay_kept_before({kForever, 0, 0, UINT8_MAX});
   totals_.finish();
   for (auto& [number, process] : processes_) process->tags.freeze(columns_);
 }
@@ -217,27 +307,29 @@ uint64_t ObjectTable::page_end(uint64_t address, uint64_t bytes) const {
 }
 
 uint32_t ObjectTable::make(Process& process, const NewObject& object, uint64_t now) {
-  columns_.base.push_back(object.base);
-  columns_.bytes.push_back(object.bytes);
-  columns_.born_ns.push_back(now);
-  columns_.died_ns.push_back(0);
-  columns_.weight_bytes.push_back(object.weight_bytes);
-  columns_.process.push_back(process.number);
-  columns_.thread.push_back(object.thread);
-  columns_.death_thread.push_back(0);
-  columns_.stack.push_back(object.stack);
-  columns_.previous.push_back(object.previous);
-  columns_.name.push_back(object.name);
-  columns_.map_flags.push_back(object.map_flags);
-  columns_.site.push_back(kNoSite);
-  columns_.kind.push_back(static_cast<uint8_t>(object.kind));
-  columns_.operation.push_back(object.operation);
-  columns_.alignment_shift.push_back(object.alignment_shift);
-  columns_.flags.push_back(object.flags);
-  columns_.protection.push_back(object.protection);
+  columns_.rows.push_back({.base = object.base,
+                           .bytes = object.bytes,
+                           .born_ns = now,
+                           .died_ns = 0,
+                           .weight_bytes = object.weight_bytes,
+                           .site = kNoSite,
+                           .number = static_cast<uint32_t>(++made_),
+                           .thread = object.thread,
+                           .death_thread = 0,
+                           .kind = static_cast<uint8_t>(object.kind),
+                           .operation = object.operation,
+                           .alignment_shift = object.alignment_shift,
+                           .flags = object.flags,
+                           .protection = object.protection,
+                           .process = process.number,
+                           .stack = object.stack,
+                           .previous = object.previous,
+                           .name = object.name,
+                           .map_flags = object.map_flags});
+  ++made_of_kind_[static_cast<size_t>(object.kind)];
   const uint32_t id = static_cast<uint32_t>(columns_.size());
   if (object.kind == Kind::heap || object.kind == Kind::mmap)
-    columns_.site.back() = totals_.born(id, now, (object.flags & kPiece) != 0);
+    columns_.rows.back().site = totals_.born(id, now, (object.flags & kPiece) != 0);
   return id;
 }
 
@@ -371,7 +463,7 @@ uint32_t ObjectTable::cut(Process& process, Layer layer, uint64_t begin, uint64_
 
 // ---- events -------------------------------------------------------------------------------
 
-void ObjectTable::replay_birth(const Birth& birth, uint32_t index) {
+void ObjectTable::replay_birth(const Birth& birth) {
   if (birth.address == 0 || birth.address >= kLatest) {
     ++counts_.failed_calls;
     return;
@@ -381,15 +473,11 @@ void ObjectTable::replay_birth(const Birth& birth, uint32_t index) {
   NewObject object{.kind = Kind::heap, .base = birth.address, .bytes = birth.bytes, .weight_bytes = birth.weight_bytes,
                    .thread = birth.thread, .stack = birth.stack, .operation = birth.operation,
                    .alignment_shift = birth.alignment_shift, .flags = static_cast<uint8_t>(birth.flags & ~(kPiece | kCut))};
-  if (birth.operation == ML_ENUM_allocation_operation_REALLOC) {
-    const auto at = std::lower_bound(old_addresses_.begin(), old_addresses_.end(), index,
-                                     [](const auto& entry, uint32_t wanted) { return entry.first < wanted; });
-    if (at != old_addresses_.end() && at->first == index) {
-      const auto moved = process.moved.find(at->second);
-      if (moved != process.moved.end()) {
-        object.previous = moved->second;
-        process.moved.erase(moved);
-      }
+  if (birth.old_address != 0) {
+    const auto moved = process.moved.find(birth.old_address);
+    if (moved != process.moved.end()) {
+      object.previous = moved->second;
+      process.moved.erase(moved);
     }
   }
   const uint32_t id = make(process, object, now);
@@ -408,7 +496,9 @@ void ObjectTable::replay_birth(const Birth& birth, uint32_t index) {
 void ObjectTable::replay_release(const Release& release) {
   if (release.address == 0) return;
   Process& process = process_of(release.process);
-  uint32_t id = tree(process, Layer::heap).erase(release.address, release.time_ns);
+  VersionTree& heap = tree(process, Layer::heap);
+  const auto is_forgotten = [&](uint32_t found) { return is_forgetting_ && !release.in_realloc && is_forgettable(found - 1, release.time_ns); };
+  uint32_t id = heap.erase(release.address, release.time_ns, is_forgotten);
   if (id != 0) {
     end_object(id, release.time_ns, release.thread, End::released);
   } else {

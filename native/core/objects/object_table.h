@@ -13,7 +13,15 @@
 // parent's at the time of the fork, less what it has ended itself since (`ended`). An exec
 // ends that, and everything of its own.
 //
-// Lifecycle: add_* in any order, run() once, then reads from any thread.
+// Allocations are streamed: they are added as time goes on, and `advance` replays up to a time before which none is to come. All
+// other records are few and are kept from the beginning.
+//
+// Sums need a table of live objects only. With `most_rows` the rest is forgotten when there are so many rows: small objects of the
+// heap that have ended, but for the largest, those that a fork may have handed on, sampled ones and those that a kept one continues.
+// What is left has its sums whole, and look-ups find what is left (object_forget.cpp).
+//
+// Lifecycle: add_* but allocations, begin(), then add_allocations and advance() in turns, finish(); or all of add_*, then run().
+// Reads come after that, from any thread.
 #pragma once
 
 #include <array>
@@ -50,12 +58,14 @@ struct Counts {
 
 class ObjectTable {
  public:
-  explicit ObjectTable(uint64_t page_bytes);
+  // `largest`: so many small ones are never forgotten, for tables of the largest objects.
+  explicit ObjectTable(uint64_t page_bytes, size_t most_rows = SIZE_MAX, size_t largest = 200);
   ObjectTable(const ObjectTable&) = delete;
   ObjectTable& operator=(const ObjectTable&) = delete;
 
   void add_strings(std::span<const unsigned char> payload);
-  void add_allocations(uint32_t process, std::span<const unsigned char> payload);
+  // `arrival`: the order of chunks, for records of one moment.
+  void add_allocations(uint32_t process, std::span<const unsigned char> payload, uint32_t arrival = 0);
   void add_tag_events(uint32_t process, std::span<const unsigned char> payload);
   void add_thread_memory(uint32_t process, std::span<const unsigned char> payload);
   void add_process_events(uint32_t process, std::span<const unsigned char> payload);
@@ -69,7 +79,20 @@ class ObjectTable {
   };
   void add_variable(const Variable& variable) { variables_.push_back(variable); }
 
-  void run();
+  // The times of a process's allocations that are added after begin(): what its curves are laid out for.
+  void expect(uint32_t process, uint64_t begin_ns, uint64_t end_ns);
+  // When a process ended: what it left counts no longer where several sites are taken together.
+  void add_process_end(uint32_t process, uint64_t time_ns) { process_ends_.emplace_back(process, time_ns); }
+
+  void begin();
+  void advance(uint64_t before_ns);
+  void finish();
+  void run() { begin(), finish(); }
+
+  size_t waiting() const { return waiting_.size(); }
+  // All objects that were made, and those of each kind; rows are fewer where some were forgotten.
+  uint64_t made() const { return made_; }
+  const std::array<uint64_t, kKinds>& made_of_kind() const { return made_of_kind_; }
 
   const Columns& columns() const { return columns_; }
   const Counts& counts() const { return counts_; }
@@ -90,9 +113,12 @@ class ObjectTable {
   TouchColumns touch(const TouchInput& input) const;
 
  private:
+  class Lookahead;
+  friend class PageWalk;   // touches.cpp
+  friend class TouchSums;
   // Compact forms of the two records that there are millions of.
   struct Birth {
-    uint64_t time_ns, address, bytes, weight_bytes;
+    uint64_t time_ns, address, bytes, weight_bytes, old_address;
     uint32_t process, stack, thread;
     uint8_t operation, alignment_shift, flags, reserved;
   };
@@ -130,7 +156,30 @@ class ObjectTable {
   const Process* known_process(uint32_t number) const;
   VersionTree& tree(Process& process, Layer layer);
 
-  void replay_birth(const Birth& birth, uint32_t index);
+  // Events of one moment, in the order of their effects.
+  enum Order : uint8_t { process_end, process_event, mapping, release, unmap, birth, map_call, tag, thread_memory, variable };
+  struct Event {
+    uint64_t time_ns;
+    uint32_t index;
+    uint32_t arrival : 24, order : 8;
+  };
+  struct Range {
+    uint64_t begin_ns = kForever, end_ns = 0;
+  };
+  static bool comes_before(const Event& a, const Event& b);
+  void date_found_mappings();
+  void replay_event(const Event& event);
+  void replay_kept_before(const Event& next);
+  void drop_done(size_t done);
+
+  // Forgetting, in object_forget.cpp.
+  void forget();
+  std::vector<uint8_t> worth_keeping() const;
+  bool is_forgettable(uint32_t row, uint64_t died_ns) const;
+  void renumber(const std::vector<uint32_t>& new_id);
+  void rebuild_trees();
+
+  void replay_birth(const Birth& birth);
   void replay_release(const Release& release);
   void replay_map_call(const MapCall& call);
   void replay_break(Process& process, const ml_allocation& record);
@@ -171,16 +220,27 @@ class ObjectTable {
   uint64_t page_bytes_;
   uint32_t heap_path_ = 0;                   // string "[heap]"
   std::unordered_set<uint32_t> file_paths_;  // strings that begin with one "/"
-  LargeVector<Birth> births_;
-  std::vector<std::pair<uint32_t, uint64_t>> old_addresses_;  // (birth, address before) of reallocs, ascending
-  LargeVector<Release> releases_;
+  // Allocations that wait to be replayed, by events in waiting_.
+  std::vector<Birth> births_;
+  std::vector<Release> releases_;
   std::vector<MapCall> map_calls_;
+  std::vector<Event> waiting_;
+  std::vector<MapCall> unmaps_;  // all of them: pages of faults need them
+  std::vector<Event> kept_events_;
+  size_t next_kept_ = 0;
+  std::unordered_map<uint32_t, Range> ranges_;
+  std::vector<std::pair<uint32_t, uint64_t>> process_ends_;
+  std::unordered_map<uint32_t, std::vector<uint64_t>> forks_;  // times at which a process was forked
   std::vector<std::pair<uint32_t, ml_tag_event>> tag_events_;
   std::vector<std::pair<uint32_t, ml_thread_memory>> thread_memory_;
   std::vector<Variable> variables_;
   std::vector<std::pair<uint32_t, ml_process_event>> process_events_;
   std::vector<std::pair<uint32_t, ml_mapping>> mappings_;
 
+  size_t most_rows_, forget_at_, largest_;
+  bool is_forgetting_ = false;  // it has begun
+  uint64_t made_ = 0;
+  std::array<uint64_t, kKinds> made_of_kind_{};
   Columns columns_;
   Counts counts_;
   SiteTotals totals_{columns_};

@@ -1,5 +1,7 @@
 #include "site_totals.h"
 
+#include "memlens_format.h"
+
 namespace memlens::objects {
 
 std::vector<Curve::Point> Curve::points() const {
@@ -26,6 +28,23 @@ void SiteTotals::set_range(uint32_t process, uint64_t begin_ns, uint64_t end_ns)
   totals.mmap_curve.set_range(begin_ns, end_ns);
 }
 
+void SiteTotals::settle_heap(ProcessTotals& totals) {
+  if (totals.heap.settle([&](uint64_t t, uint64_t b) { totals.heap_curve.add(t, b); })) ++totals.heap_peaks;
+}
+
+void SiteTotals::note_peak(ProcessTotals& totals, Site& site, uint64_t now) {
+  if (totals.heap.last_ns() != now) settle_heap(totals);
+  if (site.peak_seen == totals.heap_peaks) return;
+  site.peak_seen = totals.heap_peaks;
+  site.bytes_at_process_peak = site.level.current();
+}
+
+std::vector<LevelLog::Peak> SiteTotals::peaks_together(std::span<const uint32_t> group_of_site, size_t groups) const {
+  std::vector<uint32_t> processes;
+  for (const Site& site : sites_) processes.push_back(site.process);
+  return log_.peaks(group_of_site.first(std::min(group_of_site.size(), sites_.size())), processes, groups);
+}
+
 uint32_t SiteTotals::born(uint32_t id, uint64_t now, bool is_piece) {
   const uint32_t row = id - 1;
   const Kind kind = static_cast<Kind>(columns_.kind[row]);
@@ -43,7 +62,11 @@ uint32_t SiteTotals::born(uint32_t id, uint64_t now, bool is_piece) {
   const double chance = columns_.chance(id);
   const unsigned half = half_of(id);
   ProcessTotals& totals = of(key.process);
+  note_peak(totals, site, now);
   totals.sampled |= chance < 1.0;
+  ++site.rows;
+  if (columns_.operation[row] == ML_ENUM_allocation_operation_CALLOC) site.cleared_bytes += static_cast<double>(bytes);
+  log_.add({at->second, false, columns_.weight_bytes[row] != 0, half, bytes}, now);
   if (!is_piece) {
     site.allocations_spread.add(chance, count);
     site.bytes_spread.add(chance, static_cast<double>(bytes));
@@ -60,9 +83,14 @@ uint32_t SiteTotals::born(uint32_t id, uint64_t now, bool is_piece) {
     site.min_bytes = std::min(site.min_bytes, columns_.bytes[row]);
     if (site.largest == 0 || columns_.bytes[row] > site.max_bytes) {
       site.max_bytes = columns_.bytes[row];
-      site.largest = id;
+      site.largest = columns_.number[row];
     }
-    last_allocation_[thread_key(key.process, columns_.thread[row])] = id;
+    const uint64_t thread = thread_key(key.process, columns_.thread[row]);
+    if (cached_allocation_ == nullptr || cached_thread_ != thread) {
+      cached_allocation_ = &last_allocation_[thread];
+      cached_thread_ = thread;
+    }
+    *cached_allocation_ = columns_.number[row];
   }
   site.sampled |= columns_.weight_bytes[row] != 0;
   site.level.change(static_cast<int64_t>(bytes), now, [](uint64_t, uint64_t) {});
@@ -79,11 +107,13 @@ uint32_t SiteTotals::born(uint32_t id, uint64_t now, bool is_piece) {
 void SiteTotals::died(uint32_t id, uint64_t now, bool released, bool is_cut) {
   const uint32_t row = id - 1;
   Site& site = sites_[columns_.site[row]];
+  note_peak(of(site.process), site, now);
   const int64_t bytes = -static_cast<int64_t>(columns_.weighted_bytes(id));
   const double count = columns_.weighted_count(id);
   site.level.change(bytes, now, [](uint64_t, uint64_t) {});
   const double chance = columns_.chance(id);
   const unsigned half = half_of(id);
+  log_.add({columns_.site[row], true, columns_.weight_bytes[row] != 0, half, columns_.weighted_bytes(id)}, now);
   site.split.change(half, bytes, chance >= 1.0, now);
   if (site.kind == Kind::heap) of(site.process).split.change(half, bytes, chance >= 1.0, now);
   if (!is_cut) {
@@ -92,7 +122,7 @@ void SiteTotals::died(uint32_t id, uint64_t now, bool released, bool is_cut) {
   }
   if (released) {
     const auto last = last_allocation_.find(thread_key(site.process, columns_.thread[row]));
-    if (last != last_allocation_.end() && last->second == id) site.temporary += count;
+    if (last != last_allocation_.end() && last->second == columns_.number[row]) site.temporary += count;
   }
   ProcessTotals& totals = of(site.process);
   if (site.kind == Kind::heap) {
@@ -104,7 +134,7 @@ void SiteTotals::died(uint32_t id, uint64_t now, bool released, bool is_cut) {
 
 void SiteTotals::finish() {
   for (auto& [number, totals] : processes_) {
-    totals.heap.settle([&](uint64_t t, uint64_t b) { totals.heap_curve.add(t, b); });
+    settle_heap(totals);
     totals.mmap.settle([&](uint64_t t, uint64_t b) { totals.mmap_curve.add(t, b); });
     totals.live_bytes = totals.heap.current();
     totals.split.settle();
@@ -113,6 +143,7 @@ void SiteTotals::finish() {
     site.level.settle([](uint64_t, uint64_t) {});
     site.live_bytes = site.level.current();
     site.split.settle();
+    note_peak(of(site.process), site, of(site.process).heap.last_ns());
   }
   for (uint32_t id = 1; id <= columns_.size(); ++id) {
     const uint32_t row = id - 1;
@@ -136,15 +167,12 @@ void SiteTotals::finish() {
       if (site.kind == Kind::heap) totals.live += columns_.weighted_count(id);
     }
     const Peak& peak = totals.heap.peak();
-    if (peak.bytes != 0 && columns_.born_ns[row] <= peak.time_ns &&
-        (columns_.died_ns[row] == 0 || columns_.died_ns[row] > peak.time_ns))
-    {
-      site.bytes_at_process_peak += bytes;
+    if (peak.bytes != 0 && born_ns <= peak.time_ns && (died_ns == 0 || died_ns > peak.time_ns))
       site.at_peak_spread.add(chance, static_cast<double>(bytes));
-    }
   }
   site_index_.clear();
   last_allocation_.clear();
+  cached_allocation_ = nullptr;
 }
 
 }  // namespace memlens::objects

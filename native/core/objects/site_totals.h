@@ -17,9 +17,11 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "level_log.h"
 #include "object_columns.h"
 
 namespace memlens::objects {
@@ -56,13 +58,17 @@ class Level {
     changed_ = true;
     current_ += static_cast<uint64_t>(bytes);
   }
+  // Gives whether this was the highest level so far.
   template <typename Settled>
-  void settle(Settled&& settled) {
-    if (!changed_) return;
+  bool settle(Settled&& settled) {
+    if (!changed_) return false;
     changed_ = false;
-    if (current_ > peak_.bytes) peak_ = {current_, last_ns_};
+    const bool is_peak = current_ > peak_.bytes;
+    if (is_peak) peak_ = {current_, last_ns_};
     settled(last_ns_, current_);
+    return is_peak;
   }
+  uint64_t last_ns() const { return last_ns_; }
   uint64_t current() const { return current_; }
   const Peak& peak() const { return peak_; }
 
@@ -74,27 +80,35 @@ class Level {
 
 // The peak of a level that is partly estimated; see the head of this file.
 struct SplitPeak {
-  Level halves[2];
+  uint64_t level[2] = {0, 0};
+  Peak peaks[2];
   uint64_t at_other[2] = {0, 0};  // level of half h at the time of the peak of the other one
   Spread spread;                  // of the objects that lived at either time
-  bool sampled = false;
+  uint64_t last_ns = 0;
+  bool sampled = false, changed = false;
   void change(unsigned half, int64_t bytes, bool exact, uint64_t now) {
+    if (now != last_ns) settle();
+    last_ns = now;
+    changed = true;
+    const uint64_t change = static_cast<uint64_t>(bytes);
     for (unsigned h = 0; h < 2; ++h)
-      if (exact || h == half) halves[h].change(exact ? bytes : static_cast<int64_t>(2 * static_cast<uint64_t>(bytes)), now, [](uint64_t, uint64_t) {});
+      if (exact || h == half) level[h] += exact ? change : 2 * change;
     sampled |= !exact;
   }
   void settle() {
-    for (Level& half : halves) half.settle([](uint64_t, uint64_t) {});
-  }
-  // An object that was born and died (0 = never) with this weight; after settle().
-  void count(unsigned half, uint64_t born_ns, uint64_t died_ns, uint64_t weight, double chance) {
+    if (!changed) return;
+    changed = false;
     for (unsigned h = 0; h < 2; ++h) {
-      const uint64_t time_ns = halves[1 - h].peak().time_ns;
-      if (born_ns > time_ns || (died_ns != 0 && died_ns <= time_ns)) continue;
-      const bool exact = chance >= 1.0;
-      if (exact || h == half) at_other[h] += exact ? weight : 2 * weight;
-      if (!exact && h == half) spread.add(chance, static_cast<double>(weight));
+      if (level[h] <= peaks[h].bytes) continue;
+      peaks[h] = {level[h], last_ns};
+      at_other[1 - h] = level[1 - h];
     }
+  }
+  // A sampled object that was born and died (0 = never) with this weight; after settle().
+  void count(unsigned half, uint64_t born_ns, uint64_t died_ns, uint64_t weight, double chance) {
+    const uint64_t time_ns = peaks[1 - half].time_ns;
+    if (chance < 1.0 && born_ns <= time_ns && (died_ns == 0 || died_ns > time_ns))
+      spread.add(chance, static_cast<double>(weight));
   }
   uint64_t bytes() const { return at_other[0] / 2 + at_other[1] / 2; }
   // Each half has half of the samples at its time.
@@ -136,9 +150,12 @@ struct Site {
   bool sampled = false;
   double allocations = 0, releases = 0, live = 0, temporary = 0, lifetime_ns = 0;
   uint64_t allocated_bytes = 0, live_bytes = 0, bytes_at_process_peak = 0;
-  uint64_t objects = 0;  // rows, not weighted
+  uint64_t objects = 0;  // not weighted
+  uint64_t rows = 0;     // and pieces of them
+  double cleared_bytes = 0;  // asked of calloc
+  uint32_t peak_seen = 0;    // the last peak of its process that bytes_at_process_peak knows
   uint64_t min_bytes = UINT64_MAX, max_bytes = 0;
-  uint32_t largest = 0;  // id
+  uint32_t largest = 0;  // number
   Level level;
   SplitPeak split;
   Spread allocations_spread, bytes_spread, live_spread, live_bytes_spread, at_peak_spread;
@@ -150,6 +167,7 @@ struct Site {
 
 struct ProcessTotals {
   Level heap, mmap;
+  uint32_t heap_peaks = 0;  // how often the heap was higher than ever before
   Curve heap_curve, mmap_curve;
   double allocations = 0, live = 0;
   uint64_t allocated_bytes = 0, live_bytes = 0;
@@ -173,12 +191,20 @@ class SiteTotals {
   void died(uint32_t id, uint64_t now, bool released, bool is_cut);
   void finish();
 
+  // What lives of a process then is gone, where several sites are taken together.
+  void end_process(uint32_t process, uint64_t now) { log_.end_process(process, now); }
+  // Peaks of groups of sites, by site.
+  std::vector<LevelLog::Peak> peaks_together(std::span<const uint32_t> group_of_site, size_t groups) const;
+
   const std::vector<Site>& sites() const { return sites_; }
   const std::map<uint32_t, ProcessTotals>& processes() const { return processes_; }
 
  private:
   static uint64_t thread_key(uint32_t process, uint32_t thread) { return uint64_t{process} << 32 | thread; }
   ProcessTotals& of(uint32_t process);
+  // Before a change: a peak of the heap may be over, and what the site held then is what it holds still.
+  void note_peak(ProcessTotals& totals, Site& site, uint64_t now);
+  void settle_heap(ProcessTotals& totals);
   // Which half a sampled object is dealt to: by its place and time, which know nothing of its site.
   unsigned half_of(uint32_t id) const {
     const uint64_t mixed = (columns_.born_ns[id - 1] ^ columns_.base[id - 1] << 7) * 0x9E3779B97F4A7C15u;
@@ -201,7 +227,10 @@ class SiteTotals {
   std::map<uint32_t, ProcessTotals> processes_;
   uint32_t cached_number_ = 0;
   ProcessTotals* cached_ = nullptr;
-  std::unordered_map<uint64_t, uint32_t> last_allocation_;  // of each thread, for temporary objects
+  std::unordered_map<uint64_t, uint32_t> last_allocation_;  // of each thread, its number: for temporary objects
+  uint64_t cached_thread_ = 0;
+  uint32_t* cached_allocation_ = nullptr;
+  LevelLog log_;
 };
 
 }  // namespace memlens::objects

@@ -40,6 +40,12 @@ class TagIndex {
     std::sort(ids.begin(), ids.end());
     return ids;
   }
+  void renumber(const std::vector<uint32_t>& new_id) {
+    for (uint32_t& id : ids_) id = new_id[id];
+    for (auto* lists : {&live_, &all_})
+      for (auto& [base, list] : *lists)
+        for (uint32_t& id : list) id = new_id[id];
+  }
   bool empty() const { return ids_.empty(); }
 
   // After the last change: sorts by base; greatest_end_ of a range of the sorted list is what prunes.

@@ -197,6 +197,35 @@ void VersionTree::predecessors(std::span<Probe> probes) {
   }
 }
 
+void VersionTree::Ahead::reach(const VersionTree& tree, uint64_t key) {
+  leaf_ = nullptr;
+  entry_ = nullptr;
+  key_ = key;
+  const Node* node = tree.roots_.back().node;
+  while (!node->leaf) {
+    int at = keys_up_to(*node, key) - 1;
+    while (at > 0 && node->version[at].died != kForever) --at;
+    if (at < 0) return;
+    const Node* child = child_of(node->version[at]);
+    if (node->above_leaves) {
+      const char* keys = reinterpret_cast<const char*>(child);
+      for (size_t line = 0; line <= kKeyLines; ++line) __builtin_prefetch(keys + 64 * line);
+      leaf_ = child;
+      return;
+    }
+    node = child;
+  }
+}
+
+void VersionTree::Ahead::search() {
+  if (leaf_ == nullptr) return;
+  const int at = keys_up_to(*leaf_, key_) - 1;
+  if (at < 0) return;
+  entry_ = &leaf_->version[at];
+  __builtin_prefetch(entry_);
+  __builtin_prefetch(reinterpret_cast<const char*>(entry_) + 23);
+}
+
 // ---- changing ----------------------------------------------------------------------------
 
 void VersionTree::find_path(uint64_t key) {
@@ -259,16 +288,34 @@ void VersionTree::put_at_path(uint64_t base, uint64_t bytes, uint32_t id, uint64
   }
 }
 
-uint32_t VersionTree::erase(uint64_t base, uint64_t now) {
+// What begins at `base` and lives: its id and its place in the leaf that path_ leads to.
+uint32_t VersionTree::find_live(uint64_t base, int& at) {
   find_path(base);
-  Node& leaf = *path_.back().node;
-  int at = keys_up_to(leaf, base) - 1;
+  const Node& leaf = *path_.back().node;
+  at = keys_up_to(leaf, base) - 1;
   while (at >= 0 && leaf.key[at] == base && leaf.version[at].died != kForever) --at;
-  if (at < 0 || leaf.key[at] != base) return 0;
-  const uint32_t id = static_cast<uint32_t>(leaf.version[at].payload);
-  end_entry(leaf, at, now);
+  return at < 0 || leaf.key[at] != base ? 0 : static_cast<uint32_t>(leaf.version[at].payload);
+}
+
+void VersionTree::end_found(int at, uint64_t now, bool is_forgotten) {
+  Node& leaf = *path_.back().node;
+  end_entry(leaf, at, is_forgotten ? leaf.version[at].born : now);
   if (leaf.live < kLeast && path_.size() > 1) shrink(path_.size() - 1, now);
-  return id;
+}
+
+void VersionTree::NodePool::renumber(const std::vector<uint32_t>& new_id) {
+  for (size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+    const size_t room = chunk + 1 == chunks_.size() ? room_ : 0;
+    const size_t nodes = (chunk == 0 ? kFirstNodes : kHugeBytes / sizeof(Node)) - room;
+    for (size_t i = 0; i < nodes; ++i) {
+      Node& node = chunks_[chunk].get()[i];
+      if (!node.leaf) continue;
+      for (int at = 0; at < node.count; ++at) {
+        uint64_t& payload = node.version[at].payload;
+        payload = (payload >> 32) << 32 | new_id[static_cast<uint32_t>(payload)];
+      }
+    }
+  }
 }
 
 std::vector<uint32_t> VersionTree::clear(uint64_t now) {
@@ -357,6 +404,7 @@ void VersionTree::restructure(size_t depth, std::span<const Item> extra, uint64_
   const int parts = count > kSplit ? 2 : 1;
   for (int part = 0, at = 0; part < parts; ++part) {
     Node* fresh = pool_.make(leaf);
+    fresh->above_leaves = node.above_leaves;
     const int end = part + 1 == parts ? count : count / 2;
     made[part] = {part == 0 ? low : items[at].key, {now, kForever, payload_of(fresh)}};
     for (; at < end; ++at) {
@@ -370,6 +418,7 @@ void VersionTree::restructure(size_t depth, std::span<const Item> extra, uint64_
       set_root(child_of(made[0].version), now);
     } else {
       Node* root = pool_.make(false);
+      root->above_leaves = leaf ? 1 : 0;
       for (const Item& item : made) put(*root, item.key, item.version);
       set_root(root, now);
     }

@@ -41,6 +41,7 @@ class VersionTree {
   struct alignas(64) Node {
     uint16_t count = 0, live = 0;
     uint8_t leaf = 1;
+    uint8_t above_leaves = 0;  // its children are leaves
     uint64_t key[kCapacity];
     struct Version {
       uint64_t born, died;
@@ -52,6 +53,10 @@ class VersionTree {
    public:
     Node* make(bool leaf);
     size_t nodes() const { return used_; }
+    // Every node is gone; no tree may be left.
+    void clear() { chunks_.clear(), used_ = room_ = 0; }
+    // Every entry's id becomes new_id[id]; 0 = it is none any more.
+    void renumber(const std::vector<uint32_t>& new_id);
 
    private:
     // Small at first; then as large as a huge page, which spares a look-up most of its TLB misses.
@@ -71,12 +76,36 @@ class VersionTree {
   // The same, but false and no change if something overlaps it, or may.
   bool insert_if_free(uint64_t base, uint64_t bytes, uint32_t id, uint64_t now);
   // Ends what begins at `base` now; gives its id, 0 = nothing does.
-  uint32_t erase(uint64_t base, uint64_t now);
+  uint32_t erase(uint64_t base, uint64_t now) {
+    return erase(base, now, [](uint32_t) { return false; });
+  }
+  // The same; where `is_forgotten(id)` as if it had never been there.
+  template <typename IsForgotten>
+  uint32_t erase(uint64_t base, uint64_t now, IsForgotten&& is_forgotten) {
+    int at;
+    const uint32_t id = find_live(base, at);
+    if (id != 0) end_found(at, now, is_forgotten(id));
+    return id;
+  }
   // Ends everything; gives the ids.
   std::vector<uint32_t> clear(uint64_t now);
 
   Entry predecessor(uint64_t key, uint64_t time) const;  // greatest base <= key
   Entry successor(uint64_t key, uint64_t time) const;    // smallest base > key
+
+  // Brings into the cache what a change at `key` will read, in three steps that are some other changes apart. Only hints: between them
+  // the tree may change in any way, but for the pool's clear().
+  class Ahead {
+   public:
+    void reach(const VersionTree& tree, uint64_t key);  // the leaf
+    void search();                                      // the entry in it
+    uint32_t id() const { return entry_ == nullptr ? 0 : static_cast<uint32_t>(entry_->payload); }
+
+   private:
+    const Node* leaf_ = nullptr;
+    const Node::Version* entry_ = nullptr;
+    uint64_t key_ = 0;
+  };
 
   // A probe asks for predecessor(key, time). Many under way at once hide the memory's latency:
   // when one is answered the next takes its place.
@@ -106,6 +135,8 @@ class VersionTree {
   const Node* root_at(uint64_t time) const;
   const Node* descend(uint64_t key, uint64_t time, uint64_t* low, uint64_t* high) const;
   void find_path(uint64_t key);
+  uint32_t find_live(uint64_t base, int& at);
+  void end_found(int at, uint64_t now, bool is_forgotten);
   void put_at_path(uint64_t base, uint64_t bytes, uint32_t id, uint64_t now);
   void restructure(size_t depth, std::span<const Item> extra, uint64_t now);
   void shrink(size_t depth, uint64_t now);

@@ -20,6 +20,8 @@ class SharedPages {
     blocks_[{file, page >> kShift}][(page >> 6) & 7] |= uint64_t{1} << (page & 63);
   }
 
+  void restart() { blocks_.clear(); }
+
   // Pages [first, last), before anything is asked.
   void insert_before(uint64_t file, uint64_t first, uint64_t last) {
     if (first < last) before_[file].ranges.emplace_back(first, last);

@@ -154,7 +154,7 @@ class Chases:
         import numpy as np
 
         steps = fed = looked = 0
-        objects = self._capture.objects
+        objects = self._capture.objects.everything
         on_stack = np.concatenate(([False], objects.is_kind("stack"))) if objects.count else None
         for batch in self._accesses:
             mine = np.flatnonzero(self._accesses.codes(batch) == code)

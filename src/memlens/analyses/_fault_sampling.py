@@ -21,6 +21,21 @@ if TYPE_CHECKING:
     from ..capture.reader import Capture
 
 
+PLACING = ("first", "again", "placed")
+"""Classes of faults that place a page of the process's own; `file` pages are the page cache's."""
+
+
+def fault_groups(capture: Capture) -> pa.Table:
+    """`Replay.fault_groups`; of a selection the selected faults, each for itself."""
+    import numpy as np
+    import pyarrow as pa
+
+    if not capture.selection:
+        return capture.replay.fault_groups
+    faults = capture.table("faults")
+    return faults.append_column("rows", pa.array(np.ones(faults.num_rows, dtype=np.uint64)))
+
+
 def is_sampled(capture: Capture) -> bool:
     """Whether some faults were not recorded, for the budget's sake."""
     return bool(capture.replay.sampled_stretches)
@@ -33,20 +48,23 @@ def variances(weights: Any, values: Any) -> Any:
     return np.where(weights > 1, weights * (weights - 1), 0.0) * np.asarray(values, dtype=np.float64) ** 2
 
 
-def weighted(table: pa.Table, keys: list[str], values: dict[str, Any]) -> pa.Table:
-    """Sums by the keys: for each name of `values` (one unweighted value a row) the estimate and ``NAME_error``,
-    its standard error, largest first."""
+def weighted(groups: pa.Table, keys: list[str], values: dict[str, Any]) -> pa.Table:
+    """Sums over faults by the keys, of `Replay.fault_groups`: for each name of `values` (one unweighted value a fault of the row)
+    the estimate and ``NAME_error``, its standard error, largest first; of equal ones that with the first fault."""
+    import numpy as np
     import pyarrow as pa
 
-    weights = table.column("weight").to_numpy()
-    plain = table.select(keys)
+    weights = groups.column("weight").to_numpy()
+    rows = groups.column("rows").to_numpy().astype(float)
+    plain = groups.select(keys)
     for key in keys:
         if pa.types.is_dictionary(plain.schema.field(key).type):
             plain = plain.set_column(plain.column_names.index(key), key, plain.column(key).cast("string"))
-    sums: list[tuple[str, str]] = []
+    plain = plain.append_column("at", pa.array(np.arange(groups.num_rows)))
+    sums: list[tuple[str, str]] = [("at", "min")]
     for name, value in values.items():
-        plain = plain.append_column(name, pa.array(weights * value)).append_column(
-            f"{name}_error", pa.array(variances(weights, value))
+        plain = plain.append_column(name, pa.array(rows * weights * value)).append_column(
+            f"{name}_error", pa.array(rows * variances(weights, value))
         )
         sums += [(name, "sum"), (f"{name}_error", "sum")]
     result = plain.group_by(keys).aggregate(sums)
@@ -56,7 +74,9 @@ def weighted(table: pa.Table, keys: list[str], values: dict[str, Any]) -> pa.Tab
         columns[f"{name}_error"] = pa.array(
             [x**0.5 for x in result.column(f"{name}_error_sum").to_pylist()], pa.float64()
         )
-    return pa.table(columns).sort_by([(next(iter(values)), "descending")])
+    columns["at"] = result.column("at_min")
+    ordered = pa.table(columns).sort_by([(next(iter(values)), "descending"), ("at", "ascending")])
+    return ordered.drop_columns(["at"])
 
 
 def notes(capture: Capture) -> tuple[str, ...]:
@@ -67,11 +87,12 @@ def notes(capture: Capture) -> tuple[str, ...]:
     begin, end = capture.begin_ns, max(capture.end_ns, capture.begin_ns + 1)
     sampled_s = sum(max(min(last, end) - max(first, begin), 0) for first, last, _ in stretches) / 1e9
     first_s = max(stretches[0][0] - begin, 0) / 1e9
-    weights = capture.table("faults").column("weight").to_numpy()
-    records = int((weights > 1).sum())
+    weights, rows = (fault_groups(capture).column(name).to_numpy() for name in ("weight", "rows"))
+    several = weights > 1
+    records = int(rows[several].sum())
     if capture.selection and not records:
         return ()
-    stood_for = round(float(weights[weights > 1].sum()))
+    stood_for = round(float((weights * rows)[several].sum()))
     settings = settings_of(capture.meta, "fault") or {}
     budget = settings.get("budget_share")
     limit = "the budget" if budget is None else f"the budget of {100 * budget:.3g} %"

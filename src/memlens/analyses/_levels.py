@@ -63,15 +63,17 @@ def memory_bound_bytes(capture: Capture) -> int | None:
         return None
     if is_sampled(capture):
         return None  # an estimate is no bound
-    faults = capture.table("faults")
-    new, span = (faults.column(name).to_numpy().astype(np.int64) for name in ("new_bytes", "span_bytes"))
+    faults = capture.replay.fault_groups
+    new, span, rows = (faults.column(name).to_numpy().astype(np.int64) for name in ("new_bytes", "span_bytes", "rows"))
     anonymous = np.isin(faults.column("area").cast("string").to_numpy(zero_copy_only=False), ANONYMOUS)
-    bound = int(np.where(anonymous, new, np.maximum(span, FAULT_AROUND_BYTES)).sum()) + _data_file_bytes(capture)
+    bound = int((rows * np.where(anonymous, new, np.maximum(span, FAULT_AROUND_BYTES))).sum()) + _data_file_bytes(
+        capture
+    )
     placed = int(capture.table("placed").column("bytes").to_numpy().astype(np.int64).sum())
     bound += placed
     rusage = capture.meta["rusage"]
     counted = rusage.get("minor_faults", 0) + rusage.get("major_faults", 0)
-    if counted - faults.num_rows - capture.replay.own_faults > FAULTS_BEFORE_EXEC + placed // 4096:
+    if counted - capture.replay.fault_count - capture.replay.own_faults > FAULTS_BEFORE_EXEC + placed // 4096:
         return None
     from .capacity import metric_rows
 

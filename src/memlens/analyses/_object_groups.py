@@ -19,7 +19,7 @@ class ObjectGroups:
         from ..capture.model.call_stacks import NO_FRAME, call_stacks
         from ..capture.model.objects import KINDS
 
-        engine = capture.objects
+        engine = capture.objects.everything
         stacks = call_stacks(capture)
         columns = {name: np.asarray(values) for name, values in engine.columns.items()}
         self._index: dict[tuple[Any, ...], int] = {}

@@ -138,7 +138,7 @@ class Offsets:
         self._groups, self._offsets, self._bytes, self._times = (np.zeros(0, dtype=np.uint64) for _ in range(4))
         if not walk.samples:
             return
-        objects = walk.accesses.capture.objects
+        objects = walk.accesses.capture.objects.everything
         pairs, addresses, widths, times = (np.concatenate([one[at] for one in walk.samples]) for at in range(4))
         processes = np.concatenate([np.full(len(one[0]), one[4], dtype=np.uint32) for one in walk.samples])
         found = objects.find(addresses, times, process=processes)

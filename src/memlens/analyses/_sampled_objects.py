@@ -31,7 +31,7 @@ class SharedOut:
         self.pairs: dict[tuple[int, ...], dict[str, tuple[float, float]]] = {}
         self.objects = 0
         self._totals: AccessTotals | None = None
-        columns = capture.objects.columns
+        columns = capture.objects.everything.columns
         weights = np.asarray(columns["count_weight"], dtype=float)
         sampled = np.flatnonzero((np.asarray(columns["weight_bytes"]) != 0) & (weights > 1))
         if not len(sampled):

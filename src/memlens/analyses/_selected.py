@@ -272,7 +272,8 @@ class SelectedCapture(Capture):
 
     @property
     def objects(self) -> Objects:
-        return self._whole.objects
+        """With a row for each object: any of them may be selected."""
+        return self._whole.objects.everything
 
     @property
     def trace_sites(self) -> TraceSites:

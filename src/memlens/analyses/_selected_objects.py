@@ -29,7 +29,7 @@ def chosen_objects(capture: Capture, *, at_any_time: bool = False) -> Any:
     part = selected(capture)
     engine = capture.objects
     if part is None:
-        return np.ones(engine.count, dtype=bool)
+        return np.ones(len(engine.columns["process"]), dtype=bool)
     key = f"objects_chosen {at_any_time}"
     if key not in part.derived:
         part.derived[key] = _chosen(part, at_any_time)
@@ -199,6 +199,8 @@ class ObjectTotals:
         import numpy as np
         import pyarrow as pa
 
+        from ..capture.store.layouts import enum_value
+
         columns, count = self.columns, self.site_rows.num_rows
         site = columns["site"].astype(np.int64)
         made = self.born_here & (columns["flags"] & PIECE == 0)
@@ -217,6 +219,9 @@ class ObjectTotals:
                 site[self.born_here & (columns["died_ns"] == 0) & (self.chance < 1)], minlength=count
             )[:count].astype(np.uint64),
         }
+        cleared = self.born_here & (columns["operation"] == enum_value("allocation_operation", "calloc"))
+        new["rows"] = np.bincount(site[self.born_here], minlength=count)[:count].astype(np.uint64)
+        new["cleared_bytes"] = self._sum(site, cleared, self.bytes.astype(float), count)
         peaks = self.peaks(site, self.placed)
         for at, name in enumerate(("peak_bytes", "peak_ns", "peak_bytes_error")):
             new[name] = np.array([peaks.get(number, (0, 0, 0.0))[at] for number in range(count)])

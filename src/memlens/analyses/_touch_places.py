@@ -100,8 +100,8 @@ def row_places(capture: Capture, placing: pa.Table) -> RowPlaces:
     return RowPlaces(places, of_row, estimated)
 
 
-def touch_places(placing: pa.Table, rows: RowPlaces) -> dict[Place, Touches]:
-    """Placing faults by place."""
+def places_of_rows(placing: pa.Table, rows: RowPlaces) -> dict[Place, Touches]:
+    """Placing faults by place, where each has one: those of a selection."""
     import numpy as np
 
     from ._fault_sampling import variances
@@ -125,6 +125,218 @@ def touch_places(placing: pa.Table, rows: RowPlaces) -> dict[Place, Touches]:
         entry.estimated = entry.estimated or guessed > 0
         entry.threads.add((process, thread))
     return result
+
+
+def touch_places(capture: Capture, placing: pa.Table) -> dict[Place, Touches]:
+    """Placing faults by place; `placing` is from `placing_faults`, of `Replay.fault_groups` or of faults.
+
+    Of groups those of hidden instructions are walked over one by one where some of them have a call stack.
+    """
+    import numpy as np
+
+    from ..capture.model.call_stacks import call_stacks
+    from ._fault_sampling import variances
+
+    if "time_ns" in placing.column_names:
+        return places_of_rows(placing, row_places(capture, placing))
+    stacks = call_stacks(capture)
+    codes = _Codes(stacks, np.unique(placing.column("code").to_numpy()))
+    columns = {
+        name: placing.column(name).to_numpy()
+        for name in ("code", "process", "thread", "bytes", "one_bytes", "weight", "rows")
+    }
+    sums = _Sums()
+    seen = np.ones(placing.num_rows, dtype=bool)
+    callers = _Callers(capture, codes, placing)
+    if callers.known:
+        hidden = codes.library[columns["code"]] >= 0
+        callers.add_to(sums, columns["process"][hidden], columns["thread"][hidden])
+        seen = ~hidden
+    mine = {name: values[seen] for name, values in columns.items()}
+    sums.add(
+        codes.place[mine["code"]], mine["process"], mine["thread"], np.zeros(len(mine["code"]), dtype=bool),
+        (mine["bytes"], mine["rows"] * mine["weight"], mine["rows"] * variances(mine["weight"], mine["one_bytes"]),
+         mine["rows"] * variances(mine["weight"], 1.0)),
+    )  # fmt: skip
+    return sums.by_place(codes.places)
+
+
+class _Codes:
+    """The place of each instruction, where it is the program's own, and the library function of those that are not (hidden ones)."""
+
+    def __init__(self, stacks: CallStacks, codes: Any) -> None:
+        import numpy as np
+
+        self.stacks = stacks
+        self.places: list[Place] = []
+        self._number: dict[Place, int] = {}
+        size = int(codes.max()) + 1 if len(codes) else 0
+        self.place, self.library = np.zeros(size, dtype=np.int64), np.full(size, -1, dtype=np.int64)
+        functions: dict[tuple[Any, ...], int] = {}
+        for code in codes.tolist():
+            frames = stacks.frames_of_code(code)
+            leaf = frames[0]
+            if all(stacks.is_skipped(frame) for frame in frames):
+                self.place[code] = self.number((leaf["function"], leaf["module"], leaf["file"], leaf["line"], None))
+                self.library[code] = functions.setdefault((leaf["function"], leaf["module"]), len(functions))
+            else:
+                self.place[code] = self.number(_place(frames, stacks.place(frames)))
+
+    def number(self, place: Place) -> int:
+        if place not in self._number:
+            self._number[place] = len(self.places)
+            self.places.append(place)
+        return self._number[place]
+
+    def of_stack(self, stack: int) -> int:
+        """The number of the place that a stack's fault belongs to; -1 where the stack does not say."""
+        frames = self.stacks.frames(stack)
+        known = any(not self.stacks.is_skipped(frame) for frame in frames)
+        return self.number(_place(frames, self.stacks.place(frames))) if known else -1
+
+
+class _Sums:
+    """Bytes and faults by place, process and thread."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[int, int, int], list[float]] = {}
+
+    def add(self, place: Any, process: Any, thread: Any, estimated: Any, values: tuple[Any, ...]) -> None:
+        """`values`: bytes, faults and the variances of both, one for each row."""
+        import numpy as np
+
+        if len(place) == 0:
+            return
+        group, first = _groups([place, process, thread])
+        keys = zip(place[first].tolist(), process[first].tolist(), thread[first].tolist(), strict=True)
+        sums = [np.bincount(group, weights=w.astype(np.float64), minlength=len(first)) for w in (*values, estimated)]
+        for key, *numbers in zip(keys, *(column.tolist() for column in sums), strict=True):
+            entry = self._of.setdefault(key, [0.0] * len(numbers))
+            self._of[key] = [a + b for a, b in zip(entry, numbers, strict=True)]
+
+    def by_place(self, places: list[Place]) -> dict[Place, Touches]:
+        result: dict[Place, Touches] = {}
+        for (place, process, thread), (size, faults, bytes_variance, faults_variance, guessed) in sorted(
+            self._of.items()
+        ):
+            result.setdefault(places[place], Touches()).add(
+                Touches(size, faults, bytes_variance, faults_variance, guessed > 0, {(process, thread)})
+            )
+        return result
+
+
+class _Callers:
+    """Who called the library function of a hidden fault: its own stack, or the nearest sample in time of the same thread in the same
+    function, for one call touches many pages in a row; without one, of the same process."""
+
+    def __init__(self, capture: Capture, codes: _Codes, placing: pa.Table) -> None:
+        import numpy as np
+
+        self._capture, self._codes = capture, codes
+        stack, code = placing.column("stack").to_numpy(), placing.column("code").to_numpy()
+        self._stacks = np.unique(stack[(codes.library[code] >= 0) & (stack > 0)])
+        self._of_stack = np.array([codes.of_stack(one) for one in self._stacks.tolist()], dtype=np.int64)
+        self.known = bool((self._of_stack >= 0).any())
+        self._samples: dict[tuple[int, ...], tuple[Any, Any]] = {}
+        if self.known:
+            self._find_samples(placing)
+
+    def _find_samples(self, placing: pa.Table) -> None:
+        """Times and places of the faults with a stack that says the place, by (function, process, thread) and (function, process)."""
+        import numpy as np
+
+        taken = _wanted(self._codes, self._capture.replay.stacked_faults, placing)
+        place = self._place_of(taken["stack"])
+        mine = {name: values[place >= 0] for name, values in taken.items()} | {"place": place[place >= 0]}
+        library = self._codes.library[mine["code"]]
+        for keys in ((library, mine["process"], mine["thread"]), (library, mine["process"])):
+            group, first = _groups(list(keys))
+            for number, at in enumerate(first.tolist()):
+                rows = np.flatnonzero(group == number)  # in time order
+                key = tuple(int(column[at]) for column in keys)
+                self._samples[key] = (mine["time_ns"][rows].astype(np.int64), mine["place"][rows])
+
+    def _place_of(self, stack: Any) -> Any:
+        """The number of each stack's place, -1 where there is none."""
+        import numpy as np
+
+        at = np.minimum(np.searchsorted(self._stacks, stack), len(self._stacks) - 1)
+        return np.where(self._stacks[at] == stack, self._of_stack[at], -1)
+
+    def add_to(self, sums: _Sums, processes: Any, threads: Any) -> None:
+        """All hidden faults of these threads, in one walk over the capture."""
+        import numpy as np
+
+        from ..capture.model.replay import FAULT_CLASSES
+        from ._fault_sampling import variances
+
+        owners = np.unique(processes.astype(np.uint64) << np.uint64(32) | threads.astype(np.uint64))
+        replay = self._capture.replay
+        for batch in replay.fault_batches():
+            mine = _hidden(self._codes, batch)
+            mine &= np.isin(batch["process"].astype(np.uint64) << np.uint64(32) | batch["thread"], owners)
+            columns = {name: values[mine] for name, values in batch.items()}
+            own = self._place_of(columns["stack"])
+            found = np.where(own >= 0, own, self._nearest(columns))
+            place = np.where(found >= 0, found, self._codes.place[columns["code"]])
+            again = columns["class"] == FAULT_CLASSES.index("again")
+            one = np.where(
+                again, np.left_shift(np.uint64(1), columns["span_shift"].astype(np.uint64)),
+                columns["new_pages"].astype(np.uint64) * np.uint64(replay.page_bytes),
+            ).astype(np.float64)  # fmt: skip
+            weight = columns["weight"]
+            values = (one * weight, weight, variances(weight, one), variances(weight, 1.0))
+            sums.add(place, columns["process"], columns["thread"], (found >= 0) & (own < 0), values)
+
+    def _nearest(self, columns: dict[str, Any]) -> Any:
+        import numpy as np
+
+        found = np.full(len(columns["code"]), -1, dtype=np.int64)
+        if len(found) == 0:
+            return found
+        library = self._codes.library[columns["code"]]
+        group, first = _groups([library, columns["process"], columns["thread"]])
+        for number, at in enumerate(first.tolist()):
+            key = (int(library[at]), int(columns["process"][at]), int(columns["thread"][at]))
+            samples = self._samples.get(key) or self._samples.get(key[:2])
+            if samples is None:
+                continue
+            rows = np.flatnonzero(group == number)
+            found[rows] = _nearest_in_time(*samples, columns["time_ns"][rows].astype(np.int64))
+        return found
+
+
+def _nearest_in_time(times: Any, values: Any, wanted: Any) -> Any:
+    """The value of the nearest of ascending times; of two equally near the earlier one."""
+    import numpy as np
+
+    after = np.searchsorted(times, wanted)
+    before = np.maximum(after - 1, 0)
+    after = np.minimum(after, len(times) - 1)
+    later = np.abs(times[after] - wanted) < np.abs(times[before] - wanted)
+    return values[np.where(later, after, before)]
+
+
+def _hidden(codes: _Codes, columns: dict[str, Any]) -> Any:
+    """Which of the engine's faults placed memory and lie in hidden code."""
+    import numpy as np
+
+    from ..capture.model.replay import FAULT_CLASSES
+    from ._fault_sampling import PLACING
+
+    inside = columns["code"] < len(codes.library)
+    mine = inside & (codes.library[np.where(inside, columns["code"], 0)] >= 0)
+    return mine & np.isin(columns["class"], [FAULT_CLASSES.index(name) for name in PLACING])
+
+
+def _wanted(codes: _Codes, columns: dict[str, Any], placing: pa.Table) -> dict[str, Any]:
+    """The hidden ones of the faults of the processes and threads of `placing`."""
+    import numpy as np
+
+    process, thread = (placing.column(name).to_numpy().astype(np.uint64) for name in ("process", "thread"))
+    owner = columns["process"].astype(np.uint64) << np.uint64(32) | columns["thread"]
+    mine = _hidden(codes, columns) & np.isin(owner, np.unique(process << np.uint64(32) | thread))
+    return {name: values[mine] for name, values in columns.items()}
 
 
 def _callers(

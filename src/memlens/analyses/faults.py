@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from ..capture.reader import Capture
     from ..results import Result
 
-TIME_BINS = 120
 ASSUMED_RECORDING_NS = {False: 1100.0, True: 600.0}
 """Of a fault, with --single or not, where the recording did not measure it (docs/decisions/0001)."""
 
@@ -31,48 +30,50 @@ def faults(capture: Capture) -> Result:
     import numpy as np
     import pyarrow as pa
 
-    from ..capture.model.replay import FAULT_CLASSES
+    from ..capture.model.replay import FAULT_CLASSES, TIME_BINS
     from ..results import Quality, Result
+    from ._fault_sampling import fault_groups, weighted
     from ._fault_sampling import notes as sampling_notes
-    from ._fault_sampling import weighted
 
-    table = capture.table("faults")
-    classes = table.column("class").cast("string")
-    weights = table.column("weight").to_numpy()
-    ones = np.ones(table.num_rows)
-    by_class = weighted(
-        table, ["class"], {"faults": ones, "new_bytes": table.column("new_bytes").to_numpy().astype(float)}
-    )
-    rows = {row["class"]: row for row in by_class.to_pylist()}
-    class_rows = [rows[name] for name in FAULT_CLASSES if name in rows]
-    counts = {name: row["faults"] for name, row in rows.items()}
-    total = round(float(weights.sum()))
+    groups = fault_groups(capture)
+    weights, rows = (groups.column(name).to_numpy() for name in ("weight", "rows"))
+    ones = np.ones(groups.num_rows)
+    new_bytes = groups.column("new_bytes").to_numpy().astype(float)
+    by_class = weighted(groups, ["class"], {"faults": ones, "new_bytes": new_bytes})
+    row_of = {row["class"]: row for row in by_class.to_pylist()}
+    class_rows = [row_of[name] for name in FAULT_CLASSES if name in row_of]
+    counts = {name: row["faults"] for name, row in row_of.items()}
+    total = round(float((rows * weights).sum()))
 
-    by_function = weighted(table, ["function", "module", "class"], {"faults": ones})
+    by_function = weighted(groups, ["function", "module", "class"], {"faults": ones})
 
     begin = capture.begin_ns
     first, last = capture.time_range_ns
     duration_s = max((last - first) / 1e9, 1e-9)
-    times = (table.column("time_ns").to_numpy().astype(np.int64) - begin) / 1e9
-    edges = (first - begin) / 1e9 + np.linspace(0, duration_s, TIME_BINS + 1)
-    codes = classes.to_numpy(zero_copy_only=False)
+    if capture.selection:
+        edges = (first - begin) / 1e9 + np.linspace(0, duration_s, TIME_BINS + 1)
+        times = (groups.column("time_ns").to_numpy().astype(np.int64) - begin) / 1e9
+        codes = groups.column("class").cast("string").to_numpy(zero_copy_only=False)
+        in_time = {
+            name: np.histogram(times[codes == name], bins=edges, weights=weights[codes == name])[0]
+            for name in FAULT_CLASSES
+        }
+    else:
+        edges, in_time = capture.replay.bin_edges_s, capture.replay.faults_in_time()
     over_time: dict[str, Any] = {"time_s": edges[:-1]}
     for row in class_rows:
-        mine = codes == row["class"]
-        over_time[str(row["class"])] = (
-            np.histogram(times[mine], bins=edges, weights=weights[mine])[0].round().astype(np.int64)
-        )
-    rates = np.histogram(times, bins=edges, weights=weights)[0] / (duration_s / TIME_BINS)
+        over_time[str(row["class"])] = in_time[row["class"]].round().astype(np.int64)
+    rates = np.sum(list(in_time.values()), axis=0) / (duration_s / TIME_BINS)
 
     rusage = capture.meta.get("rusage", {})
     kernel = rusage.get("minor_faults", 0) + rusage.get("major_faults", 0) if rusage else None
     figures = {
         "faults": total,
-        "faults_recorded": table.num_rows,
+        "faults_recorded": int(rows.sum()),
         "own_faults": None if capture.selection else capture.replay.own_faults,
         "kernel_faults": kernel,
         "faults_per_s": total / duration_s,
-        "peak_faults_per_s": float(rates.max()) if table.num_rows else 0.0,
+        "peak_faults_per_s": float(rates.max()) if groups.num_rows else 0.0,
         "major_faults": counts.get("major", 0),
         **_cpu_times(capture),
         "placements": sum(counts.get(name, 0) for name in ("first", "again", "placed")),
@@ -88,7 +89,7 @@ def faults(capture: Capture) -> Result:
         if not capture.quality.exact:
             cause = "records are missing from the capture (see above)"
         notes.append(f"The kernel counted {kernel:,} faults, {seen:,} were seen as events: {cause}.")
-    inferred = int(((weights == 1) & table.column("inferred").to_numpy()).sum())
+    inferred = int(rows[(weights == 1) & groups.column("inferred").to_numpy()].sum())
     if inferred:
         notes.append(f"The class of {inferred} faults is inferred (what was mapped before was not recorded).")
     return Result(
@@ -116,12 +117,12 @@ def recording_seconds(capture: Capture) -> float:
     levels = capture.table("fault_levels")
     if levels.num_rows:  # as the recorder reckoned it, level by level
         return float(sum(levels.column("cost_ns").to_pylist())) / 1e9
-    return float(cost_ns) * int(capture.table("faults").num_rows + capture.replay.own_faults) / 1e9
+    return float(cost_ns) * int(capture.replay.fault_count + capture.replay.own_faults) / 1e9
 
 
 def _recorded_share(capture: Capture) -> float:
     """Of the records of faults, those that are selected."""
-    whole = capture.whole.table("faults").num_rows + capture.replay.own_faults
+    whole = capture.replay.fault_count + capture.replay.own_faults
     return float(capture.table("faults").num_rows) / max(int(whole), 1)
 
 
@@ -140,6 +141,8 @@ def _cpu_times(capture: Capture) -> dict[str, float | None]:
 
 
 def view(result: Result) -> View:
+    from ..capture.model.replay import TIME_BINS
+
     classes = [name for name in result.tables["over_time"].column_names if name != "time_s"]
     return View(
         title="Faults",

@@ -15,31 +15,36 @@ if TYPE_CHECKING:
     from ..capture.reader import Capture
     from ..results import Result
 
-PLACING = ("first", "again", "placed")
-"""Classes of faults that place a page of the process's own; `file` pages are the page cache's."""
-
 
 def placing_faults(faults: pa.Table) -> pa.Table:
-    """Faults that placed memory, with `bytes`: what each placed, and stands for (`weight`, see `_fault_sampling`)."""
+    """Faults that placed memory, with `bytes`: what each placed, and stands for (`weight`, see `_fault_sampling`).
+
+    Takes the table `faults` or `Replay.fault_groups`, whose rows stand for `rows` faults: `bytes` are those of all of them.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
+
+    from ._fault_sampling import PLACING
 
     mine = faults.filter(pc.is_in(faults.column("class").cast("string"), pa.array(PLACING)))
     again = pc.equal(mine.column("class").cast("string"), "again")
     one = pc.if_else(again, mine.column("span_bytes"), mine.column("new_bytes"))
     mine = mine.append_column("one_bytes", one)
-    return mine.append_column("bytes", pc.multiply(one.cast("float64"), mine.column("weight")))
+    size = pc.multiply(one.cast("float64"), mine.column("weight"))
+    if "rows" in mine.column_names:
+        size = pc.multiply(size, mine.column("rows").cast("float64"))
+    return mine.append_column("bytes", size)
 
 
 def grouped(faults: pa.Table, keys: list[str]) -> pa.Table:
     """Bytes, faults and threads by the keys, most bytes first."""
+    import numpy as np
     import pyarrow as pa
 
     from ._fault_sampling import weighted
 
-    result = weighted(
-        faults, keys, {"bytes": faults.column("one_bytes").to_numpy().astype(float), "faults": np_ones(faults)}
-    )
+    values = {"bytes": faults.column("one_bytes").to_numpy().astype(float), "faults": np.ones(faults.num_rows)}
+    result = weighted(faults, keys, values)
     plain = faults.select([*keys, "thread"] if "thread" not in keys else keys)
     for name in keys:
         if pa.types.is_dictionary(plain.schema.field(name).type):
@@ -50,12 +55,6 @@ def grouped(faults: pa.Table, keys: list[str]) -> pa.Table:
     threads = {tuple(row[k] for k in keys): row["thread_count_distinct"] for row in counted.to_pylist()}
     rows = zip(*(result.column(k).to_pylist() for k in keys), strict=True)
     return result.append_column("threads", pa.array([threads[row] for row in rows], pa.int64()))
-
-
-def np_ones(table: pa.Table) -> Any:
-    import numpy as np
-
-    return np.ones(table.num_rows)
 
 
 def first_touch(capture: Capture) -> Result:
@@ -78,18 +77,23 @@ def first_touch(capture: Capture) -> Result:
     from ._fault_sampling import notes as sampling_notes
     from ._fault_sampling import variances
     from ._selected import selected
-    from ._touch_places import row_places, rows_by, touch_places
+    from ._touch_places import places_of_rows, row_places, rows_by, touch_places
 
-    placing = placing_faults(capture.whole.table("faults"))
-    of_rows = row_places(capture, placing)
     part = selected(capture)
-    if part is not None:
+    if part is None:
+        placing = placing_faults(capture.replay.fault_groups)
+        places = touch_places(capture, placing)
+    else:
+        placing = placing_faults(capture.whole.table("faults"))
+        of_rows = row_places(capture, placing)
         numbers = ("process", "thread", "time_ns", "address")
         kept = part.rows(
             placing.num_rows, "first touches", **{name: placing.column(name).to_numpy() for name in numbers},
             place=(of_rows.column(0), of_rows.column(2), of_rows.column(3)),
         )  # fmt: skip
         placing, of_rows = placing.filter(pa.array(kept)), of_rows.chosen(kept)
+        placing = placing.append_column("rows", pa.array([1] * placing.num_rows, pa.uint64()))
+        places = places_of_rows(placing, of_rows)
     resident = capture.table("placed")
     before = resident.filter(resident.column("before"))
     # Pages of a stretch in which faults were sampled are in the estimates already.
@@ -98,7 +102,6 @@ def first_touch(capture: Capture) -> Result:
     moved = resident.filter(resident.column("moved"))
     total = _sum(placing)
     placed_bytes = pc.sum(placed.column("bytes")).as_py() or 0
-    places = touch_places(placing, of_rows)
     names = {(row["process"], row["thread"]): row["name"] for row in capture.table("threads").to_pylist()}
 
     by_thread = grouped(placing, ["process", "thread"])
@@ -113,14 +116,17 @@ def first_touch(capture: Capture) -> Result:
     )
     in_kernel = placing.filter(placing.column("in_kernel"))
     weights = placing.column("weight").to_numpy()
-    inferred = int(((weights == 1) & placing.column("inferred").to_numpy()).sum())
+    rows = placing.column("rows").to_numpy()
+    n_placing = int(rows.sum())
+    inferred = int(rows[(weights == 1) & placing.column("inferred").to_numpy()].sum())
     unnamed = placing.filter(pc.is_null(placing.column("function")))
     huge = placing.filter(pc.greater(placing.column("span_bytes"), capture.replay.page_bytes))
     figures: dict[str, Any] = {
         "first_touched_bytes": total,
-        "first_touched_bytes_error": float(variances(weights, placing.column("one_bytes").to_numpy()).sum()) ** 0.5,
-        "placing_faults": round(float(weights.sum())),
-        "placing_faults_error": float(variances(weights, 1.0).sum()) ** 0.5,
+        "first_touched_bytes_error": float((rows * variances(weights, placing.column("one_bytes").to_numpy())).sum())
+        ** 0.5,
+        "placing_faults": round(float((rows * weights).sum())),
+        "placing_faults_error": float((rows * variances(weights, 1.0)).sum()) ** 0.5,
         "huge_bytes": _sum(huge),
         "placed_in_system_calls_bytes": _sum(in_kernel),
         "placed_without_event_bytes": placed_bytes,
@@ -140,16 +146,14 @@ def first_touch(capture: Capture) -> Result:
             )
         )
     if inferred:
-        notes.append(
-            f"{inferred} of {placing.num_rows} placing faults were classed without knowing what was mapped before."
-        )
-    unknown = placing.column("node").null_count
+        notes.append(f"{inferred} of {n_placing} placing faults were classed without knowing what was mapped before.")
+    unknown = int(rows[placing.column("node").is_null().to_numpy()].sum())
     if unknown:
         notes.append(
-            f"The NUMA node of {unknown} of {placing.num_rows} placing faults is unknown: the page or its process was "
+            f"The NUMA node of {unknown} of {n_placing} placing faults is unknown: the page or its process was "
             "gone before it could be asked."
         )
-    jit = unnamed.filter(pc.equal(unnamed.column("module"), "[jit]")).num_rows
+    jit = pc.sum(unnamed.filter(pc.equal(unnamed.column("module"), "[jit]")).column("rows")).as_py() or 0
     if jit:
         notes.append(
             f"{jit} placing faults come from just-in-time code without names; make the run-time write them "
@@ -199,11 +203,11 @@ def _stacks(capture: Capture, placing: pa.Table) -> pa.Table:
     import pyarrow.compute as pc
 
     sampled = placing.filter(pc.greater(placing.column("stack"), 0))
-    weights = sampled.column("stack_weight").cast("uint64")
+    weights = pc.multiply(sampled.column("stack_weight").cast("uint64"), sampled.column("rows"))
     sampled = sampled.append_column("estimated_bytes", pc.multiply(sampled.column("one_bytes"), weights))
     sampled = sampled.append_column("estimated_faults", weights)
     sums = sampled.group_by(["stack"]).aggregate(
-        [("estimated_bytes", "sum"), ("estimated_faults", "sum"), ("stack", "count")]
+        [("estimated_bytes", "sum"), ("estimated_faults", "sum"), ("rows", "sum")]
     )
     frames = capture.replay.stacks
     sites = capture.replay.code_sites
@@ -211,7 +215,7 @@ def _stacks(capture: Capture, placing: pa.Table) -> pa.Table:
     modules = sites.column("module").to_pylist()
     merged: dict[tuple[str, ...], list[int]] = {}  # two stacks may differ in addresses and not in names
     for stack, *numbers in zip(
-        *(sums.column(n).to_pylist() for n in ("stack", "estimated_bytes_sum", "estimated_faults_sum", "stack_count")),
+        *(sums.column(n).to_pylist() for n in ("stack", "estimated_bytes_sum", "estimated_faults_sum", "rows_sum")),
         strict=True,
     ):
         names = tuple(functions[code] or _module_name(modules[code]) for code in frames.get(stack, []))

@@ -82,7 +82,7 @@ def objects(capture: Capture) -> Result:
         "leaked_objects": sum(row["live"] for row in leaks),
         "leaked_objects_error": _joint(row["live_error"] for row in leaks),
         "never_touched_bytes": never,
-        "objects_recorded": int(data.sum()),
+        "objects_recorded": engine.count_of("heap", "mmap") if totals is None else int(data.sum()),
         "sample_bytes": rate if sampled else 0,
         "processes": peaks.num_rows,
     }
@@ -221,8 +221,6 @@ def _by_site(capture: Capture, sites: pa.Table, stacks: CallStacks) -> pa.Table:
             )
             known = np.bincount(site_of_object[placed & engine.pages_known(which)], minlength=sites.num_rows) > 0
             touched[name] = [int(value) if is_known else None for value, is_known in zip(sums, known, strict=True)]
-    recorded = np.bincount(site_of_object[placed], minlength=sites.num_rows)
-    cleared = np.bincount(site_of_object[placed], weights=_cleared_bytes(capture)[placed], minlength=sites.num_rows)
     merged: dict[tuple[Any, ...], dict[str, Any]] = {}
     group_of_site = np.full(sites.num_rows, -1)
     for number, row in enumerate(sites.to_pylist()):
@@ -240,8 +238,8 @@ def _by_site(capture: Capture, sites: pa.Table, stacks: CallStacks) -> pa.Table:
             },
         )  # fmt: skip
         entry["stacks"] += 1
-        entry["recorded"] += int(recorded[number])
-        entry["cleared_bytes"] += int(cleared[number])
+        entry["recorded"] += row["rows"]
+        entry["cleared_bytes"] += int(row["cleared_bytes"])
         entry["via"] = entry["via"] or site["via"]
         for name in ("allocations", "allocated_bytes", "bytes_at_process_peak", "live", "live_bytes", "releases",
                      "lifetime_ns", "temporary", "peak_bytes", "samples"):  # fmt: skip
@@ -254,15 +252,19 @@ def _by_site(capture: Capture, sites: pa.Table, stacks: CallStacks) -> pa.Table:
         for name, of_site in touched.items():
             if of_site[number] is not None:
                 entry[name] = (entry[name] or 0) + of_site[number]
-    several = np.array([entry["stacks"] > 1 for entry in merged.values()], dtype=bool)
-    together = _peaks_together(capture, group_of_site, several) if totals is None else {}
-    if totals is not None:
+    entries = list(merged.values())
+    # The peaks of several call stacks are not at one time.
+    several = np.array([entry["stacks"] > 1 for entry in entries], dtype=bool)
+    if totals is None:
+        together = np.where(several[group_of_site], group_of_site, -1) if len(entries) else group_of_site
+        together[group_of_site < 0] = -1
+        peaks = dict(enumerate(engine.peaks_together(together, len(entries)).tolist()))
+    else:
         of_object = np.where(totals.placed, group_of_site[np.where(totals.placed, site_of_object, 0)], -1)
-        together = {
-            group: peak for group, (peak, _, _) in totals.peaks(of_object, of_object >= 0).items() if several[group]
-        }
-    for group, peak in together.items():
-        list(merged.values())[group]["peak_bytes"] = peak
+        peaks = {group: peak for group, (peak, _, _) in totals.peaks(of_object, of_object >= 0).items()}
+    for group, peak in peaks.items():
+        if several[group]:
+            entries[group]["peak_bytes"] = peak
     rows = sorted(merged.values(), key=lambda entry: -entry["peak_bytes"])
     for entry in rows:
         del entry["group"]
@@ -281,69 +283,6 @@ def _by_site(capture: Capture, sites: pa.Table, stacks: CallStacks) -> pa.Table:
         ]
     )  # fmt: skip
     return pa.Table.from_pylist(rows, schema=schema)
-
-
-def _cleared_bytes(capture: Capture) -> Any:
-    """Bytes that each object stands for, 0 where it does not come from calloc."""
-    import numpy as np
-
-    from ..capture.store.layouts import enum_value
-
-    columns = capture.objects.columns
-    weight = np.where(columns["weight_bytes"] != 0, columns["weight_bytes"], columns["bytes"]).astype(float)
-    return np.where(columns["operation"] == enum_value("allocation_operation", "calloc"), weight, 0.0)
-
-
-def _peaks_together(capture: Capture, group_of_site: Any, wanted: Any) -> dict[int, int]:
-    """The peak of live bytes of each wanted group of call stacks: their own peaks are not at one time."""
-    import numpy as np
-
-    from ._object_levels import level_peaks
-
-    engine = capture.objects
-    columns = engine.columns
-    site = np.asarray(columns["site"])
-    group = np.full(engine.count, -1)
-    known = site < len(group_of_site)
-    group[known] = group_of_site[site[known]]
-    mine = np.flatnonzero((group >= 0) & wanted[np.maximum(group, 0)]) if len(wanted) else np.array([], dtype=int)
-    if len(mine) == 0:
-        return {}
-    ends = {
-        row["process"]: row["end_ns"] for row in capture.table("processes").to_pylist() if row["end_ns"] is not None
-    }
-    process = np.asarray(columns["process"])[mine]
-    last = np.uint64(2**63)
-    died = np.asarray(columns["died_ns"])[mine]
-    process_end = np.full(int(process.max()) + 1, last, dtype=np.uint64)
-    for number, end_ns in ends.items():
-        if number < len(process_end):
-            process_end[number] = end_ns
-    died = np.where(died != 0, died, process_end[process])
-    born = np.asarray(columns["born_ns"])[mine]
-    weight = np.asarray(columns["weight_bytes"])[mine]
-    weight = np.where(weight != 0, weight, np.asarray(columns["bytes"])[mine]).astype(np.int64)
-    estimated = np.asarray(columns["weight_bytes"])[mine] != 0
-    exact = level_peaks(group[mine], born, died, weight)
-    peaks = {one: level for one, (level, _) in exact.items()}
-    # The highest of a noisy level is too high: one half of the sample gives the time, the other the level (and vice versa).
-    noisy = set(np.unique(group[mine][estimated]).tolist())
-    if noisy:
-        mixed = (born ^ (np.asarray(columns["base"])[mine] << np.uint64(7))) * np.uint64(0x9E3779B97F4A7C15)
-        half = (mixed >> np.uint64(63)).astype(bool)
-        weights = [np.where(estimated, np.where(half == side, 2 * weight, 0), weight) for side in (False, True)]
-        times = [{one: at for one, (_, at) in level_peaks(group[mine], born, died, each).items()} for each in weights]
-        for one in noisy:
-            of_group = group[mine] == one
-            levels = [
-                int(weights[1 - side][of_group & (born <= at[one]) & (died > at[one])].sum())
-                for side, at in enumerate(times)
-            ]
-            left = of_group & (np.asarray(columns["died_ns"])[mine] == 0)
-            # At least what a process leaves at its end, a time that no sample has chosen.
-            at_end = np.bincount(process[left], weights=weight[left].astype(float))
-            peaks[one] = max(sum(levels) // 2, int(at_end.max()) if len(at_end) else 0)
-    return peaks
 
 
 def _leaks(heap: pa.Table, stacks: CallStacks, ended: set[int]) -> list[dict[str, Any]]:

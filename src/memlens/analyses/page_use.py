@@ -134,7 +134,7 @@ def _objects_of_pages(capture: Capture, first: dict[str, Any]) -> Any:
     """The object of each page, 0 = none: heap objects, variables and stacks before the area that they lie in."""
     import numpy as np
 
-    engine = capture.objects
+    engine = capture.objects.everything
     count = len(first["page"])
     found = np.zeros(count, dtype=np.int64)
     end_ns = max(capture.end_ns, int(first["time_ns"].max()) if count else 0)

@@ -179,7 +179,7 @@ def _faults(capture: Capture) -> Counter:
 def _allocations(capture: Capture) -> Counter:
     import numpy as np
 
-    engine = capture.objects
+    engine = capture.objects.everything
     heap = engine.is_kind("heap")
     if capture.selection:
         from ._selected_objects import chosen_objects

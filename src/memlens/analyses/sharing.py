@@ -261,7 +261,9 @@ def _name_objects(capture: Capture, rows: list[dict[str, Any]]) -> None:
     seen: list[Counter[str]] = [Counter() for _ in rows]
     for moment in np.linspace(int(columns["begin_ns"].min()), int(columns["end_ns"].max()), LOOKS).astype(np.uint64):
         times = np.full(len(rows), moment, dtype=np.uint64)
-        for names, found in zip(seen, capture.objects.find(addresses, times, process=processes).tolist(), strict=True):
+        for names, found in zip(
+            seen, capture.objects.everything.find(addresses, times, process=processes).tolist(), strict=True
+        ):
             if found:
                 names[groups.rows[int(groups.of_object[found])]["object"]] += 1
     for row, names in zip(rows, seen, strict=True):

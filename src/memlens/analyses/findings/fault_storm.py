@@ -99,8 +99,9 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
 
 def _most_faulting(capture: Capture) -> int:
     """The process with most faults."""
-    counts = capture.table("faults").group_by(["process"]).aggregate([("weight", "sum")])
-    return int(max(counts.to_pylist(), key=lambda row: row["weight_sum"])["process"])
+    from .._fault_sampling import fault_groups, weighted
+
+    return int(weighted(fault_groups(capture), ["process"], {"faults": 1.0}).column("process")[0].as_py())
 
 
 DESCRIPTOR = FindingDescriptor(

@@ -40,7 +40,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     import numpy as np
 
     from ...capture.model.call_stacks import call_stacks
-    from .._selected_objects import chosen_objects
+    from .._selected_objects import chosen_objects, object_totals
     from ._where import place
 
     engine = capture.objects
@@ -51,31 +51,40 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     heap = engine.is_kind("heap") & chosen_objects(capture)
     weight = np.where(columns["weight_bytes"] != 0, columns["weight_bytes"], columns["bytes"]).astype(np.float64)
     stacks = call_stacks(capture)
+    sites_of_heap = [row for row in (object_totals(capture) or engine).sites().to_pylist() if row["kind"] == "heap"]
     peaks = {row["process"]: row["heap_peak_bytes"] for row in results["objects"].tables["by_process"].to_pylist()}
     found = []
     for process in capture.table("processes").to_pylist():
         number, ended = process["process"], process["end_ns"]
         life_ns = (ended or capture.end_ns) - process["begin_ns"]
-        mine = np.flatnonzero(heap & (columns["process"] == number))
-        if life_ns < MIN_LIFE_S * 1e9 or len(mine) < MIN_RECORDED:
+        recorded = sum(row["rows"] for row in sites_of_heap if row["process"] == number)
+        if life_ns < MIN_LIFE_S * 1e9 or recorded < MIN_RECORDED:
             continue
+        allocated_by_stack = {
+            row["stack"]: float(row["allocated_bytes"]) for row in sites_of_heap if row["process"] == number
+        }
+        mine = np.flatnonzero(
+            heap & (columns["process"] == number) & (columns["died_ns"] == 0)
+        )  # small ones that ended have no row
         # Objects of one place: several stacks lead to it.
-        numbers, inverse = np.unique(columns["stack"][mine], return_inverse=True)
+        numbers = np.array(sorted(allocated_by_stack), dtype=columns["stack"].dtype)
         places: dict[tuple[Any, ...], int] = {}
         sites: list[dict[str, Any]] = []
         group_of_stack = []
+        allocated_at: list[float] = []
         for stack in numbers.tolist():
             site = stacks.site(stack)
             key = (site["function"], site["module"], site["file"], site["line"])
             if key not in places:
                 places[key] = len(sites)
                 sites.append(site)
+                allocated_at.append(0.0)
+            allocated_at[places[key]] += allocated_by_stack[stack]
             group_of_stack.append(places[key])
-        group = np.array(group_of_stack)[inverse.reshape(-1)]
-        alive = columns["died_ns"][mine] == 0
+        group = np.array(group_of_stack, dtype=np.int64)[np.searchsorted(numbers, columns["stack"][mine])]
         for index, site in enumerate(sites):
-            here = mine[(group == index) & alive]
-            live, allocated = float(weight[here].sum()), float(weight[mine[group == index]].sum())
+            here = mine[group == index]
+            live, allocated = float(weight[here].sum()), allocated_at[index]
             if len(here) < MIN_RECORDED or live < max(MIN_BYTES, MIN_HEAP_SHARE * peaks.get(number, 0)):
                 continue
             if allocated - live > MAX_FREED * allocated:

@@ -26,7 +26,8 @@ GROUP BY ALL ORDER BY bytes DESC LIMIT 10
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ...results import Finding
     from ...units import human_bytes
-    from .._touch_places import row_places, rows_by, touch_places
+    from .._fault_sampling import fault_groups
+    from .._touch_places import rows_by, touch_places
     from ..first_touch import placing_faults
     from ._activity import busy_threads
     from ._program import OWN_HEAP, runtime_of
@@ -53,13 +54,13 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
             continue
         import pyarrow.compute as pc
 
-        faults = placing_faults(capture.table("faults"))
+        faults = placing_faults(fault_groups(capture))
         faults = faults.filter(
             pc.and_(
                 pc.equal(faults.column("process"), process["process"]), pc.equal(faults.column("thread"), top["thread"])
             )
         )
-        lines = rows_by(touch_places(faults, row_places(capture, faults)), ("function", "module", "file", "line"))
+        lines = rows_by(touch_places(capture, faults), ("function", "module", "file", "line"))
         where = place(lines.slice(0, 1).to_pylist()[0])
         cost = (
             f"all of it lies on the nodes near that thread, so threads on the other of {nodes} NUMA nodes use remote memory"

@@ -416,7 +416,7 @@ class AccessTotals:
         self._units = windows.units
         capture = windows.capture
         self.engine = _core.AccessJoin(
-            objects=capture.objects.engine,
+            objects=capture.objects.everything.engine,
             replay=capture.replay.engine,
             group_of_object=np.ascontiguousarray(group_of_object, dtype=np.uint32),
             function_of_code=np.ascontiguousarray(function_of_code, dtype=np.uint32),

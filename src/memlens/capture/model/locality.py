@@ -263,13 +263,13 @@ class ThreadAccesses:
 
     @cached_property
     def _has_tags(self) -> bool:
-        objects = self.capture.objects
+        objects = self.capture.objects.everything
         return bool(objects.is_kind("tag").any()) if objects.count else False
 
     def _objects(self, batch: AccessBatch) -> Any:
         import numpy as np
 
-        objects = self.capture.objects
+        objects = self.capture.objects.everything
         found = objects.find(batch.address, batch.time_ns, process=batch.process)
         if self._has_tags:
             tags = objects.find(batch.address, batch.time_ns, process=batch.process, layer="tag")

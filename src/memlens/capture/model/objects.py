@@ -6,6 +6,7 @@ order; this module feeds it, joins it with the faults of the replay and makes ta
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 KINDS: tuple[str, ...] = tuple(_core.OBJECT_KINDS)
 MOST_STORED = 2_000_000
 """A side table of more objects is not written: it is made anew from the records when it is asked for."""
+MOST_ROWS = 3_000_000
+"""Of more objects those are forgotten that totals can do without."""
+AT_ONCE = 1 << 20
+"""Allocations of so many records are replayed at once, more are streamed."""
+MOST_WAITING = 1 << 18
+"""Streamed records that wait for earlier ones of other chunks."""
 NOT_COUNTED = 2**64 - 1
 VARIABLE_COLUMNS = ["process", "kind", "name", "base", "bytes", "thread", "born_ns"]
 
@@ -33,18 +40,22 @@ class ObjectSource(TableSource, Protocol):
 
 
 class Objects:
-    """All objects of a capture."""
+    """The objects of a capture: sums of all of them, and rows.
 
-    def __init__(self, capture: ObjectSource) -> None:
+    In a capture of millions of objects small ones that have ended have no row (`has_all` is False): the sums need none.
+    `everything` has a row for each object, in the order of birth, and the index of who lay at an address at a time; it is made when
+    it is asked for.
+    """
+
+    def __init__(self, capture: ObjectSource, *, most_rows: int | None = MOST_ROWS) -> None:
         self.capture = capture
         self.page_bytes = int(capture.meta.get("machine", {}).get("page_bytes", 4096))
-        engine = _core.ObjectTable(page_bytes=self.page_bytes)
+        engine = _core.ObjectTable(page_bytes=self.page_bytes, most_rows=most_rows)
         for _, payload in capture.payloads("string"):
             engine.add_strings(payload)
         for name, add in (
             ("process_event", engine.add_process_events),
             ("mapping", engine.add_mappings),
-            ("allocation", engine.add_allocations),
             ("tag_event", engine.add_tag_events),
             ("thread_memory", engine.add_thread_memory),
         ):
@@ -61,12 +72,46 @@ class Objects:
                 thread=variable["thread"],
                 is_thread_local=variable["kind"] == "tls",
             )
-        engine.run()
+        for process in capture.table("processes").to_pylist():
+            if process["end_ns"] is not None:
+                engine.add_process_end(process["process"], process["end_ns"])
         self.engine = engine
+        self._replay()
+
+    def _replay(self) -> None:
+        engine, capture = self.engine, self.capture
+        if capture.kinds().get("allocation", 0) <= AT_ONCE:
+            for arrival, (header, payload) in enumerate(capture.payloads("allocation")):
+                engine.add_allocations(header["process"], payload, arrival)
+            engine.run()
+            return
+        for header in capture.headers("allocation"):
+            engine.expect(header["process"], header["begin_ns"], header["end_ns"])
+        engine.begin()
+        for part in capture.payloads_in_time("allocation"):
+            engine.add_allocations(part.header["process"], part.payload, part.arrival)
+            if part.next_ns is not None and engine.waiting >= MOST_WAITING:
+                engine.advance(part.next_ns)
+        engine.finish()
 
     @property
     def count(self) -> int:
-        return int(self.engine.count)
+        """All objects."""
+        return int(self.engine.made)
+
+    @property
+    def has_all(self) -> bool:
+        return bool(self.engine.made == self.engine.count)
+
+    @cached_property
+    def everything(self) -> Objects:
+        """These objects with a row for each."""
+        return self if self.has_all else Objects(self.capture, most_rows=None)
+
+    def count_of(self, *kinds: str) -> int:
+        """All objects of these kinds."""
+        made = self.engine.made_of_kind
+        return sum(int(made[KINDS.index(kind)]) for kind in kinds)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -75,7 +120,7 @@ class Objects:
 
     @cached_property
     def columns(self) -> dict[str, Any]:
-        """NumPy columns, one row for each object in the order of birth; object id is row + 1."""
+        """NumPy columns, one row for each object that has one, in the order of birth; ``number`` is its id."""
         return self.engine.columns()
 
     def find(self, addresses: Any, times_ns: Any, *, process: Any, layer: str = "any") -> Any:
@@ -102,7 +147,7 @@ class Objects:
         if not kinds.get("fault") and not kinds.get("residency"):
             return None
         replay = self.capture.replay
-        faults, placed = replay.fault_columns, replay.engine.placed()
+        faults, placed = _joined(replay.fault_batches(own_code=True)), replay.placed
         page_bytes = np.uint64(replay.page_bytes)
         return self.engine.touch(
             process=faults["process"],
@@ -125,7 +170,7 @@ class Objects:
         )
 
     def table(self, rows: Any | None = None) -> pa.Table:
-        """The side table ``objects``; with ``rows`` (row numbers, id - 1) only those, in that order."""
+        """The side table ``objects``; with ``rows`` (of `columns`) only those, in that order."""
         import numpy as np
         import pyarrow as pa
 
@@ -138,8 +183,7 @@ class Objects:
         ended = died != 0
         operations = enum_names("allocation_operation")
         made: dict[str, Any] = {
-            "id": (np.arange(count, dtype=np.uint64) if rows is None else np.asarray(rows).astype(np.uint64))
-            + np.uint64(1),
+            "id": columns["number"].astype(np.uint64),
             "process": columns["process"],
             "kind": _named(columns["kind"], dict(enumerate(KINDS))),
             "name": self._names(columns),
@@ -153,7 +197,7 @@ class Objects:
             "death_thread": pa.array(columns["death_thread"], mask=~ended | (columns["death_thread"] == 0)),
             "stack": columns["stack"],
             "operation": _named(columns["operation"], operations),
-            "previous": pa.array(columns["previous"].astype(np.uint64), mask=columns["previous"] == 0),
+            "previous": pa.array(self._number_of(columns["previous"]), mask=columns["previous"] == 0),
             "alignment_bytes": pa.array(
                 np.left_shift(np.uint64(1), np.minimum(columns["alignment_shift"], 63).astype(np.uint64)),
                 mask=columns["alignment_shift"] == 0,
@@ -168,6 +212,12 @@ class Objects:
             for field in schema
         ]
         return pa.Table.from_arrays(arrays, schema=schema)
+
+    def _number_of(self, ids: Any) -> Any:
+        """Numbers of objects by id in the engine, 0 = none."""
+        import numpy as np
+
+        return np.concatenate(([0], self.columns["number"])).astype(np.uint64)[ids]
 
     def _touch_columns(self, rows: Any | None, count: int) -> dict[str, Any]:
         import numpy as np
@@ -215,7 +265,7 @@ class Objects:
         return np.zeros(self.count, dtype=bool) if touches is None else _pages_known(touches, which)
 
     def is_kind(self, *names: str) -> Any:
-        """Which objects are of these kinds, as a mask."""
+        """Which rows are of these kinds, as a mask."""
         import numpy as np
 
         wanted = np.zeros(256, dtype=bool)
@@ -264,10 +314,61 @@ class Objects:
 
         return pa.table({name: pa.array(values) for name, values in self.engine.peaks().items()})
 
+    def peaks_together(self, group_of_site: Any, groups: int) -> Any:
+        """The peak of the live bytes of each group of `sites` together; -1: in no group.
+
+        The highest of a noisy level is too high: where objects are sampled one half of the sample gives the time, the other the
+        level (and vice versa).
+        """
+        import numpy as np
+
+        groups_of = np.where(group_of_site < 0, 2**32 - 1, group_of_site).astype(np.uint32)
+        exact, halves = self.engine.peaks_together(groups_of, groups)
+        columns = self.engine.by_stack()
+        mine = group_of_site >= 0
+        noisy = np.zeros(groups, dtype=bool)
+        noisy[group_of_site[mine & (columns["sampled"] != 0)]] = True
+        # At least what a process leaves at its end, a time that no sample has chosen.
+        left: dict[tuple[int, int], int] = {}
+        for group, process, size in zip(
+            group_of_site[mine].tolist(),
+            columns["process"][mine].tolist(),
+            columns["live_bytes"][mine].tolist(),
+            strict=True,
+        ):
+            left[group, process] = left.get((group, process), 0) + size
+        at_end = np.zeros(groups, dtype=np.uint64)
+        for (group, _), size in left.items():
+            at_end[group] = max(int(at_end[group]), size)
+        return np.where(noisy, np.maximum(halves // np.uint64(2), at_end), exact)
+
     def curve(self, process: int, kind: str = "heap") -> tuple[Any, Any]:
         """Live bytes over time, (times_ns, bytes): at most 2000 points, the highest among them."""
         times, levels = self.engine.curve(process, kind)
         return times, levels
+
+
+TOUCH_COLUMNS = ("process", "time_ns", "address", "span_shift", "new_pages", "thread", "code", "class", "weight")
+
+
+def _joined(batches: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    """What objects ask of faults, as whole columns."""
+    import numpy as np
+
+    parts: dict[str, list[Any]] = {name: [] for name in TOUCH_COLUMNS}
+    for batch in batches:
+        for name in TOUCH_COLUMNS:
+            parts[name].append(batch[name])
+    types = {
+        "process": "u4",
+        "thread": "u4",
+        "code": "u4",
+        "new_pages": "u4",
+        "class": "u1",
+        "span_shift": "u1",
+        "weight": "f8",
+    }
+    return {name: np.concatenate(some) if some else np.empty(0, types.get(name, "u8")) for name, some in parts.items()}
 
 
 def _pages_known(touches: dict[str, Any], which: str) -> Any:

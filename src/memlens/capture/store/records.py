@@ -26,6 +26,7 @@ from .layouts import Layout, enum_names, layout_of_kind, layouts, records_with_t
 from .meta import check_meta, read_meta
 from .os_names import text_of
 from .side_tables import other_table_file, other_table_name, read_side_table
+from .source import TimedPayload
 from .standalone import RUNTIME_WRITER, LeftCounts, LeftRings, OwnIds
 
 if TYPE_CHECKING:
@@ -377,6 +378,28 @@ class RecordStore:
             for chunk in self._chunks
             if chunk.header["kind"] == layout.kind and chunk.header["record_version"] == layout.version
         ]
+
+    def headers(self, name: str) -> list[dict[str, int]]:
+        """Headers of the chunks of a kind whose version is known."""
+        return [chunk.header for chunk in self.chunks_of(name)]
+
+    def payloads_in_time(self, *names: str) -> Iterator[TimedPayload]:
+        """Payloads of several kinds in the order of their first records, for those who cannot hold all of them."""
+        kinds = {layouts()[name].kind: (rank, name) for rank, name in enumerate(names)}
+        mine = [
+            (*kinds[chunk.header["kind"]], chunk)
+            for chunk in self._chunks
+            if chunk.header["kind"] in kinds
+            and chunk.header["record_version"] == layouts()[kinds[chunk.header["kind"]][1]].version
+        ]
+        mine.sort(key=lambda entry: entry[0])  # stable: the order of `payloads`, one kind after the other
+        order = sorted(enumerate(mine), key=lambda entry: entry[1][2].header["begin_ns"])
+        for at, (arrival, (_, name, chunk)) in enumerate(order):
+            payload = chunk.payload()
+            if payload is None:
+                continue
+            next_ns = order[at + 1][1][2].header["begin_ns"] if at + 1 < len(order) else None
+            yield TimedPayload(name, chunk.header, payload, arrival, next_ns)
 
     def strings(self) -> dict[int, str]:
         """Interned strings by id."""

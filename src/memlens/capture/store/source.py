@@ -8,12 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...results import Quality
+
+
+class TimedPayload(NamedTuple):
+    """The records of a chunk, on the way through a capture in time order."""
+
+    name: str
+    header: dict[str, int]
+    payload: bytes
+    arrival: int
+    """Place of the chunk among those of these kinds in the capture: the order of records of one moment."""
+    next_ns: int | None
+    """No later payload has a record before; None: this is the last one."""
 
 
 class RecordSource(Protocol):
@@ -32,6 +44,8 @@ class RecordSource(Protocol):
     @property
     def end_ns(self) -> int: ...
     def payloads(self, name: str) -> Iterator[tuple[dict[str, int], bytes]]: ...
+    def headers(self, name: str) -> list[dict[str, int]]: ...
+    def payloads_in_time(self, *names: str) -> Iterator[TimedPayload]: ...
     def batches(self, name: str, *, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]: ...
     def strings(self) -> dict[int, str]: ...
     def kinds(self) -> dict[str, int]: ...

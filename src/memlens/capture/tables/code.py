@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 from .descriptor import PROCESS, Models, TableDescriptor
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pyarrow as pa
+
+MOST_AT_ONCE = 2_000_000
+"""Of more allocations the table `objects` is streamed; its side table is not written."""
+ROWS_A_BATCH = 1 << 17
 
 
 def _sites(capture: Models) -> pa.Table:
@@ -37,7 +43,29 @@ def _variable_schema() -> pa.Schema:
 
 
 def _objects(capture: Models) -> pa.Table:
-    return capture.objects.table()
+    return capture.objects.everything.table()
+
+
+def _object_stream(capture: Models) -> pa.RecordBatchReader:
+    import numpy as np
+    import pyarrow as pa
+
+    if capture.kinds().get("allocation", 0) <= MOST_AT_ONCE:
+        return capture.table("objects").to_reader()
+    objects = capture.objects
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        everything = objects.everything
+        for first in range(0, everything.count, ROWS_A_BATCH):
+            yield from everything.table(np.arange(first, min(first + ROWS_A_BATCH, everything.count))).to_batches()
+
+    return pa.RecordBatchReader.from_batches(_object_schema(), batches())
+
+
+def _object_count(capture: Models) -> int:
+    if capture.kinds().get("allocation", 0) <= MOST_AT_ONCE:
+        return int(capture.table("objects").num_rows)
+    return capture.objects.count
 
 
 def _object_schema() -> pa.Schema:
@@ -122,6 +150,8 @@ TABLES = (
         name="objects",
         text="Objects in memory: heap blocks, mappings, stacks, tags, files. Derived from the records of the collector `alloc`, tags, threads and mappings; a capture of more than two million objects derives it each time.",
         make=_objects,
+        stream=_object_stream,
+        count_rows=_object_count,
         schema=_object_schema,
         columns={
     "id": "object id, from 1, in the order of birth",

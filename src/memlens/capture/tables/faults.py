@@ -11,7 +11,15 @@ if TYPE_CHECKING:
 
 
 def _faults(capture: Models) -> pa.Table:
-    return capture.replay.fault_table()
+    return capture.replay.fault_reader().read_all()
+
+
+def _fault_stream(capture: Models) -> pa.RecordBatchReader:
+    return capture.replay.fault_reader()
+
+
+def _fault_count(capture: Models) -> int:
+    return capture.replay.fault_count
 
 
 def _placed(capture: Models) -> pa.Table:
@@ -23,6 +31,8 @@ TABLES = (
         name="faults",
         text="Every page fault, classed and named. Derived when the capture is read; `fault_records` has the evidence.",
         make=_faults,
+        stream=_fault_stream,
+        count_rows=_fault_count,
         columns={
     "time_ns": "CLOCK_MONOTONIC, after the fault was served",
     "process": PROCESS,

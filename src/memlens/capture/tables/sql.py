@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+COUNT_ALL = re.compile(r"\s*SELECT\s+count\(\*?\)\s+(?:AS\s+\w+\s+)?FROM\s+(\w+)\s*;?\s*", re.IGNORECASE)
+"""A query that asks for the number of rows alone."""
+ROWS_A_BATCH = 1 << 16
+
+
 class Queried(Protocol):
     """A capture, as far as queries need it."""
 
@@ -22,6 +27,7 @@ class Queried(Protocol):
     def reader(self, name: str) -> pa.RecordBatchReader: ...
     def side_table_names(self) -> list[str]: ...
     def side_table(self, name: str) -> pa.Table: ...
+    def row_count(self, name: str) -> int: ...
 
 
 def connect(capture: Queried, sql: str) -> Any:
@@ -29,6 +35,10 @@ def connect(capture: Queried, sql: str) -> Any:
     import duckdb
 
     connection = duckdb.connect(config={"enable_external_access": "false"})
+    asked = COUNT_ALL.fullmatch(sql)
+    if asked and asked[1].lower() in tables() and tables()[asked[1].lower()].count_rows is not None:
+        connection.register(asked[1].lower(), _rows_alone(capture.row_count(asked[1].lower())))
+        return connection
     for name in tables():
         uses = len(re.findall(rf"\b{name}\b", sql, re.IGNORECASE))
         if uses and tables()[name].stream is not None:
@@ -41,6 +51,16 @@ def connect(capture: Queried, sql: str) -> Any:
         if name not in tables() and re.search(rf"\b{name}\b", sql, re.IGNORECASE):
             connection.register(name, capture.side_table(name))
     return connection
+
+
+def _rows_alone(count: int) -> pa.RecordBatchReader:
+    """So many rows of nothing."""
+    import pyarrow as pa
+
+    batch = pa.record_batch({"row": pa.nulls(ROWS_A_BATCH, pa.bool_())})
+    whole, rest = divmod(count, ROWS_A_BATCH)
+    batches = (batch if at < whole else batch.slice(0, rest) for at in range(whole + 1))
+    return pa.RecordBatchReader.from_batches(batch.schema, batches)
 
 
 def run_query(capture: Queried, sql: str) -> pa.Table:
