@@ -413,7 +413,7 @@ def perf_data(claimed: int) -> bytes:
 def test_a_trace_is_no_longer_than_its_file(tmp_path: Path, claimed: int) -> None:
     (tmp_path / "perf.data").write_bytes(perf_data(claimed))
     outcome = import_trace([str(tmp_path / "perf.data")], tmp_path / "c.memlens")
-    assert outcome.accesses > 0 and any("cut short" in note for note in outcome.notes)
+    assert outcome.accesses > 0 and any("truncated" in note for note in outcome.notes)
 
 
 def test_a_compressed_bomb_is_streamed(tmp_path: Path) -> None:
