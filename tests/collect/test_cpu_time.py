@@ -13,6 +13,7 @@ from conftest import needs_faults, workload_path
 import memlens
 from memlens.analyses.faults import recording_seconds
 from memlens.analyses.findings._activity import cpu_seconds
+from memlens.selection import Selection
 
 ARGUMENTS = ("--pages", "16384", "--iterations", "4")
 
@@ -50,8 +51,9 @@ def test_system_time_is_nearer_to_the_program_alone_than_the_kernels_sum(
 def capture_of(collectors: dict[str, Any], faults: int, **meta: Any) -> Any:
     return SimpleNamespace(
         meta={"collectors": collectors, "rusage": {"user_s": 1.0, "system_s": 2.0}, **meta},
-        table=lambda name: SimpleNamespace(num_rows=faults if name == "faults" else 0),
-        replay=SimpleNamespace(own_faults=0),
+        selection=Selection(),
+        table=lambda name: SimpleNamespace(num_rows=0),
+        replay=SimpleNamespace(own_faults=0, fault_count=faults),
     )
 
 

@@ -29,7 +29,7 @@ from count_arena import (
     Process,
 )
 
-SOURCES = ROOT / "native" / "runtime" / "count"
+SOURCES = ROOT / "native" / "runtime" / "compiled"
 NATIVE = ROOT / "tests" / "native"
 INCLUDES = [f"-I{ROOT / part}" for part in ("format", "native/include", "native/runtime/compiled", "tests/native")]
 FLAGS = [

@@ -161,9 +161,15 @@ def group_of(table: Table) -> str | None:
     return next((group for group, kinds in GROUPS if kind in kinds), None)
 
 
-def measure_of(table: Table) -> Column | None:
-    """What rows are compared by: the additive column that sorts the table."""
-    return next((c for c in table.columns if f"-{c.name}" == table.sort and c.kind in ADDITIVE), None)
+COMPARED: frozenset[str] = frozenset({"bytes", "moved", "count"})
+"""Kinds of measures that rows are compared by where no column sorts the table; times are left to figures."""
+
+
+def measures_of(table: Table) -> list[Column]:
+    """What rows are compared by: the additive column that sorts the table, else all amounts of which more or fewer are better."""
+    sorting = [column for column in table.columns if f"-{column.name}" == table.sort and column.kind in ADDITIVE]
+    amounts = [c for c in table.columns if c.role == "measure" and c.kind in COMPARED and c.better != "neither"]
+    return sorting or amounts
 
 
 def rows_of(result: Result | None, table: Table) -> list[dict[str, Any]]:
@@ -186,7 +192,13 @@ def identities(row: Mapping[str, Any], table: Table) -> tuple[tuple[Any, ...], t
     loose = (*keys, PurePath(module).name if isinstance(module, str) else None)
     frames = row.get("frames") or row.get("path") or row.get("parent")
     exact = tuple(frames) if isinstance(frames, list) else frames
-    return (*loose, row.get("file"), row.get("line"), exact), loose
+    return (*loose, row.get("file"), _line(row), exact), loose
+
+
+def _line(row: Mapping[str, Any]) -> int | None:
+    """The source line of a row; `line` without a file is the address of a cache line."""
+    line = row.get("line")
+    return int(line) if line is not None and "file" in row else None
 
 
 def _totals(rows: list[dict[str, Any]], table: Table, measure: Column) -> dict[tuple[Any, ...], list[Any]]:
@@ -222,7 +234,7 @@ def aligned(
 
 
 def _by_line(entry: list[Any]) -> tuple[str, int]:
-    return str(entry[2].get("file") or ""), int(entry[2].get("line") or 0)
+    return str(entry[2].get("file") or ""), _line(entry[2]) or 0
 
 
 def row_pairs(before: Report, after: Report) -> list[RowPair]:
@@ -230,28 +242,43 @@ def row_pairs(before: Report, after: Report) -> list[RowPair]:
     pairs = []
     for name in before.results.keys() & after.results.keys():
         for table in after.views[name].tables:
-            group, measure = group_of(table), measure_of(table)
-            if group is None or measure is None or table.role == "detail":
+            group = group_of(table)
+            if group is None or table.role == "detail":
                 continue
-            sides = [rows_of(report.results[name], table) for report in (before, after)]
-            totals = [sum(_number(row.get(measure.name)) or 0.0 for row in rows) for rows in sides]
-            floor = ROW_FLOOR * max(totals)
-            for old, new in aligned(sides[0], sides[1], table, measure):
-                row = (new or old or [0, 0, {}])[2]
-                place = tuple(row.get(part) for part in ("function", "file", "line", "module"))
-                values = [0.0 if entry is None else entry[0] for entry in (old, new)]
-                pairs.append(
-                    RowPair(
-                        _text(row, table), measure.label, measure.kind, measure.better, values[0], values[1],
-                        math.sqrt(sum(entry[1] for entry in (old, new) if entry is not None)),
-                        max(floor, FLOORS[measure.kind][1]),
-                        table=f"{name}.{table.name}", title=f"{after.views[name].title}: {table.title}", group=group,
-                        before_share=values[0] / totals[0] if totals[0] else None,
-                        after_share=values[1] / totals[1] if totals[1] else None,
-                        place=place,
-                    )
-                )  # fmt: skip
+            sides = (rows_of(before.results[name], table), rows_of(after.results[name], table))
+            title = f"{after.views[name].title}: {table.title}"
+            for measure in measures_of(table):
+                pairs += _pairs_of(sides, table, measure, group=group, name=f"{name}.{table.name}", title=title)
     return sorted(pairs, key=lambda pair: (-pair.weight, pair.table, pair.name))
+
+
+def _pairs_of(
+    sides: tuple[list[dict[str, Any]], list[dict[str, Any]]],
+    table: Table,
+    measure: Column,
+    *,
+    group: str,
+    name: str,
+    title: str,
+) -> list[RowPair]:
+    """The rows of one table by one measure."""
+    pairs = []
+    totals = [sum(_number(row.get(measure.name)) or 0.0 for row in rows) for rows in sides]
+    floor = max(ROW_FLOOR * max(totals), FLOORS[measure.kind][1])
+    for old, new in aligned(*sides, table, measure):
+        row = (new or old or [0, 0, {}])[2]
+        values = [0.0 if entry is None else entry[0] for entry in (old, new)]
+        pairs.append(
+            RowPair(
+                _text(row, table), measure.label, measure.kind, measure.better, values[0], values[1],
+                math.sqrt(sum(entry[1] for entry in (old, new) if entry is not None)), floor,
+                table=name, title=f"{title}, {measure.label}", group=group,
+                before_share=values[0] / totals[0] if totals[0] else None,
+                after_share=values[1] / totals[1] if totals[1] else None,
+                place=(row.get("function"), row.get("file"), _line(row), row.get("module")),
+            )
+        )  # fmt: skip
+    return pairs
 
 
 def _text(row: Mapping[str, Any], table: Table) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -211,7 +212,41 @@ def main(arguments: list[str]) -> int:
 
 
 def _page_of(capture: Path, page: Path) -> str:
-    """Writes the report's page; what is said of it."""
+    """Writes the report's page; what is said of it.
+
+    In a process of its own: whatever a report costs or raises, this one must live to pass on the program's status.
+    """
+    read, write = os.pipe2(os.O_CLOEXEC)
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            with contextlib.suppress(OSError):
+                Path("/proc/self/oom_score_adj").write_text("1000")
+            os.write(write, _written_page(capture, page).encode())
+        except BaseException as error:
+            os.write(write, f"memlens: the page was not written: {type(error).__name__}: {error}\n".encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # control-C ends the child
+    try:
+        with open(read, "rb") as told:
+            said = told.read().decode(errors="replace")
+        _, status = os.waitpid(child, 0)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if said:
+        return said
+    why = (
+        f"signal {os.WTERMSIG(status)}"
+        if os.WIFSIGNALED(status)
+        else f"exit status {os.waitstatus_to_exitcode(status)}"
+    )
+    return f"memlens: the page was not written: its process ended with {why}\n         memlens report {capture} --html {page}\n"
+
+
+def _written_page(capture: Path, page: Path) -> str:
     from .. import analyses
     from ..capture.reader import open_capture
     from ..present import html

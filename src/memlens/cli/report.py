@@ -27,6 +27,14 @@ EXAMPLES = """\
   memlens report run.memlens --skip-frames '^(pool_get|node_new)$'   blame the callers of these functions
 """
 
+QUESTIONS = {
+    "faults": "SELECT class, sum(weight) FROM faults GROUP BY class",
+    "traffic": "SELECT pc, sum(load_bytes) b FROM code_counts GROUP BY pc ORDER BY b DESC LIMIT 9",
+    "bandwidth": "SELECT function, sum(read_bytes) b FROM site_counts GROUP BY function ORDER BY b DESC LIMIT 9",
+    "accesses": "SELECT code, count(*) n FROM accesses GROUP BY code ORDER BY n DESC LIMIT 9",
+    "objects": "SELECT function, line, sum(count) n FROM objects GROUP BY ALL ORDER BY n DESC LIMIT 9",
+}
+"""A query to begin with, by the analysis that a capture has data for."""
 
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 LEAST_MEMORY_BYTES = 1 << 20
@@ -244,11 +252,7 @@ def main(arguments: list[str]) -> int:
     from ..present import terminal
 
     terminal.show(report, file=sys.stdout, rows=max(1, options.rows or 10), only=only)
-    question = (
-        "SELECT class, sum(weight) FROM faults GROUP BY class"
-        if "faults" in report.results or "traffic" not in report.results
-        else "SELECT pc, sum(load_bytes) b FROM code_counts GROUP BY pc ORDER BY b DESC LIMIT 9"
-    )
+    question = next((sql for name, sql in QUESTIONS.items() if name in report.results), "SELECT * FROM processes")
     sys.stdout.write(
         f'next: memlens report {options.capture} --html page.html, or ask: memlens query {options.capture} "{question}"\n'
     )

@@ -61,7 +61,7 @@ def write_side_tables(
     wrote()
     # A reader makes objects from the records; with many of them even counting them would take gigabytes here.
     if capture.kinds().get("allocation", 0) <= MOST_ALLOCATIONS and capture.objects.count <= MOST_STORED:
-        writer.write_table("objects", capture.table("objects"))
+        writer.write_table("objects", capture.objects.everything.table())
     capture.path = writer.path
     return capture
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .descriptor import PROCESS, Models, TableDescriptor
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 MOST_AT_ONCE = 2_000_000
 """Of more allocations the table `objects` is streamed; its side table is not written."""
 ROWS_A_BATCH = 1 << 17
+PLACE_COLUMNS = {"function": "string", "file": "string", "line": "uint32"}
+"""What `objects` has beside its side table, and its Arrow types."""
 
 
 def _sites(capture: Models) -> pa.Table:
@@ -46,6 +48,23 @@ def _objects(capture: Models) -> pa.Table:
     return capture.objects.everything.table()
 
 
+def _with_places(capture: Any, objects: pa.Table) -> pa.Table:
+    """With the place that allocated each: the first frame of its stack that is no allocator, library or wrapper."""
+    import numpy as np
+    import pyarrow as pa
+
+    from ..model.call_stacks import NO_FRAME, call_stacks
+
+    stacks = objects.column("stack").fill_null(0).to_numpy()
+    distinct, which = np.unique(stacks, return_inverse=True)
+    calls = call_stacks(capture) if distinct.any() else None
+    places = [calls.site(int(stack)) if calls is not None and stack else NO_FRAME for stack in distinct]
+    for name, kind in PLACE_COLUMNS.items():
+        values = pa.array([place[name] for place in places], type=getattr(pa, kind)())
+        objects = objects.append_column(name, values.take(pa.array(which)))
+    return objects
+
+
 def _object_stream(capture: Models) -> pa.RecordBatchReader:
     import numpy as np
     import pyarrow as pa
@@ -57,9 +76,10 @@ def _object_stream(capture: Models) -> pa.RecordBatchReader:
     def batches() -> Iterator[pa.RecordBatch]:
         everything = objects.everything
         for first in range(0, everything.count, ROWS_A_BATCH):
-            yield from everything.table(np.arange(first, min(first + ROWS_A_BATCH, everything.count))).to_batches()
+            rows = everything.table(np.arange(first, min(first + ROWS_A_BATCH, everything.count)))
+            yield from _with_places(capture, rows).to_batches()
 
-    return pa.RecordBatchReader.from_batches(_object_schema(), batches())
+    return pa.RecordBatchReader.from_batches(_with_places(capture, _object_schema().empty_table()).schema, batches())
 
 
 def _object_count(capture: Models) -> int:
@@ -153,6 +173,7 @@ TABLES = (
         stream=_object_stream,
         count_rows=_object_count,
         schema=_object_schema,
+        finish=_with_places,
         columns={
     "id": "object id, from 1, in the order of birth",
     "process": PROCESS,
@@ -179,6 +200,9 @@ TABLES = (
     "first_touch_code": "code of that; joins `sites.id`",
     "touching_threads": "distinct threads with faults in it, at most 255",
     "top_thread_bytes": "bytes of new pages that the thread with the most of them brought",
+    "function": "function that allocated it: the first that is no allocator, C library or wrapper; null where no stack is known",
+    "file": "source file of that",
+    "line": "source line of that, 0 = unknown",
 },
     ),
     TableDescriptor(
