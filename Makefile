@@ -24,7 +24,8 @@ JUDGE_PACKAGES := time gcc mawk gzip xz-utils sqlite3 lua5.4 perl python3-numpy~
 BENCH_PACKAGES := linux-perf/linux-tools-generic
 
 NATIVE_SOURCES := $(shell find format native -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name '*.def') \
-  CMakeLists.txt native/core/symbols/CMakeLists.txt native/pass/CMakeLists.txt pyproject.toml
+  CMakeLists.txt native/core/symbols/CMakeLists.txt native/pass/CMakeLists.txt pyproject.toml \
+  src/memlens/view.py src/memlens/view_types.py src/memlens/results.py src/memlens/selection.py
 WORKLOAD_SOURCES := $(wildcard workloads/*.c workloads/*.cpp workloads/*.h workloads/*.S) workloads/CMakeLists.txt
 
 .PHONY: help

@@ -3,7 +3,7 @@
     python -m memlens.view_types schema          JSON Schema of `memlens report --json`
     python -m memlens.view_types typescript      the same as TypeScript interfaces
 
-The build writes both beside this module; nothing is edited by hand.
+The build writes both (`report.schema.json`, `report.d.ts`) into the installed package; nothing is edited by hand.
 """
 
 from __future__ import annotations

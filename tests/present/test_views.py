@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT
 
 import memlens
-from memlens import registry, view_types
+from memlens import _core, registry, view_types
 from memlens.analyses import report
 from memlens.present.rows import columns_of, order_of, rows_of
 from memlens.present.values import of_cell
@@ -66,6 +66,12 @@ def test_reports_agree_with_the_generated_schema(reports: dict[str, Report]) -> 
         assert [error.message for error in validator.iter_errors(content)][:3] == [], name
     content["views"][next(iter(content["views"]))]["titel"] = "x"
     assert list(validator.iter_errors(content))
+
+
+def test_the_build_installs_both() -> None:
+    installed = Path(_core.__file__).parent
+    assert json.loads((installed / "report.schema.json").read_text()) == json.loads(json.dumps(view_types.schema()))
+    assert (installed / "report.d.ts").read_text() == view_types.typescript() + "\n"
 
 
 def test_typescript_types_are_accepted_by_the_compiler(tmp_path: Path) -> None:
