@@ -173,29 +173,8 @@ enum ml_count_sampling {
 };
 
 /* Structs of the arena, from count_arena.def. */
-#define ML_STRUCT(name, bytes, text) struct ml_##name {
-#define ML_MEMBER(name, type, member, text) type member;
-#define ML_ARRAY(name, type, member, count, text) type member[count];
-#define ML_STRUCT_END(name) };
-#include "count_arena.def"
-#undef ML_STRUCT
-#undef ML_MEMBER
-#undef ML_ARRAY
-#undef ML_STRUCT_END
-
-#ifdef __cplusplus
-#define ML_STRUCT(name, bytes, text) static_assert(sizeof(ml_##name) == (bytes), #name " has " #bytes " bytes");
-#else
-#define ML_STRUCT(name, bytes, text) _Static_assert(sizeof(struct ml_##name) == (bytes), #name " has " #bytes " bytes");
-#endif
-#define ML_MEMBER(name, type, member, text)
-#define ML_ARRAY(name, type, member, count, text)
-#define ML_STRUCT_END(name)
-#include "count_arena.def"
-#undef ML_STRUCT
-#undef ML_MEMBER
-#undef ML_ARRAY
-#undef ML_STRUCT_END
+#define ML_STRUCTS "count_arena.def"
+#include "memlens_structs.h"
 
 #define ML_COUNT_GROUPS_MAX 64u
 

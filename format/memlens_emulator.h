@@ -58,29 +58,8 @@ struct ml_guest_policy {
 #define ML_ARENA_FIRST_BYTE 4096
 
 /* Structs of the arena, from emulator_arena.def. */
-#define ML_STRUCT(name, bytes, text) struct ml_##name {
-#define ML_MEMBER(name, type, member, text) type member;
-#define ML_ARRAY(name, type, member, count, text) type member[count];
-#define ML_STRUCT_END(name) };
-#include "emulator_arena.def"
-#undef ML_STRUCT
-#undef ML_MEMBER
-#undef ML_ARRAY
-#undef ML_STRUCT_END
-
-#ifdef __cplusplus
-#define ML_STRUCT(name, bytes, text) static_assert(sizeof(ml_##name) == (bytes), #name " has " #bytes " bytes");
-#else
-#define ML_STRUCT(name, bytes, text) _Static_assert(sizeof(struct ml_##name) == (bytes), #name " has " #bytes " bytes");
-#endif
-#define ML_MEMBER(name, type, member, text)
-#define ML_ARRAY(name, type, member, count, text)
-#define ML_STRUCT_END(name)
-#include "emulator_arena.def"
-#undef ML_STRUCT
-#undef ML_MEMBER
-#undef ML_ARRAY
-#undef ML_STRUCT_END
+#define ML_STRUCTS "emulator_arena.def"
+#include "memlens_structs.h"
 
 enum ml_arena_kind { ML_ARENA_SLOTS = 1, ML_ARENA_COUNTERS = 2, ML_ARENA_REGIONS = 3, ML_ARENA_MEMBERS = 4, ML_ARENA_RUNS = 5 };
 
