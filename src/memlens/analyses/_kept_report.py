@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import json
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .. import plugins, registry
-from ..capture.store.kept import KeptResults, stat_of
+from .. import registry
+from ..capture.store.kept import KeptResults
 from ..capture.tables.kept import files_read
 from ..errors import MemlensError
 from ..results import Finding, Note, Quality, Reference, Report, Result
@@ -121,7 +120,7 @@ def kept_or_made(
 ) -> Report:
     """The report that was kept for this capture and these options, or a new one, which is kept."""
 
-    kept = KeptResults(capture.path, capture.meta, {"what": "report", "plugins": _plugins(), **options})
+    kept = KeptResults(capture.path, capture.meta, {"what": "report", **options})
     if kept.is_possible:
         content = kept.load()
         if content is not None:
@@ -130,20 +129,6 @@ def kept_or_made(
     if kept.is_possible and not registry.problems():  # a plug-in that has failed may work the next time
         _keep(kept, capture, report)
     return report
-
-
-def _plugins() -> list[Any]:
-    """Analyses and findings of other packages, and the state of their files."""
-    found: list[Any] = []
-    for kind in ("analysis", "finding"):
-        for entry in plugins.entries(registry.GROUPS[kind]):
-            try:
-                spec = importlib.util.find_spec(entry.target.partition(":")[0].strip())
-            except (ImportError, ValueError):
-                spec = None
-            origin = spec.origin if spec is not None else None
-            found.append([entry.package, entry.name, entry.target, origin and stat_of(origin)])
-    return found
 
 
 def _keep(kept: KeptResults, capture: Capture, report: Report) -> None:
