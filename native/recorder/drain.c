@@ -401,6 +401,7 @@ static void take_record(struct ml_session *session, struct ml_ring *ring, const 
     case MP_RECORD_LOST:
       if (!mp_lost_read(header, body, own, &record.lost)) break;
       session->counts.ring_lost += record.lost.lost;
+      ring->lost += record.lost.lost;
       ml_loss_add(session, ring->last_ns, who.time_ns, record.lost.lost, 0, ML_ENUM_loss_cause_RING_FULL, ring->cpu);
       break;
     case MP_RECORD_THROTTLE: session->counts.throttled++; break;

@@ -46,6 +46,7 @@ struct ml_ring {
   uint64_t data_bytes;
   unsigned char *unwrapped; /* a record that wraps around is copied here */
   uint64_t last_ns;         /* time of the last record, to place losses */
+  uint64_t lost;            /* records that PERF_RECORD_LOST told of */
 };
 
 /* Growing record buffer of one kind. */

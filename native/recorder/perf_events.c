@@ -374,13 +374,28 @@ void ml_set_stack_level(struct ml_session *session, unsigned level) {
   ml_enable_role(session, ML_ROLE_STACK_0 + (int)level, true);
 }
 
+/* The kernel tells of lost records with the next record that finds room. What was lost after the last one that did is only
+ * in the events' own counts: a ring that stays full until the program ends loses most of its records so. */
 void ml_read_event_losses(struct ml_session *session) {
   if (!session->facts.lost_readable) return;
   session->counts.event_lost = 0;
-  for (size_t i = 0; i < session->event_count; i++) {
-    uint64_t value_and_lost[2];
-    if (read(session->events[i].fd, value_and_lost, sizeof value_and_lost) == (ssize_t)sizeof value_and_lost)
-      session->counts.event_lost += value_and_lost[1];
+  const uint64_t now = ml_monotonic_ns();
+  for (size_t r = 0; r < session->ring_count; r++) {
+    struct ml_ring *ring = &session->rings[r];
+    uint64_t lost = 0;
+    for (size_t i = 0; i < session->event_count; i++) {
+      uint64_t value_and_lost[2];
+      if (session->events[i].ring == r &&
+          read(session->events[i].fd, value_and_lost, sizeof value_and_lost) == (ssize_t)sizeof value_and_lost)
+        lost += value_and_lost[1];
+    }
+    session->counts.event_lost += lost;
+    if (lost <= ring->lost) continue;
+    pthread_mutex_lock(&session->lock);
+    session->counts.ring_lost += lost - ring->lost;
+    ml_loss_add(session, ring->last_ns, now, lost - ring->lost, 0, ML_ENUM_loss_cause_RING_FULL, ring->cpu);
+    pthread_mutex_unlock(&session->lock);
+    ring->lost = lost;
   }
 }
 

@@ -15,6 +15,7 @@ import pytest
 from conftest import MEMLENS, ROOT, needs_faults, needs_root, run_memlens, workload_path
 
 import memlens
+import memlens.analyses
 
 PROGRAMS: dict[str, list[str]] = {
     "numpy": [sys.executable, "-c", "import numpy as np; print(np.ones(2_000_000).sum())"],
@@ -142,6 +143,33 @@ def test_a_recorder_that_was_stopped_goes_on(tmp_path: Path) -> None:
         _, errors = recorder.communicate(timeout=30)
         assert (errors, recorder.returncode) == ("", 7)
         shutil.rmtree(tmp_path / "c.memlens")
+
+
+@needs_faults
+def test_records_lost_by_a_stopped_recorder_are_counted_and_the_finding_stays(tmp_path: Path) -> None:
+    """The kernel's own count is the oracle: a fault that was not seen has lost one record or more."""
+    program = f"{workload_path('fault_storm')} --mib 8 --iterations 60"
+    recorder = start_recording(
+        tmp_path, "sh", "-c", f"echo ready; read go; {program}; echo done; read go", stdin=subprocess.PIPE
+    )
+    assert recorder.stdin is not None and recorder.stdout is not None
+    assert recorder.stdout.readline() == "ready\n"
+    recorder.send_signal(signal.SIGSTOP)
+    recorder.stdin.write("\n")
+    recorder.stdin.flush()
+    while recorder.stdout.readline() != "done\n":
+        assert recorder.poll() is None
+    recorder.send_signal(signal.SIGCONT)
+    recorder.communicate("\n", timeout=60)
+    assert recorder.returncode == 0
+    capture = memlens.open(tmp_path / "c.memlens")
+    if not capture.meta["session"]["lost_readable"]:
+        pytest.skip("the kernel does not count lost records of an event (PERF_FORMAT_LOST): Linux 6.0 or later")
+    faults = memlens.analyses.run("faults", capture).figures
+    unseen = faults["kernel_faults"] - faults["faults"] - faults["own_faults"]
+    assert unseen > 100_000
+    assert capture.quality.dropped_records >= unseen
+    assert "fault_storm" in {finding.name for finding in memlens.analyses.report(capture).findings}
 
 
 def test_interrupt_from_the_terminal_reaches_the_program_once(tmp_path: Path) -> None:

@@ -35,7 +35,9 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ._where import process as process_of
 
     faults = results["faults"]
-    placements = faults.figures["placements"]
+    recorded = faults.figures["placements"]
+    lost_factor = _lost_factor(capture, faults)
+    placements = round(recorded * lost_factor)
     user_s, system_s = cpu_seconds(capture)
     cpu_s = user_s + system_s
     if placements < MIN_FAULTS or cpu_s <= 0:
@@ -48,7 +50,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     if rate < MIN_FAULTS_PER_CPU_S or share < MIN_SYSTEM_SHARE or system_s < MIN_DURATION_SHARE * duration_s:
         return []
     touches = results["first_touch"]
-    placed = touches.figures["first_touched_bytes"]
+    placed = round(touches.figures["first_touched_bytes"] * lost_factor)
     peak = max(
         results["capacity"].figures["peak_rss_bytes"] or 0, results["capacity"].figures["kernel_peak_rss_bytes"] or 0, 1
     )
@@ -58,7 +60,10 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     process = _most_faulting(capture)
     lines = sorted(touches.tables["by_line"].to_pylist(), key=lambda row: -row["faults"])
     where = place(lines[0])
-    part = lines[0]["faults"] / max(placements, 1)
+    part = lines[0]["faults"] / max(recorded, 1)
+    counted = f"{placements:,} page faults"
+    if placements != recorded:
+        counted = f"About {placements:,} page faults by the kernel's count ({recorded:,} were recorded)"
     if ratio >= REUSE_RATIO:
         what = f"it places {human_bytes(placed)} in total but never holds more than {human_bytes(peak)}: memory is returned to the kernel and touched again"
         remedy = f"Keep and reuse the memory that {where} touches. {keep_pages_remedy(capture, process)}"
@@ -72,7 +77,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
             name=DESCRIPTOR.name,
             severity="high" if share > 0.4 and system_s > 0.5 else "medium",
             claim=(
-                f"{placements:,} page faults, {rate:,.0f} for each second of CPU time, while {share:.0%} of the CPU time is "
+                f"{counted}, {rate:,.0f} for each second of CPU time, while {share:.0%} of the CPU time is "
                 f"the kernel's (without about {recording_s:.2g} s for recording them): {what}. {part:.0%} of the faults come from {where}."
             ),
             evidence={
@@ -95,6 +100,15 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
             group="returned memory" if ratio >= REUSE_RATIO else DESCRIPTOR.name,
         )
     ]
+
+
+def _lost_factor(capture: Capture, faults: Result) -> float:
+    """Faults by the kernel's count for each one seen, where records were lost; else 1."""
+    kernel = faults.figures["kernel_faults"]
+    seen = faults.figures["faults"] + (faults.figures["own_faults"] or 0)
+    if not capture.quality.dropped_records or not kernel or not seen or capture.selection:
+        return 1.0
+    return max(float(kernel) / float(seen), 1.0)
 
 
 def _most_faulting(capture: Capture) -> int:
