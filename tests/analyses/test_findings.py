@@ -115,7 +115,9 @@ def test_a_fact_is_stated_once() -> None:
 @pytest.mark.parametrize(("name", "bad", "good"), CASES, ids=[case[0] for case in CASES])
 def test_bad_workload_and_good_twin(record: Record, name: str, bad: list[str], good: list[str]) -> None:
     capture = record(workload_path(bad[0]), *bad[1:])
-    assert name in findings_of(capture)
+    first, last = capture.time_range_ns
+    seen = (memlens.analyses.run("faults", capture).figures, (last - first) / 1e9, capture.quality)
+    assert name in findings_of(capture), seen
     assert name not in findings_of(record(workload_path(good[0]), *good[1:]))
     finding = next(f for f in checked_findings(capture) if f.name == name)
     assert finding.remedy and finding.claim
