@@ -120,7 +120,10 @@ def collectors_table() -> str:
 
 
 def option_table(options: Iterable[Any]) -> str:
-    return markdown_table(["option", "default", "meaning"], ((code(o.name), code(o.default if o.shown is None else o.shown), o.help) for o in options))
+    return markdown_table(
+        ["option", "default", "meaning"],
+        ((code(o.name), code(o.default if o.shown is None else o.shown), o.help) for o in options),
+    )
 
 
 def collectors_page() -> str:
@@ -211,10 +214,20 @@ def presenters_page() -> str:
 
     rows = [(code(d.name), d.suffix or "–", d.question) for d in registry.all_of("presenter").values()]
     return (
-        HEADER
-        + "# Presenters\n\nA presenter renders a report. Those that write files of their own suffix: "
+        HEADER + "# Presenters\n\nA presenter renders a report. Those that write files of their own suffix: "
         "`memlens report CAPTURE --as NAME -o FILE`. More come with other packages ([extending](../extending.md)).\n\n"
         + markdown_table(["presenter", "files", "what it shows"], rows)
+    )
+
+
+def exporters_page() -> str:
+    from memlens.cli.export import exporters, suffix_of
+
+    rows = [(code(d.name), code(suffix_of(d)), d.question, "yes" if d.is_text else "no") for d in exporters().values()]
+    return (
+        HEADER + "# Exporters\n\nFormats in which `memlens export CAPTURE --format NAME -o DIR` writes tables. "
+        "More come with other packages ([extending](../extending.md)).\n\n"
+        + markdown_table(["format", "files", "what it is for", "standard output"], rows)
     )
 
 
@@ -328,7 +341,10 @@ def record_tables() -> str:
     parts = []
     for name, layout in _core.record_layouts().items():
         text = layout["text"][:1].upper() + layout["text"][1:]
-        rows = [(offset, C_TYPES[kind], code(field), _meaning(role, text)) for field, kind, offset, role, text in layout["fields"]]
+        rows = [
+            (offset, C_TYPES[kind], code(field), _meaning(role, text))
+            for field, kind, offset, role, text in layout["fields"]
+        ]
         parts.append(
             f"### {name}: kind {layout['kind']}, version {layout['version']}, {layout['bytes']} bytes\n\n{text}.\n\n"
             + markdown_table(["offset", "type", "field", "meaning"], rows)
@@ -363,6 +379,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/analyses.md": analyses_page,
     "docs/reference/findings.md": findings_page,
     "docs/reference/presenters.md": presenters_page,
+    "docs/reference/exporters.md": exporters_page,
     "docs/reference/importers.md": importers_page,
     "docs/reference/tables.md": tables_page,
 }

@@ -1,4 +1,4 @@
-"""One registry: collectors, analyses, findings, presenters and importers describe themselves.
+"""One registry: collectors, analyses, findings, presenters, exporters and importers describe themselves.
 
 A part is a module with a module-level ``DESCRIPTOR``. The registry finds the modules of a package by name, and those of
 other installed packages by their entry points (`plugins.py`), and imports them only when they are asked for, so
@@ -165,6 +165,22 @@ class PresenterDescriptor(Descriptor):
 
 
 @dataclass(frozen=True)
+class ExporterDescriptor(Descriptor):
+    """One format of files of tables: `memlens export --format NAME`."""
+
+    suffix: str = ""
+    """Of the files that it writes; empty: a dot and its name."""
+    is_text: bool = False
+    """Its files may be shown on a terminal."""
+    order: int = 100
+    """Formats are listed in this order; the first is the default."""
+    reads: str = ""
+    """The function that reads such a file, for the last line of `memlens export`."""
+    write: Callable[..., int] = field(kw_only=True)
+    """(pyarrow.RecordBatchReader, file of bytes) → rows written; it never holds more than a few batches."""
+
+
+@dataclass(frozen=True)
 class ImporterDescriptor(Descriptor):
     """One format of traces of other tools."""
 
@@ -182,12 +198,13 @@ class ImporterDescriptor(Descriptor):
     """Whether the tool that records it is on this machine; None: nothing is known of it."""
 
 
-Kind = Literal["collector", "analysis", "finding", "presenter", "importer"]
+Kind = Literal["collector", "analysis", "finding", "presenter", "exporter", "importer"]
 PACKAGES: dict[str, str] = {
     "collector": "memlens.collect.collectors",
     "analysis": "memlens.analyses",
     "finding": "memlens.analyses.findings",
     "presenter": "memlens.present",
+    "exporter": "memlens.exporting",
     "importer": "memlens.importing",
 }
 GROUPS: dict[str, str] = {
@@ -195,6 +212,7 @@ GROUPS: dict[str, str] = {
     "analysis": "memlens.analyses",
     "finding": "memlens.findings",
     "presenter": "memlens.presenters",
+    "exporter": "memlens.exporters",
     "importer": "memlens.importers",
 }
 """Entry points of other packages."""
@@ -203,6 +221,7 @@ TYPES: dict[str, type[Descriptor]] = {
     "analysis": AnalysisDescriptor,
     "finding": FindingDescriptor,
     "presenter": PresenterDescriptor,
+    "exporter": ExporterDescriptor,
     "importer": ImporterDescriptor,
 }
 
@@ -216,6 +235,8 @@ def all_of(kind: Literal["collector"]) -> dict[str, CollectorDescriptor]: ...
 def all_of(kind: Literal["finding"]) -> dict[str, FindingDescriptor]: ...
 @overload
 def all_of(kind: Literal["presenter"]) -> dict[str, PresenterDescriptor]: ...
+@overload
+def all_of(kind: Literal["exporter"]) -> dict[str, ExporterDescriptor]: ...
 @overload
 def all_of(kind: Literal["importer"]) -> dict[str, ImporterDescriptor]: ...
 @overload

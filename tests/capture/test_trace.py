@@ -332,16 +332,17 @@ def test_accesses_stream_with_interpolated_times_and_without_damaged_windows(tmp
 
 def test_query_and_export_have_accesses(tmp_path: Path) -> None:
     from memlens.capture.tables.sql import run_query
-    from memlens.cli.export import write_batches
+    from memlens.cli.export import exporters, write_table
 
     capture = windows_capture(tmp_path)
     table = run_query(capture, "SELECT thread, count(*) n, sum(weight) w FROM accesses GROUP BY thread ORDER BY thread")
     assert table.to_pylist() == [{"thread": 100, "n": 20, "w": 150.0}, {"thread": 101, "n": 5, "w": 20.0}]
     twice = run_query(capture, "SELECT (SELECT count(*) FROM accesses) a, (SELECT max(bytes) FROM accesses) b")
     assert twice.to_pylist() == [{"a": 25, "b": 8}]
-    for kind in ("csv", "json", "parquet"):
+    assert list(exporters())[:3] == ["csv", "json", "parquet"]
+    for kind, exporter in exporters().items():
         with (tmp_path / kind).open("wb") as file:
-            assert write_batches(capture.reader("accesses"), kind, file) == 25
+            assert write_table(capture, "accesses", exporter, file) == 25
     import json
 
     assert len(json.loads((tmp_path / "json").read_text())) == 25

@@ -29,10 +29,11 @@ ALLOWED: dict[str, set[str]] = {
     "capture": {"_core", *LEAVES},
     "collect": {"_core", "_recorder", "capture", *LEAVES},
     "importing": {"_core", "capture", *LEAVES},
+    "exporting": LEAVES,
     "analyses": {"capture", *LEAVES},
     "present": LEAVES,
     "compile": LEAVES,
-    "cli": {"analyses", "capture", "collect", "compile", "importing", "present", *LEAVES},
+    "cli": {"analyses", "capture", "collect", "compile", "exporting", "importing", "present", *LEAVES},
     "__init__": {"annotations", "capture", "analyses", *LEAVES},
     "__main__": {"cli"},
 }

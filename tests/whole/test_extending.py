@@ -19,7 +19,8 @@ import memlens
 PAGE = ROOT / "docs" / "extending.md"
 FILE = re.compile(r"```(?:python|toml)\n# file: (\S+)\n(.*?)```", re.DOTALL)
 KINDS = {
-    "collectors": "load", "analyses": "load", "findings": "busy_machine", "presenters": "figures", "importers": "accesslist",
+    "collectors": "load", "analyses": "load", "findings": "busy_machine", "presenters": "figures",
+    "exporters": "jsonl", "importers": "accesslist",
 }  # fmt: skip
 
 
@@ -174,6 +175,19 @@ def test_a_presenter_of_another_package_exports(site: Path, capture: Path, tmp_p
     assert run_memlens("report", capture, "--as", "figures").returncode == 64
 
 
+def test_an_exporter_of_another_package_writes(site: Path, capture: Path, tmp_path: Path) -> None:
+    environment = with_path(site)
+    assert "(package memlens_example 1.0)" in run_memlens("export", "--help", env=environment).stdout
+    words = ["export", capture, "--format", "jsonl", "--tables", "load_readings", "-o"]
+    done = run_memlens(*words, tmp_path / "out", env=environment)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "out" / "load_readings.jsonl").read_text().splitlines()]
+    assert rows == memlens.open(capture).side_table("load_readings").to_pylist()
+    shown = run_memlens(*words, "-", env=environment).stdout
+    assert [json.loads(line) for line in shown.splitlines()] == rows
+    assert run_memlens(*words, tmp_path / "none").returncode == 64
+
+
 def test_an_importer_of_another_package_reads(site: Path, tmp_path: Path) -> None:
     trace, path, environment = tmp_path / "t.txt", tmp_path / "t.memlens", with_path(site)
     accesses = [(0x1000 + 4 * (i % 3), 0x10000 + 8 * (i * 7 % 5000), 8 if i % 2 else 4, "w" if i % 3 == 0 else "r") for i in range(10_000)]  # fmt: skip
@@ -197,7 +211,8 @@ def test_doctor_and_the_reference_list_them(site: Path) -> None:
     environment = with_path(site)
     state = json.loads(run_memlens("doctor", "--json", env=environment).stdout)
     assert {(one["kind"], one["name"]) for one in state["plugins"]["found"]} == {
-        ("collector", "load"), ("analysis", "load"), ("finding", "busy_machine"), ("presenter", "figures"), ("importer", "accesslist"),
+        ("collector", "load"), ("analysis", "load"), ("finding", "busy_machine"), ("presenter", "figures"),
+        ("exporter", "jsonl"), ("importer", "accesslist"),
     }  # fmt: skip
     assert state["plugins"]["left_out"] == []
     assert next(one for one in state["collectors"] if one["collector"] == "load")["state"] == "works"
@@ -207,13 +222,13 @@ def test_doctor_and_the_reference_list_them(site: Path) -> None:
     assert "plug-ins" not in run_memlens("doctor").stdout
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\nimport generate_docs as docs\n"
-        "print(docs.collectors_page(), docs.analyses_page(), docs.findings_page(), docs.presenters_page(), docs.importers_page())"
+        "print(docs.collectors_page(), docs.analyses_page(), docs.findings_page(), docs.presenters_page(), docs.exporters_page(), docs.importers_page())"
     )
     words = [sys.executable, "-c", code, str(ROOT / "tools")]
     pages = subprocess.run(words, capture_output=True, text=True, env=environment).stdout
     assert all(
         text in pages
-        for text in ("`--load-every`", "Was the machine busy with other work?", "## busy_machine", "| `figures` |", "| `accesslist` |", "`SHARE` = 0.5")
+        for text in ("`--load-every`", "Was the machine busy with other work?", "## busy_machine", "| `figures` |", "| `jsonl` |", "| `accesslist` |", "`SHARE` = 0.5")
     )  # fmt: skip
     assert "load_every" not in (without := subprocess.run(words, capture_output=True, text=True).stdout) and without
 
@@ -343,6 +358,7 @@ def test_other_kinds_that_fail_are_left_out(tmp_path: Path, capture: Path) -> No
         "memlens.presenters": "from memlens.registry import PresenterDescriptor\nDESCRIPTOR = PresenterDescriptor(name='bad', question='?', suffix='.x', render=lambda report: 1 / 0)\n",
         "memlens.findings": "from memlens.registry import FindingDescriptor\nDESCRIPTOR = FindingDescriptor(name='bad', question='?', check=lambda capture, results: [1])\n",
         "memlens.importers": "from memlens.registry import ImporterDescriptor\nDESCRIPTOR = ImporterDescriptor(name='bad', question='?', recognises=lambda b: 1 / 0, read=None)\n",
+        "memlens.exporters": "from memlens.registry import ExporterDescriptor\nDESCRIPTOR = ExporterDescriptor(name='bad', question='?', write=lambda reader, file: 1 / 0)\n",
     }  # fmt: skip
     for at, (kind, text) in enumerate(texts.items()):
         install(tmp_path / "site", f"broken{at}", {kind: {"bad": f"bad_part{at}"}}, {f"bad_part{at}.py": text})
@@ -357,6 +373,11 @@ def test_other_kinds_that_fail_are_left_out(tmp_path: Path, capture: Path) -> No
     (tmp_path / "t").write_text("nothing that is known\n")
     done = run_memlens("import", tmp_path / "t", "-o", tmp_path / "t.memlens", env=environment)
     assert done.returncode == 74 and "none of the formats" in done.stderr and "bug in memlens" not in done.stderr
+    done = run_memlens("export", capture, "--format", "bad", "-o", tmp_path / "out", env=environment)
+    assert (
+        done.returncode == 73 and "the exporter bad of the package broken3 1.0 failed: ZeroDivisionError" in done.stderr
+    )
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_entry_points_are_read_as_importlib_reads_them(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
