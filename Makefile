@@ -114,7 +114,7 @@ test-all: prepared ## the tests and the slow, exhaustive ones
 .PHONY: lint
 lint: $(VENV)/.stamp-test ## check style and types
 	@$(BIN)/ruff check src tests benchmarks tools
-	@$(BIN)/ruff format --check src tests benchmarks
+	@$(BIN)/ruff format --check src tests benchmarks tools
 	@$(BIN)/mypy
 
 .PHONY: bench

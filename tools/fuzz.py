@@ -39,7 +39,14 @@ CORPUS_BYTES_A_TARGET = 40_000
 CHECK_RUNS = 6_000
 """Of a check: fast targets are done in a moment, and all together take 20 s."""
 # Longest input that is made: programs of operations need little room, ELF files more.
-LONGEST = {"symbols": 32_768, "variables": 32_768, "split_dwarf": 32_768, "unwind": 100_000, "chunks": 16_384, "locality": 2_048}
+LONGEST = {
+    "symbols": 32_768,
+    "variables": 32_768,
+    "split_dwarf": 32_768,
+    "unwind": 100_000,
+    "chunks": 16_384,
+    "locality": 2_048,
+}
 PACKAGES = "clang-19 libclang-rt-19-dev llvm-19"
 COMPILERS = (("clang-19", "clang++-19"), ("clang", "clang++"), ("clang-14", "clang++-14"))
 LEAKS = "detect_leaks=1:allocator_may_return_null=1:detect_stack_use_after_return=0"
@@ -63,7 +70,9 @@ def targets() -> list[str]:
 
 def compilers() -> tuple[str, str]:
     """A clang that has the fuzzer's runtime and compiles C++20."""
-    program = "#include <span>\nextern \"C\" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }\n"
+    program = (
+        '#include <span>\nextern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }\n'
+    )
     for c, cxx in COMPILERS:
         if not shutil.which(c) or not shutil.which(cxx):
             continue
@@ -91,7 +100,9 @@ def _logged(command: list[str]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    symbolizer = shutil.which("llvm-symbolizer-19") or shutil.which("llvm-symbolizer") or shutil.which("llvm-symbolizer-14")
+    symbolizer = (
+        shutil.which("llvm-symbolizer-19") or shutil.which("llvm-symbolizer") or shutil.which("llvm-symbolizer-14")
+    )
     made = os.environ | {"ASAN_OPTIONS": LEAKS, "UBSAN_OPTIONS": "print_stacktrace=1"}
     return made | {"ASAN_SYMBOLIZER_PATH": symbolizer} if symbolizer else made
 
@@ -100,7 +111,9 @@ def _folders(name: str) -> list[str]:
     return [str(path / name) for path in (KEPT, REGRESSIONS) if (path / name).is_dir()]
 
 
-def _command(name: str, seconds: int, artifacts: Path, *, folder: Path = BUILD, input_seconds: int = INPUT_SECONDS) -> list[str]:
+def _command(
+    name: str, seconds: int, artifacts: Path, *, folder: Path = BUILD, input_seconds: int = INPUT_SECONDS
+) -> list[str]:
     command = [
         str(folder / f"fuzz_{name}"), f"-rss_limit_mb={RSS_MIB}", f"-malloc_limit_mb={RSS_MIB}", f"-timeout={input_seconds}",
         f"-max_total_time={seconds}", f"-max_len={LONGEST.get(name, 4096)}", "-print_final_stats=1", "-reload=0", f"-artifact_prefix={artifacts}/",
@@ -205,7 +218,9 @@ def check(name: str, seconds: int) -> str:
         command.append(f"-runs={CHECK_RUNS if seconds else 0}")
         # By way of a shell that forks: over exec the kernel keeps the peak RSS of the caller, which the target takes for its own.
         command = ["sh", "-c", '"$@"; exit $?', "sh", *command]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=_environment(), check=False)
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=_environment(), check=False
+        )
         text = done.stdout.decode(errors="replace")
         return "" if done.returncode == 0 else text[-6000:]
 
@@ -219,7 +234,9 @@ def keep(chosen: list[str]) -> None:
             merged.mkdir()
             grown = [str(GROWN / name)] if (GROWN / name).is_dir() else []
             command = [*_command(name, 0, BUILD), "-merge=1", str(merged), *_folders(name), *grown]
-            subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=_environment(), check=False)
+            subprocess.run(
+                command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=_environment(), check=False
+            )
             seeds = sorted((KEPT / name).glob("seed-*")) if (KEPT / name).is_dir() else []
             room = CORPUS_BYTES_A_TARGET - sum(path.stat().st_size for path in seeds)
             for path in (KEPT / name).glob("found-*"):
