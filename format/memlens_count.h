@@ -112,7 +112,8 @@ enum ml_count_table_flags {
   ML_TABLE_ENTRY = 4, /* block 0 is the function's first and has a group: how often the function was called */
   /* A function that is not counted, and why. It has no counters, blocks or sites. */
   ML_TABLE_NAKED = 8,      /* no frame of its own: nothing may be added to it */
-  ML_TABLE_RESOLVER = 16,  /* chooses an implementation for the loader (ifunc), or is called by one that does: runs before threads' variables are there */
+  /* chooses an implementation for the loader (ifunc), or is called by one that does: runs before threads' variables are there */
+  ML_TABLE_RESOLVER = 16,
   ML_TABLE_EXCLUDED = 32,  /* its source says so: __attribute__((no_profile_instrument_function)) */
   ML_TABLE_TOO_LARGE = 64, /* needs more counters than ML_COUNT_MAX_OF_FUNCTION */
   ML_TABLE_TRACE = 128, /* the part `traced` is there */
@@ -124,7 +125,8 @@ enum ml_count_table_flags {
 enum ml_counter_kind {
   ML_COUNTER_BLOCK = 0,   /* one add where the code runs, or on an edge between blocks */
   ML_COUNTER_ENTRY = 1,   /* a loop's trip count, added before the loop */
-  ML_COUNTER_EXIT = 2,    /* steps of a variable of the program, taken when a loop is left: its trip count, or how often an edge in it was passed */
+  /* steps of a variable of the program, taken when a loop is left: its trip count, or how often an edge in it was passed */
+  ML_COUNTER_EXIT = 2,
   ML_COUNTER_BYTES = 3,   /* sizes */
   ML_COUNTER_KEPT = 4,    /* kept in a register inside a loop */
 };
@@ -139,10 +141,12 @@ enum ml_site_kind {
   ML_SITE_PREFETCH = 7,
 };
 /* Callees of ML_SITE_CALL that are no names: no function can be called so. */
-#define ML_SITE_CALLEE_ASSEMBLY "(inline assembly)"         /* with an operand in memory, or that says that it changes memory */
+/* with an operand in memory, or that says that it changes memory */
+#define ML_SITE_CALLEE_ASSEMBLY "(inline assembly)"
 #define ML_SITE_CALLEE_FAR "(through a pointer)"            /* a call through a pointer that leads out of the module */
 enum ml_site_flags {
-  ML_SITE_STACK_READ = 1,    /* what it reads is in the frame of this function: found by following the address to an alloca */
+  /* what it reads is in the frame of this function: found by following the address to an alloca */
+  ML_SITE_STACK_READ = 1,
   ML_SITE_STACK_WRITTEN = 2, /* the same for what it writes */
   ML_SITE_VECTOR = 4,
   ML_SITE_MASKED = 8,        /* `bytes` is the most that it can move, the counter of bytes sums what it did */
@@ -167,7 +171,8 @@ enum ml_site_flags {
 
 enum ml_count_sampling {
   ML_SAMPLE_ALL = 0,    /* count every execution */
-  ML_SAMPLE_EVERY = 1,  /* count the first `sample_first` executions of a region, then every `sample_every`-th: aliases with periodic programs */
+  /* count the first `sample_first` executions of a region, then every `sample_every`-th: aliases with periodic programs */
+  ML_SAMPLE_EVERY = 1,
   ML_SAMPLE_RANDOM = 2, /* the same, but each later one with probability 1 / `sample_every`, from `seed` */
   ML_SAMPLE_BUDGET = 3, /* count as long as counting costs less than `budget_ppm` of the region's time */
 };
@@ -191,7 +196,8 @@ enum ml_count_entry_flags {
 enum ml_trace_state {
   ML_TRACE_NOT_ASKED = 0,
   ML_TRACE_ON = 1,
-  ML_TRACE_NO_LIBRARY = 2, /* the library that records is not in the process (a static program, or nobody preloaded it) */
+  /* the library that records is not in the process (a static program, or nobody preloaded it) */
+  ML_TRACE_NO_LIBRARY = 2,
   ML_TRACE_BAD_SETTINGS = 3,
 };
 enum ml_count_clock { ML_CLOCK_TSC = 1, ML_CLOCK_CNTVCT = 2, ML_CLOCK_TIME = 3, ML_CLOCK_TIMEBASE = 4, ML_CLOCK_SYSTEM = 5 };

@@ -70,9 +70,11 @@ struct ml_chunk_header {
 ML_STATIC_ASSERT(sizeof(struct ml_chunk_header) == 80, "chunk header is 80 bytes");
 
 /* Record structs. */
+/* clang-format off */
 #define ML_RECORD(name, KIND, number, version, bytes, table, text) struct ml_##name {
 #define ML_FIELD(name, type, field, role, text) type field;
 #define ML_END(name) };
+/* clang-format on */
 #include "records.def"
 #undef ML_RECORD
 #undef ML_FIELD
@@ -111,6 +113,7 @@ enum ml_record_version {
 
 /* Values of enumerated fields: value names are listed once, here, and given to
  * Python by name. ML_ENUM(enum, VALUE, number, "name") */
+/* clang-format off */
 #define ML_ENUMS(ML_ENUM)                                        \
   ML_ENUM(unwinder, NONE, 0, "none")                             \
   ML_ENUM(unwinder, FP, 1, "fp")                                 \
@@ -238,6 +241,7 @@ enum ml_record_version {
   ML_ENUM(module_status, MISSING, 1, "missing")                  \
   ML_ENUM(module_status, REPLACED, 2, "replaced")                \
   ML_ENUM(module_status, NO_TABLES, 3, "no_tables")
+/* clang-format on */
 
 #define ML_ENUM_CONSTANT(family, VALUE, number, text) ML_ENUM_##family##_##VALUE = number,
 enum ml_enum_values { ML_ENUMS(ML_ENUM_CONSTANT) ML_ENUM_END };

@@ -25,7 +25,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-#define ML_SEGMENTS_VECTORS __attribute__((target("avx2,popcnt"))) /* of a function that calls ml_segments_add_known_vectors */
+/* of a function that calls ml_segments_add_known_vectors */
+#define ML_SEGMENTS_VECTORS __attribute__((target("avx2,popcnt")))
 #endif
 
 #define ML_SEGMENTS_ENTRIES 1024
@@ -93,7 +94,8 @@ static inline void ml_segments_group(struct ml_segments_block *block, struct ml_
   const unsigned bytes = far != 0 ? 8 : 4;
   *at->names++ = (unsigned char)(misses | (far != 0 ? ML_SEGMENTS_WIDE : 0));
   for (unsigned i = 0; i < count; i++) {
-    memcpy(at->words, &moved[i], 8); /* little endian, as all of the format; the next one is written over what is too much */
+    /* little endian, as all of the format; the next one is written over what is too much */
+    memcpy(at->words, &moved[i], 8);
     at->words += bytes & (0 - (misses >> i & 1));
   }
 }
@@ -117,6 +119,7 @@ static inline __attribute__((always_inline)) void ml_segments_add_known(struct m
 #if defined(__x86_64__)
 static const int64_t ml_segments_masks[8] __attribute__((aligned(64))) = {-1, -1, -1, -1, 0, 0, 0, 0};
 /* Bytes of the words of a mask, side by side. */
+/* clang-format off */
 #define ML_SEGMENTS_PACK(a, b, c, d) {4 * a, 4 * a + 1, 4 * a + 2, 4 * a + 3, 4 * b, 4 * b + 1, 4 * b + 2, 4 * b + 3, \
                                       4 * c, 4 * c + 1, 4 * c + 2, 4 * c + 3, 4 * d, 4 * d + 1, 4 * d + 2, 4 * d + 3}
 static const unsigned char ml_segments_packs[16][16] __attribute__((aligned(64))) = {
@@ -124,6 +127,7 @@ static const unsigned char ml_segments_packs[16][16] __attribute__((aligned(64))
     ML_SEGMENTS_PACK(2, 0, 0, 0), ML_SEGMENTS_PACK(0, 2, 0, 0), ML_SEGMENTS_PACK(1, 2, 0, 0), ML_SEGMENTS_PACK(0, 1, 2, 0),
     ML_SEGMENTS_PACK(3, 0, 0, 0), ML_SEGMENTS_PACK(0, 3, 0, 0), ML_SEGMENTS_PACK(1, 3, 0, 0), ML_SEGMENTS_PACK(0, 1, 3, 0),
     ML_SEGMENTS_PACK(2, 3, 0, 0), ML_SEGMENTS_PACK(0, 2, 3, 0), ML_SEGMENTS_PACK(1, 2, 3, 0), ML_SEGMENTS_PACK(0, 1, 2, 3)};
+/* clang-format on */
 
 ML_SEGMENTS_VECTORS static inline __attribute__((always_inline)) void ml_segments_group_vectors(struct ml_segments_block *block,
                                                                                                 struct ml_segments_at *at,

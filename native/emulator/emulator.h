@@ -31,7 +31,8 @@ struct settings {
   bool pages;          /* count accesses by page */
   bool stacks;         /* keep call stacks */
   bool split_stack;    /* tell stack and other memory apart at every access: no inline counting */
-  bool frames;         /* the same, but only the frame of the running function is stack (where a call stores its return address) */
+  /* the same, but only the frame of the running function is stack (where a call stores its return address) */
+  bool frames;
   bool wait;           /* a full ring stops the guest; else windows are dropped and counted */
   uint64_t window, period, seed;
   char functions[4096]; /* path of a list of functions that are regions: VADDR NAME lines after @PATH lines */
@@ -120,7 +121,8 @@ struct insn {
   uint8_t jump;   /* x86-64, jumps indirectly: each execution makes 1 a load, 2 a store, 3 one of each */
   uint16_t operand_bytes; /* of each access, from the encoding; 0: what the emulator accesses */
   bool modifies, conditional; /* atomic: a load and a store; a store that may not happen */
-  bool leaves;    /* under several threads the emulator may leave the block here, run it alone, and go on in another block */
+  /* under several threads the emulator may leave the block here, run it alone, and go on in another block */
+  bool leaves;
   bool varies;    /* how many parts an execution makes is in a register: it is never taken for known */
   bool judged;    /* whether its executions are all the same was known when it was translated */
   bool alone;     /* in a block whose executions are not told apart: its accesses are never merged */
@@ -379,7 +381,8 @@ void ml_pages_after_fork(void);
 /* The memory operand of an instruction, from its encoding. */
 enum operand_shape {
   OPERAND_PARTS,     /* the instruction accesses what the emulator shows: elements, or registers of a list */
-  OPERAND_WHOLE,     /* one execution makes one access of `bytes` in each of its directions, however the emulator makes it */
+  /* one execution makes one access of `bytes` in each of its directions, however the emulator makes it */
+  OPERAND_WHOLE,
   OPERAND_ALL_LANES, /* a masked load, of which the emulator loads all lanes */
   OPERAND_NONE,
   OPERAND_UNKNOWN,

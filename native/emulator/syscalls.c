@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* clang-format off */
 enum call { MMAP, MUNMAP, MREMAP, MADVISE, CLONE, EXECVE, EXECVEAT, MBIND, SET_MEMPOLICY, GET_MEMPOLICY, MOVE_PAGES,
             MIGRATE_PAGES, SHMDT, CLONE3, RT_SIGACTION, RT_SIGRETURN, CALLS };
 static const char *const call_name[CALLS] = {"mmap", "munmap", "mremap", "madvise", "clone", "execve", "execveat", "mbind",
@@ -20,6 +21,7 @@ static const char *const call_name[CALLS] = {"mmap", "munmap", "mremap", "madvis
 static const int16_t numbers_x86_64[CALLS] = {9, 11, 25, 28, 56, 59, 322, 237, 238, 239, 279, 256, 67, 435, 13, 15};
 static const int16_t numbers_generic[CALLS] = {222, 215, 216, 233, 220, 221, 281, 235, 237, 236, 239, 238, 197, 435, 134, 139};
 static const int16_t numbers_ppc64[CALLS] = {90, 91, 163, 205, 120, 11, 362, 259, 261, 260, 301, 258, 398, 435, 173, 172};
+/* clang-format on */
 
 static enum call which(int64_t number) {
   const int16_t *numbers = ml_settings.machine == EM_X86_64 ? numbers_x86_64

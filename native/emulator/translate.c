@@ -125,7 +125,8 @@ bool ml_would_improve(const struct insn *insn) {
 
 static void count_inline(struct qemu_plugin_insn *handle, struct insn *insn) {
   unsigned seen = 0;
-  if (insn->modifies || (ML_PLUGIN_API == 1 && insn->kind_count == 2)) { /* as many loads as stores: see always_both() */
+  /* as many loads as stores: see always_both() */
+  if (insn->modifies || (ML_PLUGIN_API == 1 && insn->kind_count == 2)) {
     struct access_kind *kind = &insn->kinds[0];
     if (!kind->has_inline) {
       kind->inline_place = ml_slot_new(insn->pc, insn->generation, kind->width, kind->parts, 3 | ml_slot_whole(insn), insn->flags);

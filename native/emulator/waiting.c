@@ -25,7 +25,8 @@
 #define SIGNAL 64            /* the last one of Linux; emulators map it to one of the guest's last */
 #define FIRST_OF_GUEST 60    /* any of these may be it */
 #define LEAST_LEAD 100000    /* accesses before a window at which calls begin */
-#define FIRST_RATE 1000      /* accesses in a microsecond at most, as far as is known; phases of a program differ by tens */
+/* accesses in a microsecond at most, as far as is known; phases of a program differ by tens */
+#define FIRST_RATE 1000
 #define BLOCKED_FOR 10000000 /* accesses after which a signal has not come because it is blocked */
 #define SHORTEST_NS 20000
 #define LONGEST_NS 20000000
@@ -166,7 +167,8 @@ static void wait_for_one(void) {
     interrupt(seen);
     if (seen > watch.sent_at + BLOCKED_FOR && __atomic_load_n(&watch.flight, __ATOMIC_SEQ_CST) == SENT) watch.blocked = true;
     sleep_ns(pause_ns);
-    if (pause_ns < LONGEST_NS / 2 && __atomic_load_n(&watch.in_call, __ATOMIC_SEQ_CST)) pause_ns *= 2; /* its end will tell */
+    /* its end will tell */
+    if (pause_ns < LONGEST_NS / 2 && __atomic_load_n(&watch.in_call, __ATOMIC_SEQ_CST)) pause_ns *= 2;
   }
 }
 

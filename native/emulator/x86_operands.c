@@ -13,6 +13,7 @@
  *   m  elements, as the emulator shows them: gathers, masked stores, instructions of two operands in one direction
  *   M  masked load: the emulator loads all lanes
  *   g 7  see group() and x87() */
+/* clang-format off */
 static const char one_byte[256 + 1] =
     /*         0123456789abcdef */
     /* 00 */ "bvbv....bvbv...."
@@ -31,8 +32,10 @@ static const char one_byte[256 + 1] =
     /* d0 */ "bvbv...b77777777"
     /* e0 */ "........q......."
     /* f0 */ "......bv......gg";
+/* clang-format on */
 
 /* None, 66, F3, F2. */
+/* clang-format off */
 static const char map1[256][4 + 1] = {
     [0x00] = "wwww", [0x01] = "gggg", [0x02] = "wwww", [0x03] = "wwww", [0x0f] = "q...",
     [0x10] = "xxdq", [0x11] = "xxdq", [0x12] = "qqxD", [0x13] = "qq..", [0x14] = "xx..", [0x15] = "xx..", [0x16] = "qqx.", [0x17] = "qq..",
@@ -58,7 +61,9 @@ static const char map1[256][4 + 1] = {
     [0xf0] = "...x", [0xf1] = "qo..", [0xf2] = "qo..", [0xf3] = "qo..", [0xf4] = "qx..", [0xf5] = "qx..", [0xf6] = "qx..", [0xf7] = "mm..",
     [0xf8] = "qx..", [0xf9] = "qx..", [0xfa] = "qx..", [0xfb] = "qx..", [0xfc] = "qx..", [0xfd] = "qx..", [0xfe] = "qx..",
 };
+/* clang-format on */
 
+/* clang-format off */
 static const char map2[256][4 + 1] = {
     [0x00] = "qx..", [0x01] = "qx..", [0x02] = "qx..", [0x03] = "qx..", [0x04] = "qx..", [0x05] = "qx..", [0x06] = "qx..", [0x07] = "qx..",
     [0x08] = "qx..", [0x09] = "qx..", [0x0a] = "qx..", [0x0b] = "qx..", [0x0c] = ".x..", [0x0d] = ".x..", [0x0e] = ".x..", [0x0f] = ".x..",
@@ -80,6 +85,7 @@ static const char map2[256][4 + 1] = {
     [0xdb] = ".x..", [0xdc] = ".x..", [0xdd] = ".x..", [0xde] = ".x..", [0xdf] = ".x..", [0xf0] = "vv.b", [0xf1] = "vv.v",
     [0xf2] = "y...", [0xf3] = "y...", [0xf5] = "y.yy", [0xf6] = ".yyy", [0xf7] = "yyyy", [0xf9] = "y...",
 };
+/* clang-format on */
 
 static const char map3[256][4 + 1] = {
     [0x00] = ".x..", [0x01] = ".x..", [0x02] = ".x..", [0x04] = ".x..", [0x05] = ".x..", [0x06] = ".x..",

@@ -61,6 +61,7 @@ struct memlens_hooks {
 /* Emits that note. At file scope, after the definition of the variable in the same file; in C++ the variable has C linkage.
    The variable may be exported: the note goes through a hidden alias, because a PC-relative value cannot name a symbol that
    another module may replace. One runtime a module. */
+/* clang-format off */
 #define MEMLENS_DEFINE_RUNTIME(hooks_variable)                                                                         \
   extern __typeof__(hooks_variable) memlens_private_runtime_table                                                      \
       __attribute__((alias(#hooks_variable), visibility("hidden"), used));                                             \
@@ -71,6 +72,7 @@ struct memlens_hooks {
           ".hidden memlens_private_runtime_table\n"                                                                    \
           "990: .8byte memlens_private_runtime_table - 990b\n"                                                         \
           ".popsection\n")
+/* clang-format on */
 #endif
 
 /* ---- what this compiler and system allow --------------------------------------------------------------------------- */
@@ -220,6 +222,7 @@ void memlens_private_resolve(void) {
 #else
 #define MEMLENS_PRIVATE_ASM __asm__ __volatile__
 #endif
+/* clang-format off */
 #define MEMLENS_PRIVATE_NOTE(probe, arguments, ...)                     \
   MEMLENS_PRIVATE_ASM("990: nop\n"                                      \
                       ".reloc 990b, " MEMLENS_PRIVATE_NO_RELOCATION ", _.stapsdt.base\n" \
@@ -247,6 +250,7 @@ void memlens_private_resolve(void) {
                       :                                                 \
                       : __VA_ARGS__                                     \
                       : "memory")
+/* clang-format on */
 #else
 #define MEMLENS_PRIVATE_ARGUMENT(name) ""
 #define MEMLENS_PRIVATE_NOTE(probe, arguments, ...) ((void)0)

@@ -31,7 +31,8 @@ struct Segment {
   unsigned Form = ML_TRACE_WORDS;
   std::vector<unsigned> Recorded; ///< numbers of accesses
   std::vector<llvm::Instruction *> By; ///< what makes them; in a copy of the code not what the site says
-  std::vector<std::pair<unsigned, llvm::Instruction *>> Constants; ///< accesses that it executes and does not record, and what makes them
+  /// accesses that it executes and does not record, and what makes them
+  std::vector<std::pair<unsigned, llvm::Instruction *>> Constants;
   unsigned Implied = 0; ///< their number, when the segment has ended
   unsigned First = 0; ///< number of its first site in the function
   llvm::Instruction *Before = nullptr; ///< where the code goes; null until the segment has ended

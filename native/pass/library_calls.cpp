@@ -148,7 +148,8 @@ Constant *boundary(Module &M, StringRef Name) {
   Constant *Symbol = M.getOrInsertGlobal(Name, Type::getInt8Ty(M.getContext()));
   if (auto *Variable = dyn_cast<GlobalVariable>(Symbol); Variable && Variable->isDeclaration() && Variable->use_empty()) {
     Variable->setVisibility(GlobalValue::HiddenVisibility);
-    Variable->setLinkage(GlobalValue::ExternalWeakLinkage); // a script of the program's own may leave it out: then every call is far
+    // a script of the program's own may leave it out: then every call is far
+    Variable->setLinkage(GlobalValue::ExternalWeakLinkage);
   }
   return Symbol;
 }

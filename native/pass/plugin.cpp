@@ -123,7 +123,8 @@ PreservedAnalyses CountPass::run(Module &M, ModuleAnalysisManager &MAM) {
     FAM.invalidate(*F, PreservedAnalyses::none());
   }
   for (Function *F : Refused)
-    if (!F->isDiscardableIfUnused() || !F->use_empty()) // one that nobody uses goes away, and what we said about it must not stay
+    // one that nobody uses goes away, and what we said about it must not stay
+    if (!F->isDiscardableIfUnused() || !F->use_empty())
       tellRefused(*F, reasonToRefuse(*F, Early));
   Returning.reset();
   forgetWhatIsWritten(M, FAM);

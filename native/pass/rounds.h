@@ -11,7 +11,8 @@
 
 namespace memlens {
 
-using AccessesOfBlocks = llvm::DenseMap<const llvm::BasicBlock *, uint64_t>; ///< that a block executes; those with none may be missing
+/// that a block executes; those with none may be missing
+using AccessesOfBlocks = llvm::DenseMap<const llvm::BasicBlock *, uint64_t>;
 
 /// `L` is innermost, in simplified form, without calls that may trace; `Left` is the variable that holds what is left while it runs. False: it
 /// stays as it is. What was in the loop before is then the copy that counts and records.

@@ -27,7 +27,8 @@ struct Site {
   uint64_t LaneBytes = 0;
   bool Scalable = false;   ///< or: `Bytes` times the vector scale of the machine
   std::string Callee;
-  int ReadOperand = -1, WrittenOperand = -1; ///< operands of `At` that are the addresses, or the vector of addresses; -1 = none is told
+  /// operands of `At` that are the addresses, or the vector of addresses; -1 = none is told
+  int ReadOperand = -1, WrittenOperand = -1;
   bool OfArgument = false; ///< a structure that the call at `At` passes by value: moved before the call
 
   bool hasOwnBytes() const { return Size || Mask || Limit || Scalable; }

@@ -20,7 +20,8 @@ namespace memlens {
 
 namespace {
 
-constexpr size_t MostBlocks = 8192;    // of a function whose loops are copied: each time its dominators are computed anew
+// of a function whose loops are copied: each time its dominators are computed anew
+constexpr size_t MostBlocks = 8192;
 constexpr unsigned DeepestAddress = 4; // steps of an address that are computed again out of line
 
 unsigned formOf(const Site &S) {
@@ -80,7 +81,8 @@ bool FunctionTracer::Implementation::mayTrace(const Instruction &I) const {
   const Instruction *Twin = TwinOf.lookup(&I);
   if (isa<IntrinsicInst>(I) || Call->isInlineAsm())
     return false;
-  if (auto Found = Of.find(Twin ? Twin : &I); Found != Of.end() && !isPassed(Found->second)) // copies and fills of the C library
+  // copies and fills of the C library
+  if (auto Found = Of.find(Twin ? Twin : &I); Found != Of.end() && !isPassed(Found->second))
     return false;
   const Function *Callee = Call->getCalledFunction();
   return !Callee || !Callee->isDeclaration() || !Call->doesNotAccessMemory();
@@ -427,7 +429,8 @@ void FunctionTracer::Implementation::writeForProcessor(const Segment &S) {
       continue;
     B.SetCurrentDebugLocation(DebugLoc());
     Value *Address = B.CreatePtrToInt(again(B, Sites[A.Site].At->getOperand(A.Operand), 0), I64);
-    B.CreateCall(Instruction, {Address})->setDebugLoc(Sites[A.Site].At->getDebugLoc()); // the trace names it by its place in the code
+    // the trace names it by its place in the code
+    B.CreateCall(Instruction, {Address})->setDebugLoc(Sites[A.Site].At->getDebugLoc());
   }
 }
 

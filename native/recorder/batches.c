@@ -10,6 +10,7 @@
 #define SPLIT_BYTES (4u << 20)
 #define LEAST_FOR_BLOCK (ML_BLOCK_BYTES / 4) /* of the batch before: blocks are few, and are not cut up */
 
+/* clang-format off */
 static const uint16_t slot_kind[ML_SLOT_COUNT] = {
     [ML_SLOT_PROCESS_EVENT] = ML_KIND_PROCESS_EVENT, [ML_SLOT_MAPPING] = ML_KIND_MAPPING,
     [ML_SLOT_FAULT] = ML_KIND_FAULT,                 [ML_SLOT_STACK_DUMP] = ML_KIND_STACK_DUMP,
@@ -22,6 +23,7 @@ static const uint16_t slot_kind[ML_SLOT_COUNT] = {
     [ML_SLOT_PAGE_COUNT] = ML_KIND_PAGE_COUNT,       [ML_SLOT_UNSEEN] = ML_KIND_UNSEEN,
     [ML_SLOT_EMULATOR_STATUS] = ML_KIND_EMULATOR_STATUS,
 };
+/* clang-format on */
 
 static const enum ml_slot first_slots[] = {ML_SLOT_PROCESS_EVENT, ML_SLOT_TIMELINE, ML_SLOT_MAPPING};
 

@@ -645,7 +645,8 @@ static void drain_channel(struct ml_channel *channel, bool last) {
         claim->leaving_ns = 0;
       } else if (claim->leaving_ns == 0) {
         claim->leaving_ns = now;
-      } else if (now - claim->leaving_ns > UINT64_C(1000000000)) { /* a child that shares its memory has ended, by exit */
+      } else if (now - claim->leaving_ns > UINT64_C(1000000000)) {
+        /* a child that shares its memory has ended, by exit */
         atomic_fetch_and(&slot->flags, ~(uint32_t)ML_ENUM_runtime_flags_ENDED_IN_ORDER);
         atomic_store(&slot->state, ML_CLAIM_TAKEN);
       }

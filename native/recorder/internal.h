@@ -17,7 +17,8 @@ enum ml_role {
   ML_ROLE_BEFORE,  /* page-faults: raised before the fault is served */
   ML_ROLE_MINOR,   /* minor-faults: raised after */
   ML_ROLE_MAJOR,   /* major-faults; always enabled, so it carries mmap, comm, fork, exit too */
-  ML_ROLE_SPARSE,  /* minor-faults, one in ML_SPARSE_PERIOD; enabled instead of before and minor when those cost too much */
+  /* minor-faults, one in ML_SPARSE_PERIOD; enabled instead of before and minor when those cost too much */
+  ML_ROLE_SPARSE,
   ML_ROLE_STACK_0, /* minor-faults with a stack, one in 2^ml_stack_shift[level] */
   ML_ROLE_STACK_1,
   ML_ROLE_STACK_2,

@@ -33,7 +33,8 @@ struct ml_session_options {
   uint64_t ring_bytes;       /* a CPU; 0 = as much as is useful and allowed */
   uint64_t queue_bytes;      /* records waiting for the recorder; more is dropped and counted */
   double timeline_hz;        /* 0 = no timeline */
-  double budget_share;       /* what recording faults may take of the program's time; 0 = every fault, whatever it costs */
+  /* what recording faults may take of the program's time; 0 = every fault, whatever it costs */
+  double budget_share;
   int emulated;              /* 1: processes run under an emulator: their /proc/PID/maps are not the program's */
 };
 

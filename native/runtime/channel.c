@@ -22,7 +22,8 @@ __thread struct ml_thread ml_self = {.magic = ML_THREAD_MAGIC};
 struct ml_runtime ml_runtime;
 
 #define STUCK_WAIT_NS UINT64_C(10000000)
-#define MAPPED_BYTES (UINT64_C(128) << 20) /* of the channel, at once: hundreds of slots when small objects are sampled */
+/* of the channel, at once: hundreds of slots when small objects are sampled */
+#define MAPPED_BYTES (UINT64_C(128) << 20)
 #define MAX_WAIT_MS 60000
 #define SLOT_WAIT_MS 200 /* a child waits this long for a slot before it runs unrecorded */
 

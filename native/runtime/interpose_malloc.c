@@ -89,7 +89,8 @@ static void *first_malloc(size_t bytes) {
 }
 static void *first_calloc(size_t count, size_t bytes) {
   if (resolve() && real_calloc != first_calloc) return real_calloc(count, bytes);
-  return bytes != 0 && count > sizeof early / bytes ? NULL : early_alloc(16, count * bytes); /* zero: never used before */
+  /* zero: never used before */
+  return bytes != 0 && count > sizeof early / bytes ? NULL : early_alloc(16, count * bytes);
 }
 static void *first_realloc(void *address, size_t bytes) {
   if (resolve() && real_realloc != first_realloc) return real_realloc(address, bytes);

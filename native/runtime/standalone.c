@@ -245,7 +245,8 @@ void ml_standalone_end(void) {
     empty = empty && atomic_load(&ml_runtime.slot->rings[ring].tail) == atomic_load(&ml_runtime.slot->rings[ring].head);
   if (empty) {
     unlink(ring_path);
-    if (record_fd >= 0 && ftruncate(record_fd, (off_t)record_offset) != 0) { /* keeps the space that was allocated ahead */
+    /* keeps the space that was allocated ahead */
+    if (record_fd >= 0 && ftruncate(record_fd, (off_t)record_offset) != 0) {
     }
   }
   errno = saved;
@@ -286,7 +287,8 @@ bool ml_standalone_attach(void) {
     if (output == NULL || *output != '/' || strlen(output) >= sizeof directory || getauxval(AT_SECURE)) return false;
     strcpy(directory, output);
   }
-  if (mkdir(directory, 0700) == 0) syscall(SYS_fchmodat, AT_FDCWD, directory, 0700); /* the umask may have taken our own permission */
+  /* the umask may have taken our own permission */
+  if (mkdir(directory, 0700) == 0) syscall(SYS_fchmodat, AT_FDCWD, directory, 0700);
   else if (errno != EEXIST) return false;
   struct utsname machine = {0};
   uname(&machine);

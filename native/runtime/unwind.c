@@ -20,7 +20,8 @@
 #include <string.h>
 
 /* ---- reading the stack ------------------------------------------------------------------------- */
-#define GAP_BYTES 65536u /* between two frames, of a frame that reaches over pages: otherwise the kernel would be asked again at every stack */
+/* between two frames, of a frame that reaches over pages: otherwise the kernel would be asked again at every stack */
+#define GAP_BYTES 65536u
 static bool extend_safe(uint64_t address) {
   const uint64_t page = address & ~UINT64_C(4095);
   if (!ml_readable(page, 4096)) return false;

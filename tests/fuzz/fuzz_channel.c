@@ -82,7 +82,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         __atomic_store_n(&slot->claimed_ns, clock++, __ATOMIC_RELEASE);
         atomic_store(&slot->state, ML_CLAIM_TAKEN);
         break;
-      case 1: case 2: case 3: case 4: { /* an allocation, as it should be, with small numbers: no part of it looks like a record */
+      /* an allocation, as it should be, with small numbers: no part of it looks like a record */
+      case 1: case 2: case 3: case 4: {
         const struct ml_allocation allocation = {.time_ns = clock++, .address = 16 * take(&input, 2), .bytes = 1 + take(&input, 1),
                                                  .stack = 1 + (uint32_t)take(&input, 1) % 50, .operation = 1};
         const bool commit = what % 16 != 4 || what < 192;

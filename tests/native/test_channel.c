@@ -141,7 +141,8 @@ static void scribble(struct ml_channel_header *header, const struct ml_geometry 
     else at = (uint64_t *)((unsigned char *)slot + ML_CHANNEL_SLOT_HEADER_BYTES) +
               random_number() % (geometry->ring_count * geometry->ring_bytes / 8);
     uint64_t value = hostile_value(__atomic_load_n(at, __ATOMIC_RELAXED));
-    if (at == (uint64_t *)(void *)&header->slots_published) value &= 0xffffffff; /* `closed`, beside it, would end it all */
+    /* `closed`, beside it, would end it all */
+    if (at == (uint64_t *)(void *)&header->slots_published) value &= 0xffffffff;
     __atomic_store_n(at, value, __ATOMIC_RELAXED);
     if (random_number() % 64 == 0) usleep(1);
   }
@@ -213,7 +214,8 @@ static void under_attack(int round) {
       state += (uint64_t)child * 104729 + 1;
       struct ml_channel_header *header = map(ml_channel_value(channel));
       struct ml_geometry geometry;
-      if (header == NULL || !ml_geometry_copy(header, UINT64_MAX, &geometry)) _exit(0); /* it was written over already: refused */
+      /* it was written over already: refused */
+      if (header == NULL || !ml_geometry_copy(header, UINT64_MAX, &geometry)) _exit(0);
       if (child < 2) {
         usleep(2000); /* most of them copy what is right */
         scribble(header, &geometry);

@@ -74,7 +74,8 @@ static uint64_t draw_segment(uint64_t *random, uint64_t *words) {
   uint64_t implied = (r >> 8) % 4 == 0 ? (r >> 16) % 5 : 0, n, site, stores = 0;
   if (form == ML_TRACE_WORDS) {
     n = 1 + (r >> 24) % 14;
-    if ((r >> 32) % (uint64_t)(number[2] != 0 ? number[2] : 128) == 0) n = 0, implied = 1 + (r >> 16) % 2047; /* constants only */
+    /* constants only */
+    if ((r >> 32) % (uint64_t)(number[2] != 0 ? number[2] : 128) == 0) n = 0, implied = 1 + (r >> 16) % 2047;
     site = (r >> 40) % (SIZED_SITE - 14);
     for (uint64_t i = 0; i < n; i++) {
       const uint64_t value = next_random(random);

@@ -53,7 +53,8 @@ struct StaticTables {
     std::vector<uint8_t> address_class, kind, is_written;
     std::vector<int64_t> step_bytes;
     std::vector<uint64_t> bytes;  // of one access, 0 = the stream tells
-    std::vector<uint32_t> stand_in;  // of an implied one: `number` of the recorded one that is executed with it, or kNone
+    // of an implied one: `number` of the recorded one that is executed with it, or kNone
+    std::vector<uint32_t> stand_in;
   } traced;
   // Loops of traced functions, as the source has them. Those around a loop come before it.
   struct Loops {

@@ -37,7 +37,8 @@ struct CacheRow {
   uint64_t accesses = 0, stores = 0;
   std::array<uint64_t, kMaxLevels> misses{}, store_misses{};
   std::array<uint64_t, 2> tlb_misses{};
-  uint64_t unknown = 0, tlb_unknown = 0;  // accesses that are their window's first to a line, or to a page: in no misses
+  // accesses that are their window's first to a line, or to a page: in no misses
+  uint64_t unknown = 0, tlb_unknown = 0;
 };
 
 struct LevelTotals {
@@ -90,7 +91,8 @@ class CacheModel {
   void take_fast(const Columns& columns);
 #endif
   SetCache& level(uint32_t core, size_t number) { return *cores_[core]->all[number]; }
-  MEMLENS_INLINE unsigned access_line(uint32_t core, uint64_t block, bool is_store);  // the level that hit; levels() for memory
+  // the level that hit; levels() for memory
+  MEMLENS_INLINE unsigned access_line(uint32_t core, uint64_t block, bool is_store);
   MEMLENS_INLINE void fill(uint32_t core, uint64_t block, size_t hit_level, bool is_store);
   MEMLENS_INLINE void insert(uint32_t core, size_t number, uint64_t block, bool is_store, bool is_prefetch);
   void take_from_others(uint32_t core, uint64_t block, bool is_store);

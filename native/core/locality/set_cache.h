@@ -113,7 +113,8 @@ class PackedSets {
 
  private:
   struct Set {
-    uint64_t order;  // ways, four bits each, the next to leave in the highest of 4 · ways bits; what is above means nothing
+    // ways, four bits each, the next to leave in the highest of 4 · ways bits; what is above means nothing
+    uint64_t order;
     uint16_t valid = 0, dirty = 0, prefetched = 0, unused = 0;  // a bit for each way
   };
   struct alignas(64) Line {

@@ -46,7 +46,8 @@ class Sharing {
     uint64_t reads = 0, writes = 0, read_mask = 0, write_mask = 0;
     uint64_t version = 0;  // of the line, when the thread last used it
     uint64_t unseen_mask = 0;        // bytes that others wrote since the thread's last useful hand-over
-    uint32_t hand_over = 0xFFFFFFFF;  // the last one that brought the line to the thread, until it is known to be useful
+    // the last one that brought the line to the thread, until it is known to be useful
+    uint32_t hand_over = 0xFFFFFFFF;
   };
   struct Line {
     uint64_t number = 0;

@@ -112,7 +112,8 @@ class AddressSpaces {
   std::vector<std::pair<uint32_t, ml_process_event>> process_events_;
   std::vector<std::pair<uint32_t, ml_mapping>> mappings_;
   std::vector<MapCall> calls_;
-  std::unordered_set<uint64_t> resized_;  // addresses of objects before a realloc, of any process: a fork's child inherits them
+  // addresses of objects before a realloc, of any process: a fork's child inherits them
+  std::unordered_set<uint64_t> resized_;
   std::unordered_map<uint32_t, std::vector<OwnRange>> own_;
   std::unordered_map<uint32_t, Process> processes_;
   Process* last_ = nullptr;  // entries of the map stay where they are

@@ -137,7 +137,8 @@ struct ml_slot *ml_place_of_locked(struct ml_thread *self, uint32_t node);
 struct ml_slot *ml_ended_place_locked(uint32_t node); /* of threads that have ended */
 struct ml_count_span *ml_node_span(uint32_t node);    /* NULL: not published */
 uint64_t *ml_group_counters(struct ml_thread *self, uint32_t node, uint32_t group); /* NULL: no room */
-void ml_populate(void *memory, uint64_t bytes); /* its pages, where they are few: a page fault in a region would count as the region's time */
+/* its pages, where they are few: a page fault in a region would count as the region's time */
+void ml_populate(void *memory, uint64_t bytes);
 void ml_populate_counters(uint64_t *counters);
 void ml_nodes_forked(void);
 
@@ -151,7 +152,8 @@ enum ml_open_flags {
   ML_OPEN_ANY_FRAME = 32, /* begun by memlens.h: its end may be in another function */
   ML_OPEN_ADOPTED = 64,   /* has outlived the frame that began it */
   ML_OPEN_IDLE = 128,     /* of handed work: done, and the thread waits; its time is settled */
-  ML_OPEN_REENTERED = 256, /* it, or one around it, was open already: the path of its node says no longer what is open */
+  /* it, or one around it, was open already: the path of its node says no longer what is open */
+  ML_OPEN_REENTERED = 256,
 };
 struct ml_open {
   uint64_t *base;

@@ -16,7 +16,8 @@
 #define RANGE_UNIT 8 /* words: modules do not share a cache line */
 
 static struct module {
-  struct ml_count_module *shared; /* of the process image that it was published in; written, not read: forked children can write to it */
+  /* of the process image that it was published in; written, not read: forked children can write to it */
+  struct ml_count_module *shared;
   struct ml_count_module head;    /* what was published there */
   struct ml_count_function *first; /* NULL: unloaded */
   uint64_t words, sites; /* that it asked for */

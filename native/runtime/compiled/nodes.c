@@ -196,7 +196,8 @@ void ml_populate(void *memory, uint64_t bytes) {
   const int saved = errno;
   const uintptr_t begin = (uintptr_t)memory / 4096 * 4096, end = ((uintptr_t)memory + bytes + 4095) / 4096 * 4096;
   if (end - begin <= POPULATED_MOST && syscall(SYS_madvise, begin, end - begin, MADV_POPULATE_WRITE) != 0)
-    for (uintptr_t at = begin; at < end; at += 4096) __atomic_fetch_add((uint64_t *)at, 0, __ATOMIC_RELAXED); /* before Linux 5.14 */
+    /* before Linux 5.14 */
+    for (uintptr_t at = begin; at < end; at += 4096) __atomic_fetch_add((uint64_t *)at, 0, __ATOMIC_RELAXED);
   errno = saved;
 }
 

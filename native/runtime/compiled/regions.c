@@ -53,7 +53,8 @@ NEVER_INLINE void close_events(struct ml_thread *self, struct ml_open *open) {
   cost(self, place, ml_ticks() - before + ml_clock_read_cost);
   uint64_t *sums = open->flags & ML_OPEN_UNTOUCHED ? place->untouched_events : place->counted_events;
   place->event_enabled_ns += spent[ML_COUNT_EVENTS];
-  if (spent[ML_COUNT_EVENTS] != 0 && spent[ML_COUNT_EVENTS + 1] == 0) { /* not read, or never scheduled: no value, not 0 */
+  /* not read, or never scheduled: no value, not 0 */
+  if (spent[ML_COUNT_EVENTS] != 0 && spent[ML_COUNT_EVENTS + 1] == 0) {
     place->event_unseen_ns += spent[ML_COUNT_EVENTS];
     return;
   }

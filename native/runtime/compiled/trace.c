@@ -212,7 +212,8 @@ static void settle(struct ml_trace *trace, uint64_t left) {
     trace->executed = trace->start > left ? trace->start - left : 0;
     ml_trace_tell(trace);
   }
-  if (ML_UNLIKELY(!trace->open && trace->start < trace->executed)) trace->start = trace->executed; /* a handler came between */
+  /* a handler came between */
+  if (ML_UNLIKELY(!trace->open && trace->start < trace->executed)) trace->start = trace->executed;
 }
 
 /* ---- threads ---------------------------------------------------------------------------------------------------------------- */

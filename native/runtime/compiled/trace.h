@@ -27,7 +27,8 @@
 
 struct ml_trace_settings {
   uint64_t window, period, seed; /* of a full trace `window` is UINT64_MAX */
-  uint64_t patience; /* executed accesses without a recorded one after which a window ends: it is in code that has nothing but constants */
+  /* executed accesses without a recorded one after which a window ends: it is in code that has nothing but constants */
+  uint64_t patience;
   bool full, loads_only, wait, stacks, selects_regions, selects_functions;
   bool has_vectors; /* of 32 bytes */
 };
@@ -67,7 +68,8 @@ struct ml_trace {
   uint32_t node;      /* that the thread was in then */
   struct ml_segments segments;
   unsigned char names[ML_TRACE_NAME_BYTES];
-  unsigned char bytes[ML_TRACE_STREAM_BYTES]; /* of words, from ML_TRACE_WORDS_AT on; names come in front of them when the record ends */
+  /* of words, from ML_TRACE_WORDS_AT on; names come in front of them when the record ends */
+  unsigned char bytes[ML_TRACE_STREAM_BYTES];
   uint64_t words[ML_TRACE_RAW_WORDS + ML_TRACE_SLACK_WORDS];
 };
 

@@ -14,7 +14,8 @@
 #include <string.h>
 
 #define FEWEST_WORDS 64u /* asked for at once: calls cost more than accesses behind the end of a window */
-#define MOST_WORDS 512u  /* at once, used again and again: they stay in the first cache, and so does more of the program's data */
+/* at once, used again and again: they stay in the first cache, and so does more of the program's data */
+#define MOST_WORDS 512u
 #define TELL_AFTER 10000u /* executed accesses */
 #define MOST_OF_RECORD (UINT64_C(1) << 31)
 
