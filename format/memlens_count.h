@@ -41,7 +41,7 @@ struct ml_count_function {
   int64_t table;         /* address of its table minus address of this member */
   uint32_t counters;
   uint32_t table_bytes;
-  uint64_t first_site;   /* of a trace (memlens_trace.h), in the numbering of the process; 0 until registered */
+  uint64_t first_site; /* of a trace (memlens_trace.h), in the numbering of the process; 0 until registered */
   uint32_t trace_sites;
   uint32_t reserved;
 };
@@ -111,24 +111,24 @@ enum ml_count_table_flags {
   ML_TABLE_NAIVE = 2, /* one counter for each site: the build that judges the others */
   ML_TABLE_ENTRY = 4, /* block 0 is the function's first and has a group: how often the function was called */
   /* A function that is not counted, and why. It has no counters, blocks or sites. */
-  ML_TABLE_NAKED = 8,      /* no frame of its own: nothing may be added to it */
+  ML_TABLE_NAKED = 8, /* no frame of its own: nothing may be added to it */
   /* chooses an implementation for the loader (ifunc), or is called by one that does: runs before threads' variables are there */
   ML_TABLE_RESOLVER = 16,
-  ML_TABLE_EXCLUDED = 32,  /* its source says so: __attribute__((no_profile_instrument_function)) */
-  ML_TABLE_TOO_LARGE = 64, /* needs more counters than ML_COUNT_MAX_OF_FUNCTION */
-  ML_TABLE_TRACE = 128, /* the part `traced` is there */
+  ML_TABLE_EXCLUDED = 32,   /* its source says so: __attribute__((no_profile_instrument_function)) */
+  ML_TABLE_TOO_LARGE = 64,  /* needs more counters than ML_COUNT_MAX_OF_FUNCTION */
+  ML_TABLE_TRACE = 128,     /* the part `traced` is there */
   ML_TABLE_UNCOUNTED = 256, /* traced only: no group has terms */
   ML_TABLE_TRACE_BYTES = 512,
-  ML_TABLE_LOOPS = 1024, /* the part `loops` is there */
+  ML_TABLE_LOOPS = 1024,           /* the part `loops` is there */
   ML_TABLE_TRACE_STAND_INS = 2048, /* version 3 */
 };
 enum ml_counter_kind {
-  ML_COUNTER_BLOCK = 0,   /* one add where the code runs, or on an edge between blocks */
-  ML_COUNTER_ENTRY = 1,   /* a loop's trip count, added before the loop */
+  ML_COUNTER_BLOCK = 0, /* one add where the code runs, or on an edge between blocks */
+  ML_COUNTER_ENTRY = 1, /* a loop's trip count, added before the loop */
   /* steps of a variable of the program, taken when a loop is left: its trip count, or how often an edge in it was passed */
   ML_COUNTER_EXIT = 2,
-  ML_COUNTER_BYTES = 3,   /* sizes */
-  ML_COUNTER_KEPT = 4,    /* kept in a register inside a loop */
+  ML_COUNTER_BYTES = 3, /* sizes */
+  ML_COUNTER_KEPT = 4,  /* kept in a register inside a loop */
 };
 enum ml_site_kind {
   ML_SITE_LOAD = 0,
@@ -143,13 +143,13 @@ enum ml_site_kind {
 /* Callees of ML_SITE_CALL that are no names: no function can be called so. */
 /* with an operand in memory, or that says that it changes memory */
 #define ML_SITE_CALLEE_ASSEMBLY "(inline assembly)"
-#define ML_SITE_CALLEE_FAR "(through a pointer)"            /* a call through a pointer that leads out of the module */
+#define ML_SITE_CALLEE_FAR "(through a pointer)" /* a call through a pointer that leads out of the module */
 enum ml_site_flags {
   /* what it reads is in the frame of this function: found by following the address to an alloca */
   ML_SITE_STACK_READ = 1,
   ML_SITE_STACK_WRITTEN = 2, /* the same for what it writes */
   ML_SITE_VECTOR = 4,
-  ML_SITE_MASKED = 8,        /* `bytes` is the most that it can move, the counter of bytes sums what it did */
+  ML_SITE_MASKED = 8, /* `bytes` is the most that it can move, the counter of bytes sums what it did */
   ML_SITE_VOLATILE = 16,
   ML_SITE_NONTEMPORAL = 32,
   ML_SITE_ATOMIC_ORDER = 64, /* an atomic load or store */
@@ -170,7 +170,7 @@ enum ml_site_flags {
 #define ML_COUNT_EVENTS 4
 
 enum ml_count_sampling {
-  ML_SAMPLE_ALL = 0,    /* count every execution */
+  ML_SAMPLE_ALL = 0, /* count every execution */
   /* count the first `sample_first` executions of a region, then every `sample_every`-th: aliases with periodic programs */
   ML_SAMPLE_EVERY = 1,
   ML_SAMPLE_RANDOM = 2, /* the same, but each later one with probability 1 / `sample_every`, from `seed` */
@@ -183,7 +183,13 @@ enum ml_count_sampling {
 
 #define ML_COUNT_GROUPS_MAX 64u
 
-enum ml_count_kind { ML_COUNT_PROCESS = 1, ML_COUNT_MODULE = 2, ML_COUNT_NODE = 3, ML_COUNT_PLACE = 4, ML_COUNT_GROUPS = 5 };
+enum ml_count_kind {
+  ML_COUNT_PROCESS = 1,
+  ML_COUNT_MODULE = 2,
+  ML_COUNT_NODE = 3,
+  ML_COUNT_PLACE = 4,
+  ML_COUNT_GROUPS = 5
+};
 
 enum ml_count_entry_flags {
   ML_COUNT_ENDED = 1,        /* of a place: its thread has ended */
@@ -200,7 +206,13 @@ enum ml_trace_state {
   ML_TRACE_NO_LIBRARY = 2,
   ML_TRACE_BAD_SETTINGS = 3,
 };
-enum ml_count_clock { ML_CLOCK_TSC = 1, ML_CLOCK_CNTVCT = 2, ML_CLOCK_TIME = 3, ML_CLOCK_TIMEBASE = 4, ML_CLOCK_SYSTEM = 5 };
+enum ml_count_clock {
+  ML_CLOCK_TSC = 1,
+  ML_CLOCK_CNTVCT = 2,
+  ML_CLOCK_TIME = 3,
+  ML_CLOCK_TIMEBASE = 4,
+  ML_CLOCK_SYSTEM = 5
+};
 
 /* A node is a path of regions: a name below a parent. A region that is entered again while it is open (recursion) is counted for the
  * node that is open. Content of its entry: a page, the name, NUL-terminated, and at ML_COUNT_SPAN_BYTE a span. */
@@ -217,12 +229,15 @@ enum ml_count_clock { ML_CLOCK_TSC = 1, ML_CLOCK_CNTVCT = 2, ML_CLOCK_TIME = 3, 
 #define ML_COUNT_PLACE_COUNTERS 4096 /* bytes before the first counter */
 
 #ifdef __cplusplus
-static_assert(sizeof(ml_count_function) == 40 && sizeof(ml_count_region) == 16 && sizeof(ml_count_entry) == 64, "layout");
+static_assert(sizeof(ml_count_function) == 40 && sizeof(ml_count_region) == 16 && sizeof(ml_count_entry) == 64,
+              "layout");
 #else
 _Static_assert(sizeof(struct ml_count_function) == 40 && sizeof(struct ml_count_region) == 16, "compiled code");
 _Static_assert(sizeof(struct ml_count_process) <= ML_TRACE_SHARES_BYTE && sizeof(struct ml_trace_share) == 64 &&
-                   ML_TRACE_SHARES_BYTE + ML_TRACE_SHARES * 64 <= 4096, "one page");
-_Static_assert(sizeof(struct ml_count_entry) == 64 && sizeof(struct ml_count_place) <= ML_COUNT_PLACE_COUNTERS, "arena");
+                   ML_TRACE_SHARES_BYTE + ML_TRACE_SHARES * 64 <= 4096,
+               "one page");
+_Static_assert(sizeof(struct ml_count_entry) == 64 && sizeof(struct ml_count_place) <= ML_COUNT_PLACE_COUNTERS,
+               "arena");
 #endif
 
 #endif

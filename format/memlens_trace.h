@@ -58,14 +58,14 @@ struct ml_trace_thread {
 
 /* ---- words ----------------------------------------------------------------------------------------------------
  * A header, then W words. Bits of a header, from the lowest: */
-#define ML_TRACE_SITE_BITS 32      /* site of the first word, in the numbering of the process */
-#define ML_TRACE_WORDS_SHIFT 32    /* 5 bits: W */
-#define ML_TRACE_IMPLIED_SHIFT 37  /* 11 bits: constants that the segment executes and does not record */
-#define ML_TRACE_FORM_SHIFT 48     /* 2 bits: enum ml_trace_form */
+#define ML_TRACE_SITE_BITS 32     /* site of the first word, in the numbering of the process */
+#define ML_TRACE_WORDS_SHIFT 32   /* 5 bits: W */
+#define ML_TRACE_IMPLIED_SHIFT 37 /* 11 bits: constants that the segment executes and does not record */
+#define ML_TRACE_FORM_SHIFT 48    /* 2 bits: enum ml_trace_form */
 /* 14 bits: bit i = word i (or pair i; for lanes bit 0) is a store and nothing else; atomics count as loads */
 #define ML_TRACE_STORES_SHIFT 50
-#define ML_TRACE_WORDS_MAX 14      /* of a segment in the form of words */
-#define ML_TRACE_LANES_MAX 31      /* of a gather */
+#define ML_TRACE_WORDS_MAX 14 /* of a segment in the form of words */
+#define ML_TRACE_LANES_MAX 31 /* of a gather */
 #define ML_TRACE_IMPLIED_MAX 2047
 enum ml_trace_form {
   ML_TRACE_WORDS = 0, /* word i is an address of site + i */
@@ -76,13 +76,14 @@ enum ml_trace_form {
 
 /* Accesses that a segment executes. */
 static inline uint64_t ml_trace_executed(uint64_t header) {
-  const uint64_t words = header >> ML_TRACE_WORDS_SHIFT & 31, implied = header >> ML_TRACE_IMPLIED_SHIFT & ML_TRACE_IMPLIED_MAX;
+  const uint64_t words = header >> ML_TRACE_WORDS_SHIFT & 31,
+                 implied = header >> ML_TRACE_IMPLIED_SHIFT & ML_TRACE_IMPLIED_MAX;
   return (header >> ML_TRACE_FORM_SHIFT & 3) == ML_TRACE_SIZED ? words / 2 + implied : words + implied;
 }
 
 /* ---- classes of sites (part `traced` of a table) ------------------------------------------------------------------- */
 enum ml_trace_class {
-  ML_TRACE_CONSTANT = 0,  /* a scalar of the frame or a global one: not recorded, implied by its segment */
+  ML_TRACE_CONSTANT = 0, /* a scalar of the frame or a global one: not recorded, implied by its segment */
   /* its address steps evenly in the loop around it; the step is told, 0 = it does not move there */
   ML_TRACE_STRIDED = 1,
   ML_TRACE_IRREGULAR = 2, /* anything else: enum ml_trace_kind tells of which kind */

@@ -28,16 +28,16 @@ nb::dict record_layouts() {
   nb::dict layouts;
   nb::list fields;
 #define ML_RECORD(name, KIND, number, version, record_bytes, table, text) \
-  {                                                                \
-    nb::dict layout;                                               \
-    layout["kind"] = number;                                       \
-    layout["version"] = version;                                   \
-    layout["bytes"] = record_bytes;                                \
-    layout["table"] = #table;                                      \
-    layout["text"] = text;                                         \
-    fields = nb::list();                                           \
-    layout["fields"] = fields;                                     \
-    layouts[#name] = layout;                                       \
+  {                                                                       \
+    nb::dict layout;                                                      \
+    layout["kind"] = number;                                              \
+    layout["version"] = version;                                          \
+    layout["bytes"] = record_bytes;                                       \
+    layout["table"] = #table;                                             \
+    layout["text"] = text;                                                \
+    fields = nb::list();                                                  \
+    layout["fields"] = fields;                                            \
+    layouts[#name] = layout;                                              \
   }
 #define ML_FIELD(name, type, field, role, text) \
   fields.append(nb::make_tuple(#field, numpy_code(#type), offsetof(ml_##name, field), #role, text));
@@ -61,9 +61,11 @@ nb::dict arena_layouts() {
     layout["members"] = members;            \
     layouts[#name] = layout;                \
   }
-#define ML_MEMBER(name, type, member, text) members.append(nb::make_tuple(#member, numpy_code(#type), offsetof(ml_##name, member), 0));
-#define ML_ARRAY(name, type, member, count, text) \
-  members.append(nb::make_tuple(#member, numpy_code(#type), offsetof(ml_##name, member), sizeof(ml_##name::member) / sizeof(type)));
+#define ML_MEMBER(name, type, member, text) \
+  members.append(nb::make_tuple(#member, numpy_code(#type), offsetof(ml_##name, member), 0));
+#define ML_ARRAY(name, type, member, count, text)                                        \
+  members.append(nb::make_tuple(#member, numpy_code(#type), offsetof(ml_##name, member), \
+                                sizeof(ml_##name::member) / sizeof(type)));
 #define ML_STRUCT_END(name)
 #include "count_arena.def"
 #include "emulator_arena.def"
@@ -120,9 +122,9 @@ nb::dict arena_constants() {
 
 nb::dict enum_values() {
   nb::dict families;
-#define ADD(family, VALUE, number, text)                                   \
-  {                                                                        \
-    if (!families.contains(#family)) families[#family] = nb::dict();       \
+#define ADD(family, VALUE, number, text)                                     \
+  {                                                                          \
+    if (!families.contains(#family)) families[#family] = nb::dict();         \
     nb::cast<nb::dict>(families[#family])[nb::int_(number)] = nb::str(text); \
   }
   ML_ENUMS(ADD)

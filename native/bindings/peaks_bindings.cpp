@@ -15,11 +15,13 @@ using namespace nb::literals;
 
 namespace {
 
-constexpr const char* kind_names[ML_PEAK_KINDS] = {"read", "write", "copy", "stream_write", "latency", "double", "single"};
+constexpr const char* kind_names[ML_PEAK_KINDS] = {"read",    "write",  "copy",  "stream_write",
+                                                   "latency", "double", "single"};
 
 std::vector<std::string> kernels() {
   std::vector<std::string> names;
-  for (unsigned number = 0; const struct ml_peak_kernels* found = ml_peak_kernels(number); number++) names.emplace_back(found->name);
+  for (unsigned number = 0; const struct ml_peak_kernels* found = ml_peak_kernels(number); number++)
+    names.emplace_back(found->name);
   return names;
 }
 
@@ -74,8 +76,8 @@ int check(unsigned number) {
 
 void bind_peaks(nb::module_& module) {
   module.def("peak_kernels", &kernels, "Kernels that this processor can run, by number.");
-  module.def("measure_peaks", &measure, nb::kw_only(), "cpus"_a, "kinds"_a, "bytes"_a = 0, "node"_a = -1, "huge_pages"_a = true,
-             "time_ns"_a = 100000000, "kernel"_a = 0, "line_bytes"_a = 64,
+  module.def("measure_peaks", &measure, nb::kw_only(), "cpus"_a, "kinds"_a, "bytes"_a = 0, "node"_a = -1,
+             "huge_pages"_a = true, "time_ns"_a = 100000000, "kernel"_a = 0, "line_bytes"_a = 64,
              "Best, median and worst of each kind, for one pinned thread on each CPU with so many bytes.");
   module.def("check_peak_kernels", &check, "number"_a, "0: they do what they should; else the first that does not.");
 }

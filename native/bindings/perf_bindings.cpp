@@ -189,16 +189,20 @@ class PerfFile {
 
 void bind_perf(nb::module_& module) {
   perf_file_error = nb::exception<PerfFileError>(module, "PerfFileError", PyExc_ValueError);
-  nb::class_<PerfFile>(module, "PerfFile", "A perf.data file, by its open descriptor: events, and records in the order of the file.")
+  nb::class_<PerfFile>(module, "PerfFile",
+                       "A perf.data file, by its open descriptor: events, and records in the order of the file.")
       .def(nb::init<int>(), "fd"_a)
-      .def_prop_ro("events", &PerfFile::events, "The events that were recorded: those of the header, and of a stream those read so far.")
-      .def("next", &PerfFile::next,
-           "(type, misc, body, byte behind it, (pid, tid, time, cpu), following bytes, event) of the next record; None at the end.")
+      .def_prop_ro("events", &PerfFile::events,
+                   "The events that were recorded: those of the header, and of a stream those read so far.")
+      .def(
+          "next", &PerfFile::next,
+          "(type, misc, body, byte behind it, (pid, tid, time, cpu), following bytes, event) of the next record; None at the end.")
       .def("next_sample", &PerfFile::next_sample, "The fields of the next sample; None at the end.")
       .def("data", &PerfFile::data, "at"_a, "bytes"_a, "Bytes of the file, fewer at its end.")
       .def_prop_ro("truncated_at", &PerfFile::truncated_at, "Where the file ends inside a record, or None.")
       .def_prop_ro("is_stream", &PerfFile::is_stream, "Whether it was written to a pipe.")
-      .def_prop_ro("undecoded", &PerfFile::undecoded, "Samples that next_sample passed over: cut, or with fields that are not known.");
+      .def_prop_ro("undecoded", &PerfFile::undecoded,
+                   "Samples that next_sample passed over: cut, or with fields that are not known.");
 }
 
 }  // namespace memlens::bindings

@@ -72,7 +72,8 @@ static unsigned char *extents_new(void *where, uint32_t count) {
   void *memory = MAP_FAILED;
   if (arena.header != NULL) {
     const uint64_t at = __atomic_fetch_add(&arena.header->next_byte, bytes, __ATOMIC_RELAXED);
-    if (bytes <= arena.file_bytes && at <= arena.file_bytes - bytes) memory = ml_map_file(arena.path, arena.header, where, bytes, at);
+    if (bytes <= arena.file_bytes && at <= arena.file_bytes - bytes)
+      memory = ml_map_file(arena.path, arena.header, where, bytes, at);
   }
   if (memory == MAP_FAILED) {
     if (arena.header != NULL) __atomic_fetch_add(&arena.header->refused, count, __ATOMIC_RELAXED);

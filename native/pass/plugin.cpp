@@ -79,7 +79,8 @@ void forgetWhatIsWritten(Module &M, FunctionAnalysisManager &FAM) {
   for (Function &F : M)
     for (BasicBlock &BB : F)
       for (Instruction &I : BB)
-        if (auto *Call = dyn_cast<CallBase>(&I); Call && !Call->isInlineAsm() && !Kept.contains(Call->getCalledFunction()))
+        if (auto *Call = dyn_cast<CallBase>(&I);
+            Call && !Call->isInlineAsm() && !Kept.contains(Call->getCalledFunction()))
           Call->removeFnAttr(Attribute::Memory);
 }
 

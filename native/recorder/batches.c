@@ -60,7 +60,9 @@ static void *reserve(struct ml_session *session, struct ml_buffer *buffer, size_
     return NULL;
   }
   if (buffer->bytes + bytes > buffer->capacity) {
-    size_t capacity = buffer->capacity != 0 ? 2 * buffer->capacity : buffer->before > 4096 ? buffer->before + buffer->before / 4 : 4096;
+    size_t capacity = buffer->capacity != 0   ? 2 * buffer->capacity
+                      : buffer->before > 4096 ? buffer->before + buffer->before / 4
+                                              : 4096;
     while (capacity < buffer->bytes + bytes) capacity *= 2;
     unsigned char *grown = buffer->is_block ? NULL : realloc(buffer->data, capacity);
     if (grown == NULL) {
@@ -156,7 +158,8 @@ struct ml_batch *ml_session_take(struct ml_session *session) {
   /* Then what the others are read with, and the small timeline: a capture that ends here shows something already. */
   for (size_t s = 0; s < sizeof first_slots / sizeof *first_slots; s++)
     for (size_t i = 0; i < session->process_count; i++)
-      flush(session, &session->processes[i]->buffers[first_slots[s]], slot_kind[first_slots[s]], session->processes[i]->info.process);
+      flush(session, &session->processes[i]->buffers[first_slots[s]], slot_kind[first_slots[s]],
+            session->processes[i]->info.process);
   if (rest != NULL) {
     *session->ready_last = rest;
     session->ready_last = rest_last;

@@ -43,7 +43,8 @@ inline Bytes segments_of(Input& input, size_t count, uint32_t& recorded) {
     }
   }
   if (count == 0) return {};
-  const unsigned char* first = ml_segments_join(names.data(), static_cast<size_t>(at.names - names.data()), stream.data() + front);
+  const unsigned char* first =
+      ml_segments_join(names.data(), static_cast<size_t>(at.names - names.data()), stream.data() + front);
   return {first, static_cast<const unsigned char*>(at.words)};
 }
 

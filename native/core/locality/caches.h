@@ -22,8 +22,8 @@
 namespace memlens::locality {
 
 struct CacheOptions {
-  std::vector<LevelGeometry> levels;          // the nearest first, at most kMaxLevels
-  std::vector<LevelGeometry> tlbs;            // bytes = entries · page; private
+  std::vector<LevelGeometry> levels;  // the nearest first, at most kMaxLevels
+  std::vector<LevelGeometry> tlbs;    // bytes = entries · page; private
   uint64_t line_bytes = 64, page_bytes = 4096;
   uint32_t cores = 1;  // at most 64; each has its own private levels and TLBs
   bool is_inclusive = true;
@@ -68,8 +68,8 @@ class CacheModel {
 
  private:
   struct Core {
-    std::vector<SetCache> levels, tlbs;           // private levels only
-    std::array<SetCache*, kMaxLevels> all{};      // shared ones too
+    std::vector<SetCache> levels, tlbs;       // private levels only
+    std::array<SetCache*, kMaxLevels> all{};  // shared ones too
     struct Stride {
       uint64_t site = 0, last = 0;
       int64_t step = 0;

@@ -35,7 +35,7 @@ struct FootprintRow {
   uint64_t bytes = 0, lines = 0;
   // Of windows: F, F_str and F_irr over kappa · A; F's own sums give its mean.
   Ratio growth, growth_strided, growth_irregular;
-  Ratio constant;  // A_const over kappa · A
+  Ratio constant;   // A_const over kappa · A
   Ratio irregular;  // F_irr over F_str + F_irr
 
   uint64_t footprint() const { return addresses + (constants > 0); }

@@ -21,8 +21,8 @@ struct Group {
 
 }  // namespace
 
-std::vector<LevelLog::Peak> LevelLog::peaks(std::span<const uint32_t> group_of_site, std::span<const uint32_t> process_of_site,
-                                            size_t groups) const {
+std::vector<LevelLog::Peak> LevelLog::peaks(std::span<const uint32_t> group_of_site,
+                                            std::span<const uint32_t> process_of_site, size_t groups) const {
   std::vector<Group> found(groups);
   struct Level {
     uint64_t of[3] = {0, 0, 0};

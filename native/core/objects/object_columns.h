@@ -30,7 +30,7 @@ struct Row {
   uint32_t process = 0, stack = 0, previous = 0, name = 0, map_flags = 0;
 };
 
-template <typename T, T Row::*Member>
+template <typename T, T Row::* Member>
 class Column {
  public:
   using Value = T;

@@ -114,7 +114,7 @@ class ObjectTable {
 
  private:
   class Lookahead;
-  friend class PageWalk;   // touches.cpp
+  friend class PageWalk;  // touches.cpp
   friend class TouchSums;
   // Compact forms of the two records that there are millions of.
   struct Birth {
@@ -137,7 +137,7 @@ class ObjectTable {
     Process* parent = nullptr;
     uint64_t fork_ns = 0, inherits_until_ns = kForever;
     std::array<std::unique_ptr<VersionTree>, kLayers> layers;
-    std::vector<uint32_t> breaks;              // brk objects, one after the other
+    std::vector<uint32_t> breaks;  // brk objects, one after the other
     replay::AddressSpace space;
     std::unordered_map<uint32_t, uint64_t> ended;  // inherited object → when it ended in this process
     std::unordered_map<uint64_t, uint32_t> moved;  // address → object that a realloc released there
@@ -157,7 +157,18 @@ class ObjectTable {
   VersionTree& tree(Process& process, Layer layer);
 
   // Events of one moment, in the order of their effects.
-  enum Order : uint8_t { process_end, process_event, mapping, release, unmap, birth, map_call, tag, thread_memory, variable };
+  enum Order : uint8_t {
+    process_end,
+    process_event,
+    mapping,
+    release,
+    unmap,
+    birth,
+    map_call,
+    tag,
+    thread_memory,
+    variable
+  };
   struct Event {
     uint64_t time_ns;
     uint32_t index;

@@ -21,7 +21,7 @@
 namespace memlens::replay {
 
 enum class AreaKind : uint8_t { anonymous, heap, stack, file, shared_memory, special, unknown, memlens };
-inline constexpr const char* kAreaKindNames[] = {"anonymous", "heap",          "stack",  "file",
+inline constexpr const char* kAreaKindNames[] = {"anonymous",     "heap",    "stack",   "file",
                                                  "shared_memory", "special", "unknown", "memlens"};
 
 class AddressSpaces {

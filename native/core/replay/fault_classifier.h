@@ -49,7 +49,7 @@ struct Options {
 
 struct ClassifiedFault {
   ml_fault record;
-  uint64_t arrival = 0;    // its place among the faults of the capture: the order of faults of one moment
+  uint64_t arrival = 0;  // its place among the faults of the capture: the order of faults of one moment
   uint32_t process = 0;
   uint32_t code = 0;       // index into codes()
   uint32_t new_pages = 0;  // base pages that this fault made accessible for the first time
@@ -162,7 +162,7 @@ class FaultClassifier final : public AddressSpaces::Watcher {
   uint32_t last_number_ = 0;
   SharedPages shared_pages_;  // placed by anybody
   uint64_t look_pages_ = 0;
-  uint64_t span_pages_ = 0;  // of pages above 2 MiB
+  uint64_t span_pages_ = 0;         // of pages above 2 MiB
   uint64_t unread_look_pages_ = 0;  // beyond what looks may claim
 };
 
