@@ -252,15 +252,24 @@ def all_of(kind: str) -> dict[str, Any]:
 
 
 def _own_parts(kind: str) -> dict[str, Descriptor]:
-    package = importlib.import_module(PACKAGES[kind])
     found: dict[str, Descriptor] = {}
-    for info in pkgutil.iter_modules(package.__path__):
-        if info.name.startswith("_"):
-            continue
-        module = importlib.import_module(f"{PACKAGES[kind]}.{info.name}")
-        descriptor = getattr(module, "DESCRIPTOR", None)
+    for name in _modules_of(PACKAGES[kind]):
+        descriptor = getattr(importlib.import_module(name), "DESCRIPTOR", None)
         if isinstance(descriptor, TYPES[kind]):
             found[descriptor.name] = descriptor
+    return found
+
+
+def _modules_of(package: str) -> list[str]:
+    """Modules of a package by name; a package in it is a part of its own, or has parts as modules."""
+    found = []
+    for info in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        name = f"{package}.{info.name}"
+        if info.name.startswith("_") or name in PACKAGES.values():
+            continue
+        found.append(name)
+        if info.ispkg and not hasattr(importlib.import_module(name), "DESCRIPTOR"):
+            found += _modules_of(name)
     return found
 
 
