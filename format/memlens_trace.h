@@ -130,6 +130,9 @@ struct ml_services {
   /* Id of the call stack from the function on that `caller`, a return address of the stack, leads to; 0 = none. */
   uint32_t (*stack)(const void *caller);
   int (*is_recording)(void);
+  /* `stamp` is called in a thread that has been moved to other CPUs or gets another memory policy: what it has accessed before shall lie
+   * between other time stamps than what it accesses then. The last one counts. */
+  void (*on_pinning)(void (*stamp)(void));
 };
 
 #ifdef __cplusplus

@@ -117,8 +117,9 @@ ML_EXPORT void *mremap(void *old_address, size_t old_bytes, size_t bytes, int fl
 }
 
 /* ---- pinning and policy --------------------------------------------------------------------------- */
-static void record_pinning(unsigned operation, uint32_t thread, const void *mask, size_t mask_bytes, uint64_t address,
-                           uint64_t bytes, unsigned policy, uint64_t flags, long result) {
+/* `thread` 0: the one whose thread pointer is `address`. */
+static void write_pinning(unsigned operation, uint32_t thread, const void *mask, size_t mask_bytes, uint64_t address,
+                          uint64_t bytes, unsigned policy, uint64_t flags, long result) {
   if (!wanted()) return;
   const int saved = errno;
   ml_self.inside++;
@@ -130,7 +131,7 @@ static void record_pinning(unsigned operation, uint32_t thread, const void *mask
     *record = (struct ml_pinning){.time_ns = ml_now_ns(),
                                   .address = address,
                                   .bytes = bytes,
-                                  .thread = thread != 0 ? thread : ml_self.tid,
+                                  .thread = thread,
                                   .tail_bytes = (uint32_t)mask_bytes,
                                   .operation = (uint16_t)operation,
                                   .policy = (uint16_t)policy,
@@ -141,6 +142,19 @@ static void record_pinning(unsigned operation, uint32_t thread, const void *mask
   }
   ml_self.inside--;
   errno = saved;
+}
+
+/* `thread` 0: the calling one. */
+static void record_pinning(unsigned operation, uint32_t thread, const void *mask, size_t mask_bytes, uint64_t address,
+                           uint64_t bytes, unsigned policy, uint64_t flags, long result) {
+  if (!wanted()) return;
+  if (thread == 0 || thread == ml_self.tid) ml_stamp_trace();
+  write_pinning(operation, thread != 0 ? thread : ml_self.tid, mask, mask_bytes, address, bytes, policy, flags, result);
+}
+
+/* Affinity that another thread gets: only the thread itself knows its kernel id, which `thread_memory` has beside its thread pointer. */
+static void record_pinning_of(pthread_t thread, const void *mask, size_t mask_bytes) {
+  write_pinning(ML_ENUM_pinning_operation_SCHED_SETAFFINITY, 0, mask, mask_bytes, (uint64_t)thread, 0, 0, 0, 0);
 }
 
 /* Under the emulator, which has none of these calls, its plugin makes them. */
@@ -165,10 +179,11 @@ ML_EXPORT int pthread_setaffinity_np(pthread_t thread, size_t bytes, const cpu_s
   REAL(pthread_setaffinity_np);
   if (function == NULL) return ENOSYS;
   const int error = function(thread, bytes, mask);
-  /* Only the thread itself knows its kernel id; the recorder finds the CPUs of others by polling. */
-  if (error == 0 && pthread_equal(thread, pthread_self()))
+  if (error != 0) return error;
+  if (pthread_equal(thread, pthread_self()))
     record_pinning(ML_ENUM_pinning_operation_SCHED_SETAFFINITY, 0, mask, bytes, 0, 0, 0, 0, 0);
-  return error;
+  else record_pinning_of(thread, mask, bytes);
+  return 0;
 }
 
 ML_EXPORT long set_mempolicy(int mode, const unsigned long *mask, unsigned long max_node) {
@@ -238,6 +253,17 @@ ML_EXPORT long move_pages(int pid, unsigned long count, void **pages, const int 
   return result;
 }
 
+/* CPUs that a thread's attributes give it, as OpenMP's runtimes do: the C library sets them inside pthread_create. All of them: none were given. */
+static void record_attribute(pthread_t thread, const pthread_attr_t *attributes) {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  if (pthread_attr_getaffinity_np(attributes, sizeof cpus, &cpus) != 0) return;
+  if (CPU_COUNT(&cpus) == CPU_SETSIZE) return;
+  size_t bytes = sizeof cpus;
+  while (bytes > 8 && ((const unsigned char *)&cpus)[bytes - 1] == 0) bytes--;
+  record_pinning_of(thread, &cpus, bytes);
+}
+
 /* ---- threads, unloading, leaving ------------------------------------------------------------------- */
 ML_EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
                              void *argument) {
@@ -258,6 +284,7 @@ ML_EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes
     }
     ml_self.inside--;
     errno = saved;
+    if (attributes != NULL) record_attribute(created, attributes);
   }
   return 0;
 }

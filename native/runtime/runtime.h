@@ -138,6 +138,7 @@ void ml_commit(struct ml_ticket ticket);
 uint64_t ml_now_ns(void);
 void ml_thread_refresh(void); /* after ml_attached: fields of ml_self for this attachment */
 void ml_stop_recording(void); /* for the rest of this process, and for its children if it is `sandboxed` */
+void ml_stamp_trace(void);    /* windows of a traced program get a time stamp here: this thread has been moved */
 void ml_enter_sandbox(void);  /* unexpected system calls may kill from here on: none of ours any more */
 void ml_note_missed(void);    /* a call that was left out because inside > 0 */
 uint32_t ml_string(const char *text, size_t bytes);

@@ -68,10 +68,20 @@ static int is_recording(void) {
   return recording;
 }
 
+static void (*_Atomic stamp_trace)(void);
+
+static void on_pinning(void (*stamp)(void)) { atomic_store_explicit(&stamp_trace, stamp, memory_order_release); }
+
+void ml_stamp_trace(void) {
+  void (*const stamp)(void) = atomic_load_explicit(&stamp_trace, memory_order_acquire);
+  if (stamp != NULL) stamp();
+}
+
 ML_EXPORT extern const struct ml_services memlens_services;
 const struct ml_services memlens_services = {.version = ML_SERVICES_VERSION,
                                              .bytes = sizeof(struct ml_services),
                                              .write = write_record,
                                              .string = string,
                                              .stack = stack,
-                                             .is_recording = is_recording};
+                                             .is_recording = is_recording,
+                                             .on_pinning = on_pinning};

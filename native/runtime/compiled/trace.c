@@ -96,13 +96,16 @@ static bool has_vectors(void) { /* AVX2 and popcnt, and a kernel that keeps such
 }
 #endif
 
+static void stamp(void);
+
 /* Takes the loader's lock: not while ours is held. */
 void ml_trace_start(void) {
   const char *text = ml_process.shared != NULL ? getenv(ML_TRACE_VARIABLE) : NULL;
   uint64_t state = ML_TRACE_NOT_ASKED;
   if (text != NULL) {
     const struct ml_services *services = &ml_find_in_process != NULL ? ml_find_in_process("memlens_services") : NULL;
-    if (services == NULL || services->version != ML_SERVICES_VERSION || services->bytes < sizeof *services)
+    if (services == NULL || services->version != ML_SERVICES_VERSION ||
+        services->bytes < offsetof(struct ml_services, on_pinning))
       state = ML_TRACE_NO_LIBRARY;
     else if (!parse_settings(text)) state = ML_TRACE_BAD_SETTINGS;
     else {
@@ -111,6 +114,7 @@ void ml_trace_start(void) {
 #endif
       state = ML_TRACE_ON;
       ml_trace_services = services;
+      if (services->bytes >= sizeof *services) services->on_pinning(stamp);
     }
     ml_process.shared->trace_state = state;
   }
@@ -285,6 +289,20 @@ void ml_trace_switched(struct ml_thread *self) {
     trace->parked_left = trace->open ? 0 : trace->start - trace->executed;
     end_work(trace, ML_TRACE_IDLE);
   }
+  errno = saved;
+}
+
+/* The thread has been moved to other CPUs, or places its pages elsewhere: the open record ends, and the window goes on in the next one. */
+static void stamp(void) {
+  const struct ml_thread *self = ml_tls.self;
+  struct ml_trace *trace = self != NULL ? self->trace : NULL;
+  if (trace == NULL || !trace->active || trace->busy || trace->parked || !trace->open) return;
+  const int saved = errno;
+  const uint64_t left = THREAD.left;
+  begin_work(trace);
+  settle(trace, left);
+  ml_trace_cut(trace);
+  end_work(trace, trace->open ? 0 : trace->start - trace->executed);
   errno = saved;
 }
 
