@@ -66,8 +66,7 @@ def classify(
     return found
 
 
-def binding_not_known(
-    classes: npt.NDArray[np.uint8], bound: npt.NDArray[np.int8]
-) -> npt.NDArray[np.bool_]:
+def binding_not_known(classes: npt.NDArray[np.uint8], bound: npt.NDArray[np.int8]) -> npt.NDArray[np.bool_]:
     """Accesses that are local or remote by the page's node alone."""
-    return (bound == NOT_KNOWN) & (classes <= NUMBER["remote"])
+    found: npt.NDArray[np.bool_] = (bound == NOT_KNOWN) & (classes <= NUMBER["remote"])
+    return found

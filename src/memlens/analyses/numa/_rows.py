@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...capture.model.places import UNPINNED
 from ._classes import CLASSES, COMPARED, NUMBER, REMOTE
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def figures_of(pass_: NumaConsumer) -> dict[str, float | int | bool | None]:
     states = [pass_.homes.at(key, pass_.capture.whole.end_ns) for key in pass_.accesses.streams]
     distances = [(distance, count) for distance, count in _distances(pass_).items() if distance is not None]
     counted = sum(count for _, count in distances)
+    unpinned = float(sum(weights[NUMBER[name]] for name in ("unpinned_page", "unpinned_thread", "unpinned_both")))
     figures: dict[str, float | int | bool | None] = {
         "nodes": len(pass_.topology.nodes),
         "memory_only_nodes": len(pass_.topology.without_cpus),
@@ -61,7 +63,7 @@ def figures_of(pass_: NumaConsumer) -> dict[str, float | int | bool | None]:
         "remote_share": share,
         "remote_share_error": error,
         "remote_bytes": float(sum(moved[NUMBER[name]] for name in REMOTE)),
-        "unpinned_share": float(sum(weights[NUMBER[n]] for n in ("unpinned_page", "unpinned_thread", "unpinned_both"))) / float(sum(weights)) if sum(weights) else None,  # fmt: skip
+        "unpinned_share": unpinned / float(sum(weights)) if sum(weights) else None,
         "mean_distance": sum(distance * count for distance, count in distances) / counted if counted else None,
         "stack_accesses": None if pass_._stack else pass_.of_stack,
         "bound_threads": sum(1 for state in states if state is not None and state.home >= 0),
@@ -86,7 +88,12 @@ def group_rows(pass_: NumaConsumer, name: str, dimension: Dimension, most: int) 
             continue
         share, error = _remote(sums, number, whole)
         row: Row = dict(zip(dimension.names, keys[number], strict=True))
-        row |= {"accesses": accesses, "share": accesses / total if total else None, "remote_share": share, "remote_share_error": error}
+        row |= {
+            "accesses": accesses,
+            "share": accesses / total if total else None,
+            "remote_share": share,
+            "remote_share_error": error,
+        }
         row |= {one: float(weights[at]) for at, one in enumerate(CLASSES)}
         row |= {
             "bytes": float(sums.bytes[number].sum()),
@@ -100,7 +107,12 @@ def group_rows(pass_: NumaConsumer, name: str, dimension: Dimension, most: int) 
     rows.sort(key=lambda row: (-float(str(row["remote_bytes"])), -float(str(row["accesses"]))))
     schema = [(one, _type(one)) for one in dimension.names]
     schema += [("home", pa.string())] if name == "thread" else []
-    schema += [("accesses", pa.float64()), ("share", pa.float64()), ("remote_share", pa.float64()), ("remote_share_error", pa.float64())]
+    schema += [
+        ("accesses", pa.float64()),
+        ("share", pa.float64()),
+        ("remote_share", pa.float64()),
+        ("remote_share_error", pa.float64()),
+    ]
     schema += [(one, pa.float64()) for one in CLASSES]
     schema += [("bytes", pa.float64()), ("remote_bytes", pa.float64()), ("windows", pa.uint64())]
     return pa.Table.from_pylist(rows[:most], schema=pa.schema(schema))
@@ -123,6 +135,8 @@ def matrix_rows(pass_: NumaConsumer) -> pa.Table:
     names = {(row["process"], row["thread"]): row["name"] for row in pass_.capture.table("threads").to_pylist()}
     rows = []
     for (stream, home), cells in sorted(pass_.matrix.items()):
+        if home < UNPINNED:
+            continue
         process, thread = pass_.accesses.streams[stream]
         for node in range(pass_.n_nodes):
             if cells[0][node]:
@@ -146,7 +160,7 @@ def _distances(pass_: NumaConsumer) -> dict[int | None, float]:
     found: dict[int | None, float] = {}
     for (_, home), cells in pass_.matrix.items():
         for node in range(pass_.n_nodes):
-            if cells[0][node]:
+            if cells[0][node] and home >= UNPINNED:
                 distance = pass_.topology.distance(home, node) if home >= 0 else None
                 found[distance] = found.get(distance, 0.0) + float(cells[0][node])
     return found

@@ -14,7 +14,10 @@ LABELS = {
     "remote": ("remote", "By a thread bound to a node, to a bound page on another node."),
     "unpinned_page": ("unpinned page", "By a thread bound to a node, to a page that a thread without a node placed."),
     "unpinned_thread": ("unpinned thread", "By a thread that may run on several nodes, to a bound page."),
-    "unpinned_both": ("unpinned both", "By a thread that may run on several nodes, to a page that such a thread placed."),
+    "unpinned_both": (
+        "unpinned both",
+        "By a thread that may run on several nodes, to a page that such a thread placed.",
+    ),
     "memory_only_local": ("memory-only local", "To a node without CPUs that is nearest to the thread's node."),
     "memory_only_remote": ("memory-only remote", "To a node without CPUs that is not nearest to the thread's node."),
     "first_touch": ("first touches", "Placed a page, by a thread with a node or a one-node memory policy."),
@@ -27,7 +30,13 @@ LABELS = {
 def _classes(role: str) -> tuple[Column, ...]:
     make = detail if role == "detail" else measure
     return tuple(
-        make(name, label, "count", show="nonzero", better="lower" if name in ("remote", "memory_only_remote") else "neither")
+        make(
+            name,
+            label,
+            "count",
+            show="nonzero",
+            better="lower" if name in ("remote", "memory_only_remote") else "neither",
+        )
         for name, (label, _) in LABELS.items()
     )
 

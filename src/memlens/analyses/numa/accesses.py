@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from ...registry import AnalysisDescriptor, Option
@@ -75,7 +74,9 @@ class _Shares:
         self.bytes += np.bincount(cell, weights=weight * width, minlength=count * n).reshape(count, n)
         self.recorded += np.bincount(group, minlength=count)
         # One row for each (group, window) of this batch.
-        pair, of_pair = np.unique(group.astype(np.uint64) << np.uint64(32) | unit.astype(np.uint64), return_inverse=True)
+        pair, of_pair = np.unique(
+            group.astype(np.uint64) << np.uint64(32) | unit.astype(np.uint64), return_inverse=True
+        )
         of_pair = of_pair.reshape(-1)
         is_remote = np.isin(classes, [NUMBER[name] for name in REMOTE])
         is_compared = np.isin(classes, [NUMBER[name] for name in COMPARED])
@@ -143,7 +144,13 @@ class NumaConsumer:
 
     def _classes(
         self, batch: AccessBatch
-    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int16], npt.NDArray[np.int16], npt.NDArray[np.bool_]]:
+    ) -> tuple[
+        npt.NDArray[np.uint8],
+        npt.NDArray[np.int64],
+        npt.NDArray[np.int16],
+        npt.NDArray[np.int16],
+        npt.NDArray[np.bool_],
+    ]:
         import numpy as np
 
         from ...capture.model.places import NOT_KNOWN, PAGE_SHIFT
@@ -186,15 +193,16 @@ class NumaConsumer:
         accesses, which are interpolated, may say otherwise; nor is any where a system call or code that is not traced placed it."""
         import numpy as np
 
-        from ...capture.model.places import YES
+        from ...capture.model.places import NO, YES
         from ._classes import NUMBER
 
         at = np.maximum(generation, 0)
         fresh = np.flatnonzero((generation >= 0) & (self.pages.toucher[at] == thread) & ~self._seen[at])
         numbers, first = np.unique(generation[fresh], return_index=True)
         self._seen[numbers] = True
-        is_bound = self.pages.bound[numbers] == YES
-        classes[fresh[first]] = np.where(is_bound, NUMBER["first_touch"], NUMBER["unpinned_first_touch"])
+        bound, rows = self.pages.bound[numbers], fresh[first]
+        classes[rows[bound == YES]] = NUMBER["first_touch"]
+        classes[rows[bound == NO]] = NUMBER["unpinned_first_touch"]
 
     def _sum(
         self,
@@ -239,7 +247,12 @@ class NumaConsumer:
         self._spans(batch, numbers["object"][rows], rows, weight, width)
 
     def _spans(
-        self, batch: AccessBatch, group: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], weight: Floats, width: Floats
+        self,
+        batch: AccessBatch,
+        group: npt.NDArray[np.int64],
+        rows: npt.NDArray[np.int64],
+        weight: Floats,
+        width: Floats,
     ) -> None:
         import numpy as np
 
@@ -258,7 +271,6 @@ class NumaConsumer:
 
     # ---- the result ----
     def snapshot(self) -> Result:
-        import pyarrow as pa
 
         from ...results import Quality, Result
         from ._rows import distance_rows, figures_of, group_rows, matrix_rows, object_thread_rows
@@ -271,7 +283,10 @@ class NumaConsumer:
         tables["distances"] = distance_rows(self)
         tables["object_threads"] = object_thread_rows(self, MOST_ROWS)
         quality = self.capture.quality.joined(
-            Quality(exact=self._whole and not figures["unknown"] and not figures["undecided"], notes=tuple(self._notes(figures)))
+            Quality(
+                exact=self._whole and not figures["unknown"] and not figures["undecided"],
+                notes=tuple(self._notes(figures)),
+            )
         )
         return Result("numa", figures, tables, quality)
 
@@ -285,7 +300,9 @@ class NumaConsumer:
         notes: list[Note] = []
         total = float(figures["accesses"] or 0)
         if not self._whole and total:
-            notes.append(Note("numa.sampled", "Accesses are estimated from windows; ± is two standard errors between windows."))
+            notes.append(
+                Note("numa.sampled", "Accesses are estimated from windows; ± is two standard errors between windows.")
+            )
         unknown = float(figures["unknown"] or 0)
         if unknown > 0.001 * total:
             notes.append(

@@ -44,6 +44,8 @@ BINDING_POLICIES = frozenset((1, 2, 3, 5, 6))
 """MPOL_PREFERRED, MPOL_BIND, MPOL_INTERLEAVE, MPOL_PREFERRED_MANY, MPOL_WEIGHTED_INTERLEAVE; 0 and 4 follow the CPU that touches."""
 MPOL_MF_MOVE, MPOL_MF_MOVE_ALL = 2, 4
 FIRST = FAULT_CLASSES.index("first")
+MASK_BYTES = 1024
+"""Of masks: more CPUs than any kernel has."""
 PAGE_SHIFT = 12
 LARGE_PAGE_SHIFT = 21
 PROCESS_SHIFT = 48
@@ -149,17 +151,19 @@ class ThreadHomes:
     def __init__(self, capture: TableSource, topology: Topology) -> None:
         self.topology = topology
         self.states: dict[tuple[int, int], list[ThreadState]] = {}
-        self.late: set[tuple[int, int]] = set()
-        """Threads whose affinity was read some time after they had begun."""
+        only_node = topology.with_cpus[0] if len(topology.with_cpus) == 1 and not topology.without_cpus else None
+        self.is_recorded = only_node is not None or "alloc" in capture.meta.get("collectors", {})
+        """Whether changes of affinity are known: without the library in the program nobody sees them."""
+        if not self.is_recorded:
+            return
         events: list[tuple[int, int, int, dict[str, object]]] = []
         for at, row in enumerate(capture.table("process_events").to_pylist()):
             if row["operation"] in ("fork", "thread", "attach", "seen"):
                 events.append((row["time_ns"], 0, at, row))
-        for at, row in enumerate(capture.table("pinning").to_pylist()):
+        for at, row in enumerate(_pinned(capture)):
             if row["operation"] in ("sched_setaffinity", "set_mempolicy", "found"):
-                events.append((row["time_ns"], 1, at, row))
+                events.append((_number(row["time_ns"]), 1, at, row))
         everything = tuple(sorted(cpu for node in topology.nodes for cpu in node.cpus))
-        only_node = topology.with_cpus[0] if len(topology.with_cpus) == 1 and not topology.without_cpus else None
         for time_ns, _, _, row in sorted(events, key=lambda event: event[:3]):
             key = (_number(row["process"]), _number(row["thread"]))
             operation = str(row["operation"])
@@ -168,7 +172,7 @@ class ThreadHomes:
                 before = self.at(whose, time_ns)
                 if before is None and only_node is not None:
                     before = ThreadState(time_ns, everything, only_node, 0, (), "one node")
-                if before is not None and key not in self.states:
+                if key not in self.states and before is not None:
                     self._set(key, ThreadState(time_ns, before.cpus, before.home, before.policy, before.policy_nodes, "inherited"))  # fmt: skip
                 continue
             members = row["members"]
@@ -178,9 +182,24 @@ class ThreadHomes:
                 policy = _number(row["policy"])
                 self._set(key, ThreadState(time_ns, now.cpus, now.home, policy, tuple(members), operation))
                 continue
-            state = ThreadState(time_ns, tuple(members), topology.home(members), now.policy, now.policy_nodes, operation)
-            if operation != "found" or now.cpus is None or now.cpus != state.cpus:
-                self._set(key, state)
+            state = ThreadState(
+                time_ns, tuple(members), topology.home(members), now.policy, now.policy_nodes, operation
+            )
+            if operation == "found":
+                if now.cpus == state.cpus:
+                    continue
+                self._undecided(key, _number(row["address"]), now)
+            self._set(key, state)
+
+    def _undecided(self, key: tuple[int, int], since_ns: int, now: ThreadState) -> None:
+        """A reading differs from what is known: the thread was moved after the reading before (0: after it began), nobody knows when."""
+        if now.cpus is None:
+            return
+        states = self.states[key]
+        moving = ThreadState(max(since_ns, now.time_ns), now.cpus, MOVING, now.policy, now.policy_nodes, "moved")
+        if moving.time_ns == now.time_ns:
+            states.pop()
+        states.append(moving)
 
     def _set(self, key: tuple[int, int], state: ThreadState) -> None:
         self.states.setdefault(key, []).append(state)
@@ -228,7 +247,29 @@ class ThreadHomes:
 def _known(state: ThreadState) -> int:
     if state.places_bound:
         return YES
-    return NOT_KNOWN if state.home == UNKNOWN else NO
+    return NOT_KNOWN if state.home in (UNKNOWN, MOVING) else NO
+
+
+def _pinned(capture: TableSource) -> list[dict[str, object]]:
+    """Records of affinity and policy. One thread sets the affinity of another by its thread pointer: `thread_memory` says which that is."""
+    pointers: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for row in capture.table("thread_memory").to_pylist():
+        if row["thread"]:
+            pointers.setdefault((row["process"], row["thread_pointer"]), []).append((row["time_ns"], row["thread"]))
+    found = []
+    for batch in capture.batches("pinning"):
+        for row in batch.to_pylist():
+            mask = int.from_bytes(row["tail"][:MASK_BYTES], "little")
+            row["members"] = [bit for bit in range(mask.bit_length()) if mask >> bit & 1]
+            if row["thread"] == 0:
+                users = sorted(pointers.get((row["process"], row["address"]), ()))
+                # The pointer is one thread's after another: the first that is seen from then on, else the last before.
+                later = [thread for time_ns, thread in users if time_ns >= row["time_ns"]]
+                if not users:
+                    continue
+                row["thread"] = later[0] if later else users[-1][1]
+            found.append(row)
+    return found
 
 
 def _number(value: object) -> int:
@@ -280,7 +321,7 @@ class PagePlaces:
         flags = np.concatenate((np.where(bound != 0, YES, NOT_KNOWN).astype(np.int8), touches.bound))
         threads = np.concatenate((np.full(len(key), -1, dtype=np.int64), touches.thread))
         order = np.lexsort((~is_touch, times, keys))
-        keys, times, nodes, is_touch, flags = (values[order] for values in (keys, times, nodes, is_touch, flags))
+        keys, times, nodes, is_touch, flags = keys[order], times[order], nodes[order], is_touch[order], flags[order]
         # A generation of a page: from a first touch to the next, and what was asked before any.
         new_page = np.concatenate(([True], keys[1:] != keys[:-1])) if len(keys) else np.zeros(0, dtype=bool)
         begins = new_page | (is_touch & ~new_page)
@@ -425,7 +466,11 @@ def first_touches(capture: TouchSource, homes: ThreadHomes) -> FirstTouches:
     times = found["time_ns"].astype(np.uint64)
     pages = found["new_pages"].astype(np.int64)
     span = found["span_shift"].astype(np.uint64)
-    address = found["address"].astype(np.uint64) >> np.maximum(span, np.uint64(PAGE_SHIFT)) << np.maximum(span, np.uint64(PAGE_SHIFT))
+    address = (
+        found["address"].astype(np.uint64)
+        >> np.maximum(span, np.uint64(PAGE_SHIFT))
+        << np.maximum(span, np.uint64(PAGE_SHIFT))
+    )
     node = found["node"].astype(np.int16)
     only = homes.topology.numbers[0] if len(homes.topology.numbers) == 1 else None
     if only is not None:

@@ -71,7 +71,7 @@ DESCRIPTOR = CollectorDescriptor(
     name="timeline",
     question="How much memory does the program hold over time, and how near is that to its limits?",
     needs=("/proc",),
-    gives=("timeline",),
+    gives=("timeline", "pinning"),
     options=(Option("--rate", "timeline readings a second, 1 to 1000 (10)", 10.0, float, "HZ", shown="10"),),
     order=40,
     foreign="the size",

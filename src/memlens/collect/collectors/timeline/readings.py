@@ -16,6 +16,7 @@ from .... import _recorder
 from ....capture.store.layouts import Packer, enum_value
 from ....capture.store.writer import CaptureWriter
 from ...budget import Budget
+from .affinity import Affinities
 
 MIN_INTERVAL_NS = 100_000_000
 
@@ -48,6 +49,7 @@ class Readings:
         self.numa_budget = Budget(share=0.01, grace_ns=5_000_000, now_ns=now)
         self.watched: dict[int, _Watched] = {}
         self.rollups = 0
+        self._affinities = Affinities(writer) if nodes > 1 else None
         self._timeline = Packer("timeline")
         self._cgroup_files: list[tuple[int, Path]] = []
         self._cgroup_due_ns = 0
@@ -69,6 +71,8 @@ class Readings:
             self._threads(process, watched)
             if self.nodes > 1:
                 self._numa_maps(process, watched)
+            if self._affinities is not None:
+                self._affinities.look(process, pid)
         self._cgroup(now)
 
     def _record(
