@@ -70,7 +70,7 @@ def scaled(fields: dict[str, int], percent: int) -> dict[str, int]:
 # ---- closed forms ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_threads", [1, 4])
+@pytest.mark.parametrize("n_threads", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_functions_as_regions_have_exactly_the_closed_form(n_threads: int, tmp_path: Path) -> None:
     need_emulation("x86_64")
     program = workload_path("region_counts")
@@ -91,7 +91,7 @@ def test_functions_as_regions_have_exactly_the_closed_form(n_threads: int, tmp_p
     assert memlens.open(tmp_path / "kept" / "exact.memlens").complete
 
 
-@pytest.mark.parametrize("n_threads", [1, 4])
+@pytest.mark.parametrize("n_threads", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_annotated_regions_have_the_closed_form_and_their_annotations(n_threads: int, tmp_path: Path) -> None:
     need_emulation("x86_64")
     program = workload_path("region_counts")
