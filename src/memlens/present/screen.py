@@ -156,8 +156,9 @@ class Screen:
             else:
                 self.line((style, line))
 
-    def grid(self, heads: Sequence[Head], rows: Sequence[Sequence[str]], *, indent: int = 2) -> None:
-        """A table without lines, in the width that there is."""
+    def grid(self, heads: Sequence[Head], rows: Sequence[Sequence[str]], *, indent: int = 2, keys: int = 0) -> None:
+        """A table without lines, in the width that there is. With `keys` the columns that have no room follow below, behind so many first
+        columns again; without, they are named."""
         shown, widths, left_out = fitted(heads, rows, None if self.width is None else self.width - indent)
         margin = " " * indent
 
@@ -175,7 +176,11 @@ class Screen:
         self.line(("dim", laid([head.label for head in heads])))
         for row in rows:
             self.line(laid(row))
-        if left_out:
+        gone = [at for at, head in enumerate(heads) if at not in shown and not head.is_bar]
+        below = [*range(keys), *(at for at in gone if at >= keys)]
+        if keys and gone and len(below) < len(heads):
+            self.grid([heads[at] for at in below], [[row[at] for at in below] for row in rows], indent=indent, keys=keys)
+        elif left_out:
             self.paragraph(f"(no room for: {', '.join(left_out)})", indent=indent, style="dim")
 
 

@@ -56,6 +56,29 @@ def percent(value: float) -> str:
     return f"{value:.1f} %" if value < 100 else f"{value:,.0f} %"
 
 
+def deviation(value: float, *, signed: bool = False) -> str:
+    """A relative error in percent: two digits, four where it is small.
+
+    >>> deviation(0.0), deviation(-2.5), deviation(0.00123, signed=True), deviation(-0.00001), deviation(227367.4, signed=True)
+    ('0 %', '-2.50 %', '+0.0012 %', '-<0.0001 %', '+227,367 %')
+    """
+    if value == 0:
+        return "0 %"
+    sign, size = "-" if value < 0 else "+" if signed else "", abs(value)
+    if size < 0.0001:
+        return f"{sign}<0.0001 %"
+    digits = 4 if size < 0.01 else 2 if size < 1000 else 0
+    return f"{sign}{size:,.{digits}f} %"
+
+
+def precise(value: float) -> str:
+    """
+    >>> precise(108189), precise(0.00232288), precise(291470.0)
+    ('108,189', '0.00232288', '291470')
+    """
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+
+
 def seconds(value: float) -> str:
     """
     >>> seconds(1.5), seconds(0.0123), seconds(0)
@@ -95,6 +118,10 @@ def plain(kind: Kind, value: Any) -> str:
             return percent(100 * value)
         case "percent":
             return percent(value)
+        case "deviation":
+            return deviation(value)
+        case "precise":
+            return precise(value)
         case "ns":
             return human_duration(value)
         case "s" | "time_s":
@@ -181,6 +208,8 @@ def _own_kind(column: Column, row: Mapping[str, Any], value: Any) -> str:
     kind = row.get(column.kind_from) or column.kind if column.kind_from else column.kind
     if not column.signed:
         return plain(kind, value)
+    if kind == "deviation":
+        return deviation(value, signed=True)
     text = plain(kind, abs(value))
     error = row.get(column.error) if column.error else None
     ends = f" ±{plain(kind, 2 * error)}" if error else ""
@@ -203,7 +232,7 @@ def of_cell(column: Column, row: Mapping[str, Any], figures: Mapping[str, Any]) 
     elif column.signed or column.kind_from:
         text = _own_kind(column, row, value)
     elif column.kind == "bytes_per_s":  # the unit is in the label
-        text = f"{value / 1e9:.3g}"
+        text = human_rate(value).removesuffix(" GB/s")
     elif column.error is not None:
         text = estimated(column.kind, value, row.get(column.error), about=False)
     else:
