@@ -55,12 +55,9 @@ Role = Literal["key", "measure", "detail"]
 Show = Literal["always", "known", "nonzero"]
 ChartKind = Literal["timeline", "bars", "curve", "heat_map", "tree", "matrix", "scatter"]
 
-NUMBERS: frozenset[str] = frozenset(
-    {
-        "bytes", "moved", "bytes_per_s", "count", "number", "share", "percent", "deviation", "precise", "ns", "s", "time_s", "per_s",
-        "address",
-    }  # fmt: skip
-)
+NUMBERS: frozenset[str] = frozenset({
+    "bytes", "moved", "bytes_per_s", "count", "number", "share", "percent", "deviation", "precise", "ns", "s", "time_s", "per_s", "address",
+})  # fmt: skip
 """Kinds that are aligned to the right, sorted as numbers and never shortened."""
 REFERENCES: frozenset[str] = frozenset(
     {"address", "code", "function", "module", "file", "object", "thread", "process", "region", "node"}

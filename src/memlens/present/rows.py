@@ -72,7 +72,9 @@ def rows_of(result: Result, view: Table, *, most: int, offset: int = 0) -> Rows:
     if view.across:
         rows = _across(view, [table.slice(row, 1).to_pylist()[0] for row in kept])
         return Rows(rows[offset : offset + most], max(0, len(rows) - offset - most), folded)
-    chosen_rows = _of_each(table.column(view.each).to_pylist(), kept, most) if view.each else kept[offset : offset + most]
+    chosen_rows = (
+        _of_each(table.column(view.each).to_pylist(), kept, most) if view.each else kept[offset : offset + most]
+    )
     # One slice a row: Arrow cannot gather lists of strings beyond 2 GiB.
     shown = [table.slice(row, 1).to_pylist()[0] for row in chosen_rows]
     return Rows(shown, max(0, len(kept) - offset - len(shown)), folded)

@@ -179,7 +179,9 @@ class Screen:
         gone = [at for at, head in enumerate(heads) if at not in shown and not head.is_bar]
         below = [*range(keys), *(at for at in gone if at >= keys)]
         if keys and gone and len(below) < len(heads):
-            self.grid([heads[at] for at in below], [[row[at] for at in below] for row in rows], indent=indent, keys=keys)
+            self.grid(
+                [heads[at] for at in below], [[row[at] for at in below] for row in rows], indent=indent, keys=keys
+            )
         elif left_out:
             self.paragraph(f"(no room for: {', '.join(left_out)})", indent=indent, style="dim")
 

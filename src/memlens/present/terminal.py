@@ -165,7 +165,9 @@ def _figures(screen: Screen, result: Result, view: View, *, but: Collection[str]
         value = result.figures.get(figure.name)
         if figure.name in but or (figure.show == "known" and value is None) or (figure.show == "nonzero" and not value):
             continue
-        screen.paragraph(f"{figure.label}: {of_figure(figure, result.figures)}", indent=2, hanging=2)
+        why = result.figures.get(figure.reason) if figure.reason and value is None else None
+        text = f"{figure.label}: {of_figure(figure, result.figures)}{f' ({why})' if why else ''}"
+        screen.paragraph(text, indent=2, hanging=2)
 
 
 # ---- tables ------------------------------------------------------------
