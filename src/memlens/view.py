@@ -30,7 +30,7 @@ Kind = Literal[
     "number",  # without unit
     "share",  # 0 to 1, shown as percent
     "percent",  # 0 to 100
-    "deviation",  # a relative error in percent: two digits after the point or more
+    "deviation",  # in percent, where small parts matter: a relative error, with two digits after the point or more
     "precise",  # without unit: all digits of a whole number, six of any other
     "ns",  # a duration
     "s",  # a duration

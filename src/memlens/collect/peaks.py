@@ -86,14 +86,23 @@ class PairPeaks(_Kinds):
     latency: Latency
 
 
-Calibration = TypedDict(  # noqa: UP013: a class could not have both `float` and fields of this type
-    "Calibration",
-    {
-        "version": int, "memlens": str, "measured": str, "seconds": float, "fingerprint": str, "machine": dict[str, object],
-        "vector_widths": list[str], "cores": list[int], "assumed_caches": bool, "levels": list[LevelPeaks], "pairs": list[PairPeaks],
-        "float": dict[str, Arithmetic], "warnings": list[str],
-    },
-)  # fmt: skip
+class _Calibration(TypedDict):
+    version: int
+    memlens: str
+    measured: str
+    seconds: float
+    fingerprint: str
+    machine: dict[str, object]
+    vector_widths: list[str]
+    cores: list[int]
+    assumed_caches: bool
+    levels: list[LevelPeaks]
+    pairs: list[PairPeaks]
+    warnings: list[str]
+
+
+class Calibration(_Calibration):
+    float: dict[str, Arithmetic]
 
 
 def by_kind(found: Rates | PairPeaks) -> dict[str, Rate]:

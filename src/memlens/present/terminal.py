@@ -72,6 +72,8 @@ def show_result(
     `title` are lines of (name, text) above it, `leave_out` names tables that are not shown. Nothing is left out for lack of room.
     """
     screen = Screen(file, width=width)
+    if title:
+        screen.line("")
     for name, text in title:
         screen.paragraph(text, head=f"{name}  ", hanging=2)
     shown = replace(view, tables=tuple(table for table in view.tables if table.name not in leave_out))
