@@ -144,7 +144,8 @@ class Table:
     role: Role = "measure"
     """key: in the short summary after `record` too. detail: on the page and in JSON, not in the terminal."""
     across: str = ""
-    """A column whose values become columns: rows with equal keys are one row, and `NAME@VALUE` is NAME of the one with this value."""
+    """A column whose values become columns: rows with equal keys are one row, and `NAME@VALUE` is NAME of the one with this value. NAME
+    alone is that of the first."""
     each: str = ""
     """A column: of each of its values the first rows are shown, and as many values as there are rows in other tables."""
     whole: bool = False

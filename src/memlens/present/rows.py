@@ -84,8 +84,7 @@ def _across(view: Table, rows: list[Row]) -> list[Row]:
     """Rows with equal keys as one row: `NAME@VALUE` is what the one with this value of `view.across` has."""
     merged: dict[tuple[object, ...], Row] = {}
     for row in rows:
-        keys = {column.name: row[column.name] for column in view.keys}
-        into = merged.setdefault(tuple(keys.values()), keys)
+        into = merged.setdefault(tuple(row[column.name] for column in view.keys), dict(row))
         into.update({f"{name}@{row[view.across]}": value for name, value in row.items()})
     return list(merged.values())
 

@@ -57,12 +57,12 @@ def percent(value: float) -> str:
 
 
 def deviation(value: float, *, signed: bool = False) -> str:
-    """A relative error in percent: two digits, four where it is small.
+    """A relative error in percent: two digits, four where it is small. What rounding leaves is 0.
 
-    >>> deviation(0.0), deviation(-2.5), deviation(0.00123, signed=True), deviation(-0.00001), deviation(227367.4, signed=True)
-    ('0 %', '-2.50 %', '+0.0012 %', '-<0.0001 %', '+227,367 %')
+    >>> deviation(0.0), deviation(-2.5), deviation(0.00123, signed=True), deviation(-0.00001), deviation(1e-14), deviation(227367.4, signed=True)
+    ('0 %', '-2.50 %', '+0.0012 %', '-<0.0001 %', '0 %', '+227,367 %')
     """
-    if value == 0:
+    if abs(value) < 1e-9:
         return "0 %"
     sign, size = "-" if value < 0 else "+" if signed else "", abs(value)
     if size < 0.0001:
