@@ -135,9 +135,14 @@ def fit(text: str, width: int) -> str:
     'a_long_name'
     >>> fit("no place here", 8)
     'no p…ere'
+    >>> fit("    inner part of it", 14)
+    '    inner…f it'
     """
     if len(text) <= width:
         return text
+    indent = len(text) - len(text.lstrip(" "))
+    if 0 < indent < width:
+        return text[:indent] + fit(text[indent:], width - indent)
     function, gap, end = text.rpartition("  ")
     if not gap:
         return shortened(text, width)

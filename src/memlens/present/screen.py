@@ -177,8 +177,9 @@ class Screen:
         for row in rows:
             self.line(laid(row))
         gone = [at for at, head in enumerate(heads) if at not in shown and not head.is_bar]
-        below = [*range(keys), *(at for at in gone if at >= keys)]
-        if keys and gone and len(below) < len(heads):
+        keys = min(keys, len(heads) - len(gone) - 1)  # fewer of them where they leave no room for another column
+        if gone and keys > 0:
+            below = [*range(keys), *(at for at in gone if at >= keys)]
             self.grid(
                 [heads[at] for at in below], [[row[at] for at in below] for row in rows], indent=indent, keys=keys
             )

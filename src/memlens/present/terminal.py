@@ -148,20 +148,23 @@ def _section(
     screen.paragraph(said, head=f"{view.title}  ", hanging=2) if said else screen.line(("bold", view.title))
     if scope:
         screen.paragraph(scope, indent=2, hanging=2, style="dim")
-    if alone or not said:
-        _figures(screen, result, view, but=figures_in(view.headline) if said else ())
+    if not said:
+        _figures(screen, result, view)
     for chart in view.charts:
         if chart.role != "detail" and (not brief or chart.role == "key"):
             _chart(screen, result, chart)
     for table in view.tables:
         if table.role != "detail" and (not brief or table.role == "key"):
             _table(screen, result, table, rows, alone=alone, titled=alone and len(view.tables) > 1)
+    if alone and said:
+        screen.line("")
+        _figures(screen, result, view, but=figures_in(view.headline))
     if not brief:
         for remark in view.remarks:
             screen.paragraph(remark, indent=2, hanging=2, style="dim")
 
 
-def _figures(screen: Screen, result: Result, view: View, *, but: Collection[str]) -> None:
+def _figures(screen: Screen, result: Result, view: View, *, but: Collection[str] = ()) -> None:
     """Figures that the headline does not have, one a line."""
     for figure in view.figures:
         value = result.figures.get(figure.name)
@@ -195,7 +198,8 @@ def _table(screen: Screen, result: Result, view: Table, rows: int, *, alone: boo
         laid.append(texts)
     heads: list[Head] = []
     for column in columns:
-        heads.append(_head(column, [texts[len(heads)] for texts in laid], least_text=ALONE_TEXT if alone else 0))
+        head = _head(column, [texts[len(heads)] for texts in laid], least_text=ALONE_TEXT if alone else 0)
+        heads.append(replace(head, fit=None) if alone and view.depth and not heads else head)
         if column.bar:
             heads.append(Head("", is_bar=True))
     screen.grid(heads, laid, keys=sum(column.role == "key" for column in columns) if alone else 0)
@@ -214,9 +218,7 @@ def _head(column: Column, texts: Sequence[str], *, least_text: int) -> Head:
         return Head(
             column.label, fit=fit, least=max((LEAST_FUNCTION + 2 + len(end_of(text)) for text in texts), default=0)
         )
-    if column.kind == "function":
-        return Head(column.label, fit=short_function)
-    return Head(column.label, fit=fit, least=least_text if column.kind == "text" else 0)
+    return Head(column.label, fit=short_function if column.kind == "function" else fit, least=least_text)
 
 
 def cell_text(column: Column, row: table_rows.Row, result: Result) -> str:
