@@ -258,7 +258,7 @@ def view(result: Result) -> View:
         figures=(
             Figure(name="worst_growth", label="growth at the end of the path", kind="number", better="lower"),
             Figure(name="worst_part", label="end of the path", kind="text"),
-            Figure(name="worst_share", label="its share of the accesses", kind="share"),
+            Figure(name="worst_share", label="share of the accesses at the end of the path", kind="share"),
             Figure(name="threshold", label="hot from this share on", kind="share"),
             Figure(name="samples", label="samples", kind="precise"),
             Figure(name="nodes", label="parts looked at", kind="precise"),

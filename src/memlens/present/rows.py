@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..view import Column, Table
 from .values import is_share, share_of
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..results import Result
     from ..view import Series
 
-Row = dict[str, Any]
+Row = dict[str, object]
 EACH_ROWS = 3
 """Rows of each value of `Table.each`."""
 
@@ -117,7 +117,7 @@ def columns_of(view: Table, rows: list[Row], *, details: bool) -> list[Column]:
     ]
 
 
-def _has(column: Column, row: Mapping[str, Any]) -> bool:
+def _has(column: Column, row: Mapping[str, object]) -> bool:
     value = row.get(column.name)
     if column.show == "nonzero":
         return bool(value)

@@ -17,7 +17,7 @@ from ._names import end_of, fit, place_text, short_function
 from ._units import exit_in_words, imported_in_words
 from .quality import quality_lines
 from .screen import Head, Screen, bar, resampled, spark
-from .values import between, of_cell, of_figure, plain, share_of
+from .values import between, number_in, of_cell, of_figure, plain, share_of
 
 if TYPE_CHECKING:
     from ..results import Finding, Report, Result
@@ -192,7 +192,7 @@ def _table(screen: Screen, result: Result, view: Table, rows: int, *, alone: boo
         texts = []
         for at, column in enumerate(columns):
             text = cell_text(column, row, result)
-            texts.append("  " * int(row.get(view.depth) or 0) + text if view.depth and at == 0 else text)
+            texts.append("  " * int(number_in(row, view.depth) or 0) + text if view.depth and at == 0 else text)
             if column.bar:
                 texts.append(bar(share_of(column, row, result.figures) or 0.0))
         laid.append(texts)
@@ -234,8 +234,8 @@ def cell_text(column: Column, row: table_rows.Row, result: Result) -> str:
         extra = "".join(f" ({row[name]})" for name in column.beside if row.get(name))
         return place_text(place, extra=extra + (f" via {place['via']}" if place.get("via") else ""))
     if column.kind == "frames":
-        frames = row.get(column.name) or []
-        return " < ".join(str(frame) for frame in frames[:3]) or column.null
+        frames = row.get(column.name)
+        return " < ".join(map(str, frames[:3] if isinstance(frames, list) else ())) or column.null
     return of_cell(column, row, result.figures)
 
 
