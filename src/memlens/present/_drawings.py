@@ -295,7 +295,9 @@ def byte_ranges(offsets: str) -> list[tuple[int, int]]:
 
 def line_bytes(row: Mapping[str, object], figures: Mapping[str, object]) -> str:
     """A cache line as a strip: the bytes that each of two threads writes; framed are those that both use."""
-    scale = BYTE_MAP_PX / (number_in(figures, "line_bytes") or 64)
+    size = number_in(figures, "line_bytes")
+    assert size
+    scale = BYTE_MAP_PX / size
 
     def boxes(name: str, kind: str, y: int, height: int) -> str:
         return "".join(
