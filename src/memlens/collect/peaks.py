@@ -202,7 +202,7 @@ def view(result: Result) -> View:
         "{measured} in {seconds}",
         figures=(
             Figure(name="cpu", label="processor", kind="text"),
-            Figure(name="cores", label="cores", kind="count"),
+            Figure(name="cores", label="cores", kind="precise"),
             Figure(name="measured", label="measured", kind="text"),
             Figure(name="seconds", label="duration", kind="s"),
             Figure(name="dram_read_bytes_per_second", label="read from DRAM, all cores", kind="bytes_per_s", better="higher"),
@@ -216,7 +216,7 @@ def view(result: Result) -> View:
             Figure(name="stream_all_bytes_per_second", label=f"writing past the caches, {cores} cores", kind="bytes_per_s", better="higher"),
             *(
                 Figure(
-                    name=f"{precision}_{who}_per_second", label=f"floating-point results a second, {precision}, {words}", kind="count",
+                    name=f"{precision}_{who}_per_second", label=f"floating-point results a second, {precision}, {words}", kind="number",
                     help="A product with a sum is two results.", better="higher",
                 )
                 for who, words in (("one", "1 core"), ("all", f"{cores} cores"))
@@ -228,7 +228,7 @@ def view(result: Result) -> View:
                 key("level", "level"), key("bytes", "size", "bytes"), *_columns("one_"), *everyone, latency,
             )),
             Table(name="pairs", title="Nodes", help="all cores of a node, memory of a node", least_rows=2, whole=True, columns=(
-                key("cpu_node", "cores of", "node"), key("memory_node", "memory of", "node"), measure("distance", "distance", "count"),
+                key("cpu_node", "cores of", "node"), key("memory_node", "memory of", "node"), measure("distance", "distance", "precise"),
                 *_columns(), latency,
             )),
         ),
