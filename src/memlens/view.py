@@ -281,7 +281,7 @@ def detail(name: str, label: str, kind: Kind = "count", **more: Any) -> Column:
 
 # ---- headlines ------------------------------------------------------------
 _FIELD = re.compile(r"\{(\w+)\}")
-_PLURAL = re.compile(r"\{(\w+)\}(?: \w+)+\(s\)")
+_PLURAL = re.compile(r"\{(\w+)\}(?: [\w-]+)+\(s\)")
 
 
 def figures_in(headline: str) -> list[str]:
@@ -298,8 +298,8 @@ def filled(headline: str, values: Mapping[str, Any], shown: Callable[[str], str]
 
     >>> filled("peak {a}[, {b} swapped][ of {c}]", {"a": 1, "b": 0, "c": 9}, lambda name: f"<{name}>")
     'peak <a> of <c>'
-    >>> filled("{n} new finding(s), {m} row(s)", {"n": 1, "m": 2}, lambda name: f"<{name}>")
-    '<n> new finding, <m> rows'
+    >>> filled("{n} new finding(s), {m} hand-over(s)", {"n": 1, "m": 2}, lambda name: f"<{name}>")
+    '<n> new finding, <m> hand-overs'
     """
 
     def part(match: re.Match[str]) -> str:

@@ -23,6 +23,7 @@ from memlens.cli import calibrate, suggest, validate, verify, zoom
 from memlens.collect import peaks
 from memlens.errors import MemlensError
 from memlens.present import terminal
+from memlens.present._page_sections import section
 from memlens.present.rows import columns_of, order_of, rows_of
 from memlens.present.screen import cells
 from memlens.present.values import of_cell, of_figure, plain
@@ -309,6 +310,12 @@ def test_commands_show_every_figure_and_every_cell_at_every_width(
                 assert not rows or numbers
                 wanted.update(words_of(of_cell(column, row, result.figures)) for column in numbers for row in rows)
         assert wanted
+        page = section(result, view)
+        assert all(
+            f"<caption>{table.title}" in page
+            for table in view.tables
+            if rows_of(result, table, most=1).shown[table.least_rows - 1 :]
+        )
         short = {one: words.count(one) for one, times in wanted.items() if one and words.count(one) < times}
         assert not short, (width, short, text)
 

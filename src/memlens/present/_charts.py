@@ -230,7 +230,7 @@ def step_chart(
         at = filled.times[list(filled.values).index(peak)]
         x, y = 100 * at / end_s, PLOT_PX * (1 - peak / top)
         anchor, shift = ("end", -2) if x > 50 else ("start", 2)
-        mark = f"peak {plain(kind, peak)} at {moment(at, end_s)}"
+        mark = f"at most {plain(kind, peak)}, at {moment(at, end_s)}"
         said += f"; {mark}"
         body.append(f'<circle class="peak" cx="{x:.3f}%" cy="{y:.1f}" r="4"/>')
         body.append(

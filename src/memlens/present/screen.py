@@ -211,7 +211,7 @@ def fitted(
         shown = [at for at in shown if not heads[at].is_bar]
     first = next((at for at in shown if heads[at].fit is not None), -1)
     least = [
-        min(size, max(heads[at].least, LEAST_NAME if at == first else LEAST_TEXT))
+        min(size, max(heads[at].least, cells(heads[at].label), LEAST_NAME if at == first else LEAST_TEXT))
         if heads[at].fit is not None
         else size
         for at, size in enumerate(natural)

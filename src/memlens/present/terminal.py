@@ -6,6 +6,7 @@ tables and charts, never an analysis; widths and styles are those of `screen.py`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING
@@ -22,6 +23,8 @@ from .values import between, number_in, of_cell, of_figure, plain, share_of
 if TYPE_CHECKING:
     from ..results import Finding, Report, Result
 
+OF_NUMBERS = re.compile(r"[-–0-9, ]*")
+"""Numbers and ranges in a text: never shortened either."""
 SEVERITY_STYLE = {"high": "red", "medium": "yellow", "low": "cyan"}
 BRIEF_ROWS = 5
 CURVE_POINTS = 6
@@ -214,6 +217,8 @@ def _table(screen: Screen, result: Result, view: Table, rows: int, *, alone: boo
 def _head(column: Column, texts: Sequence[str], *, least_text: int) -> Head:
     if column.kind in NUMBERS or column.of is not None:
         return Head(column.label, is_number=True)
+    if all(OF_NUMBERS.fullmatch(text) for text in texts):
+        return Head(column.label)
     if column.kind == "code":  # file and line stay, and something of the function
         return Head(
             column.label, fit=fit, least=max((LEAST_FUNCTION + 2 + len(end_of(text)) for text in texts), default=0)
