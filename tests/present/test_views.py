@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -25,7 +27,7 @@ from memlens.errors import MemlensError
 from memlens.present import terminal
 from memlens.present._page_sections import section
 from memlens.present.rows import columns_of, order_of, rows_of
-from memlens.present.screen import cells
+from memlens.present.screen import Screen, cells
 from memlens.present.values import of_cell, of_figure, plain
 from memlens.results import Note, Quality, Report, Result
 from memlens.view import NUMBERS, Column, Table, View, figures_in, filled, guessed, key, measure, problems
@@ -362,3 +364,15 @@ def test_of_each_value_the_first_rows_are_shown_and_whole_tables_are_never_cut()
     assert [row["n"] for row in each.shown] == [0, 1, 2, 5, 6, 7] and each.more == 14
     whole = rows_of(_result(rows), Table(name="by", title="", whole=True, columns=columns), most=2)
     assert len(whole.shown) == 20 and whole.more == 0
+
+
+def test_lines_do_not_end_between_a_number_and_its_unit() -> None:
+    out = io.StringIO()
+    text = "64 B 6.6 to 14.6 %, 1.2 KiB 3 %, 455 k stores in 44.3 µs at 12.3 GB/s, 5 samples, 2 s"
+    for width in range(24, 60):
+        screen = Screen(out, width=width)
+        screen.paragraph(text)
+    lines = out.getvalue().splitlines()
+    assert not [line for line in lines if re.match(r"(%|B|KiB|k|µs|GB/s|s)\b|%", line)]
+    assert [line for line in lines if line.startswith("samples")]
+    assert words_of(out.getvalue()) == " ".join([text] * 36)

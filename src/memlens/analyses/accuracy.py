@@ -35,6 +35,7 @@ WORDS = {
 }  # fmt: skip
 SCOPES = ("heap_and_global", "all")
 UNBOUNDED = "the exact count is 0, the error is unbounded"
+NOT_SEPARATED = "the stack is not separated"
 WHOLE_PROGRAM = "(whole program)"
 STACK_KNOWN, ATOMIC, EMULATOR_WIDTH = 1, 8, 32
 MAX_WINDOWS = 5000
@@ -214,7 +215,7 @@ class Compared:
         return {
             "region": self.region, "status": status, "scope": self.scope, "quantity": self.quantity, "what": WORDS[self.quantity],
             "exact": self.exact, "claimed": self.claimed, "error_percent": self.error_percent, "unbounded": self.unbounded,
-            "error_reason": UNBOUNDED if self.unbounded else None,
+            "error_reason": UNBOUNDED if self.unbounded else NOT_SEPARATED if self.error_percent is None else None,
         }  # fmt: skip
 
 
@@ -333,6 +334,7 @@ def accuracy(exact: Capture, *, claim: Capture) -> Result:
         prefix = f"{row.scope}_{row.quantity}"
         figures[f"{prefix}_mean_error_percent"] = row.mean_error_percent
         figures[f"{prefix}_max_error_percent"] = row.max_error_percent
+        figures[f"{prefix}_unbounded_regions"] = row.unbounded_regions
     joined = exact.quality.joined(claim.quality).joined(Quality(exact=not notes, notes=tuple(notes)))
     return Result("accuracy", figures, tables, joined)
 
@@ -584,15 +586,18 @@ def _error_columns(scope: str, label: str) -> tuple[Column, ...]:
 
 def view(result: Result) -> View:
     is_separated = result.figures["heap_and_global_bytes_mean_error_percent"] is not None
-    judged, said = ("heap_and_global", ", stack left out") if is_separated else ("all", "")
+    judged, said = ("heap_and_global", " without the stack") if is_separated else ("all", "")
+    unbounded = f"{judged}_bytes_unbounded_regions"
     errors = tuple(f"{judged}_bytes_{which}_error_percent" for which in ("mean", "max"))
     return View(
         title="Accuracy",
-        headline=f"bytes of {{regions}} region(s) are off by {{{errors[0]}}} in the mean and at most {{{errors[1]}}}{said}",
+        headline=f"bytes{said} of {{regions}} region(s) are off by {{{errors[0]}}} in the mean and at most {{{errors[1]}}}"
+        f"[, without bound in {{{unbounded}}} region(s) that neither includes]",
         figures=(
             Figure(name="regions", label="regions", kind="count"),
             Figure(name=errors[0], label="mean error of bytes", kind="deviation", show="always", better="lower"),
             Figure(name=errors[1], label="largest error of bytes", kind="deviation", show="always", better="lower"),
+            Figure(name=unbounded, label="regions with unbounded errors", kind="precise", show="nonzero", better="lower", help=UNBOUNDED + "."),
             Figure(name="regions_not_claimed", label="regions not in the claim", kind="text", show="nonzero"),
             Figure(name="regions_not_executed", label="regions only in the claim", kind="text", show="nonzero"),
             *(

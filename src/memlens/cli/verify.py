@@ -211,7 +211,7 @@ def failed_text(row: Row) -> str:
     from ..present.values import deviation, plain
 
     error = row["error_percent"]
-    off = deviation(float(error), signed=True) if error is not None else row["error_reason"] or "not separated"
+    off = deviation(float(error), signed=True) if error is not None else row["error_reason"]
     return (
         f"{row['claim']}: {row['what']} of {row['region']}: exact {plain('precise', row['exact'])}, "
         f"claimed {plain('precise', row['claimed'])}, {off}"

@@ -8,6 +8,7 @@ there is no limit, unless COLUMNS is set. Knows nothing of results or views.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import textwrap
 from collections.abc import Callable, Sequence
@@ -25,6 +26,8 @@ LEAST_NAME = 14
 """Cells of the first name of a row, below which other columns are left out instead."""
 LEAST_TEXT = 8
 """Cells of any other name."""
+UNIT = re.compile(r"(?<=\d) (?=(?:%|[KMGT]?i?B|GB/s|[nµm]?s|[kMGT])(?![\w/]))")
+"""The blank before a unit: a line does not end there."""
 STYLES = {"bold": "1", "dim": "2", "red": "1;31", "yellow": "33", "green": "32", "cyan": "36", "": ""}
 PLAIN_GLYPHS = {
     "–": "-", "…": "...", "→": "->", "±": "+-", "×": "x", "µ": "u", "≤": "<=", "≥": ">=", "▲": "^", "◆": "*", "●": "o", "\u00ad": "",
@@ -139,16 +142,17 @@ class Screen:
             self._file.write("".join(text for _, text in texts) + "\n")
 
     def paragraph(self, text: str, *, indent: int = 0, hanging: int = 0, style: str = "", head: str = "") -> None:
-        """Text that is wrapped at blanks; `head` begins it in bold and is part of its first line."""
+        """Text that is wrapped at blanks, but not between a number and its unit; `head` begins it in bold and is part of its first line."""
         first = " " * indent
         whole = f"{head}{text}"
         if self.width is None:
             lines = [first + whole]
         else:
             lines = textwrap.wrap(
-                whole, max(self.width, 24), initial_indent=first, subsequent_indent=" " * (indent + hanging),
+                UNIT.sub("\u00a0", whole), max(self.width, 24), initial_indent=first, subsequent_indent=" " * (indent + hanging),
                 break_long_words=False, break_on_hyphens=False, drop_whitespace=True,
             ) or [first]  # fmt: skip
+            lines = [line.replace("\u00a0", " ") for line in lines]
         for number, line in enumerate(lines):
             begin = first + head.rstrip()
             if number == 0 and head and line.startswith(begin):
