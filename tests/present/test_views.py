@@ -312,6 +312,10 @@ def test_commands_show_every_figure_and_every_cell_at_every_width(
                 assert not rows or numbers
                 wanted.update(words_of(of_cell(column, row, result.figures)) for column in numbers for row in rows)
         assert wanted
+        plainly = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace")
+        terminal.show_result(result, view, file=plainly)
+        plainly.seek(0)
+        assert "\\u" not in plainly.read()
         page = section(result, view)
         assert all(
             f"<caption>{table.title}" in page

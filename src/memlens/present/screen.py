@@ -30,7 +30,7 @@ UNIT = re.compile(r"(?<=\d) (?=(?:%|[KMGT]?i?B|GB/s|[nµm]?s|[kMGT])(?![\w/]))")
 """The blank before a unit: a line does not end there."""
 STYLES = {"bold": "1", "dim": "2", "red": "1;31", "yellow": "33", "green": "32", "cyan": "36", "": ""}
 PLAIN_GLYPHS = {
-    "–": "-", "…": "...", "→": "->", "±": "+-", "×": "x", "µ": "u", "≤": "<=", "≥": ">=", "▲": "^", "◆": "*", "●": "o", "\u00ad": "",
+    "–": "-", "−": "-", "…": "...", "→": "->", "±": "+-", "×": "x", "µ": "u", "≤": "<=", "≥": ">=", "▲": "^", "◆": "*", "●": "o", "\u00ad": "",
     **dict(zip(BLOCKS[1:], "..::==##", strict=True)), **dict.fromkeys(PARTS[1:], "#"),
 }  # fmt: skip
 """What stands for characters of ours that an encoding lacks."""
