@@ -193,6 +193,7 @@ def test_a_region_of_one_side_only_is_listed_and_fails(tmp_path: Path) -> None:
     assert {row["region"] for row in document["failed"]} == {"sum", "extra"}
     text = run_memlens("verify", exact, claim).stdout
     assert "not in the claim" in text and "only in the claim" in text and "unbounded" in text
+    assert "without bound in 1 region that" in " ".join(text.split())
 
 
 def test_what_lies_outside_regions_is_shown_and_not_judged(tmp_path: Path) -> None:

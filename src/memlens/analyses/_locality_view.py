@@ -279,7 +279,7 @@ def sharing_view(result: Result) -> View:
         title="Shared lines",
         order=420,
         silent=figures["threads"] < 2 or (not contended and hand_overs <= LEAST_HAND_OVERS * figures["accesses"]),
-        headline="{false_sharing_lines} falsely ({false_sharing_hand_overs} hand-overs), {true_sharing_lines} truly ({true_sharing_hand_overs} hand-overs)",
+        headline="{false_sharing_lines} falsely ({false_sharing_hand_overs} hand-over(s)), {true_sharing_lines} truly ({true_sharing_hand_overs} hand-over(s))",
         figures=(
             Figure(name="false_sharing_lines", label="falsely shared lines", kind="count", better="lower"),
             Figure(name="false_sharing_hand_overs", label="hand-overs of falsely shared lines", kind="count", better="lower"),
