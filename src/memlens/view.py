@@ -30,6 +30,8 @@ Kind = Literal[
     "number",  # without unit
     "share",  # 0 to 1, shown as percent
     "percent",  # 0 to 100
+    "deviation",  # in percent, where small parts matter: a relative error, with two digits after the point or more
+    "precise",  # without unit: all digits of a whole number, six of any other
     "ns",  # a duration
     "s",  # a duration
     "time_s",  # a moment, in seconds since the recording began
@@ -53,9 +55,9 @@ Role = Literal["key", "measure", "detail"]
 Show = Literal["always", "known", "nonzero"]
 ChartKind = Literal["timeline", "bars", "curve", "heat_map", "tree", "matrix", "scatter"]
 
-NUMBERS: frozenset[str] = frozenset(
-    {"bytes", "moved", "bytes_per_s", "count", "number", "share", "percent", "ns", "s", "time_s", "per_s", "address"}
-)
+NUMBERS: frozenset[str] = frozenset({
+    "bytes", "moved", "bytes_per_s", "count", "number", "share", "percent", "deviation", "precise", "ns", "s", "time_s", "per_s", "address",
+})  # fmt: skip
 """Kinds that are aligned to the right, sorted as numbers and never shortened."""
 REFERENCES: frozenset[str] = frozenset(
     {"address", "code", "function", "module", "file", "object", "thread", "process", "region", "node"}
@@ -89,6 +91,7 @@ class Column:
     """One column of a table."""
 
     name: str
+    """As the result has it; `NAME@VALUE` in a table with `across`."""
     label: str
     kind: Kind
     help: str = ""
@@ -140,6 +143,13 @@ class Table:
     """What a row leads to: a table of the capture (`memlens query`), or ANALYSIS.TABLE with the same key."""
     role: Role = "measure"
     """key: in the short summary after `record` too. detail: on the page and in JSON, not in the terminal."""
+    across: str = ""
+    """A column whose values become columns: rows with equal keys are one row, and `NAME@VALUE` is NAME of the one with this value. NAME
+    alone is that of the first."""
+    each: str = ""
+    """A column: of each of its values the first rows are shown, and as many values as there are rows in other tables."""
+    whole: bool = False
+    """All rows are shown everywhere: there are few."""
     least_rows: int = 1
     """Fewer rows say nothing that a figure does not say: the table is left out."""
     depth: str = ""
@@ -271,7 +281,7 @@ def detail(name: str, label: str, kind: Kind = "count", **more: Any) -> Column:
 
 # ---- headlines ------------------------------------------------------------
 _FIELD = re.compile(r"\{(\w+)\}")
-_PLURAL = re.compile(r"\{(\w+)\}(?: \w+)+\(s\)")
+_PLURAL = re.compile(r"\{(\w+)\}(?: [\w-]+)+\(s\)")
 
 
 def figures_in(headline: str) -> list[str]:
@@ -288,8 +298,8 @@ def filled(headline: str, values: Mapping[str, Any], shown: Callable[[str], str]
 
     >>> filled("peak {a}[, {b} swapped][ of {c}]", {"a": 1, "b": 0, "c": 9}, lambda name: f"<{name}>")
     'peak <a> of <c>'
-    >>> filled("{n} new finding(s), {m} row(s)", {"n": 1, "m": 2}, lambda name: f"<{name}>")
-    '<n> new finding, <m> rows'
+    >>> filled("{n} new finding(s), {m} hand-over(s)", {"n": 1, "m": 2}, lambda name: f"<{name}>")
+    '<n> new finding, <m> hand-overs'
     """
 
     def part(match: re.Match[str]) -> str:
@@ -411,7 +421,10 @@ def problems(view: View, result: Numbers) -> list[str]:
             )
             if name is not None and not name.startswith("figures.")
         }
-        wanted |= {table.sort.removeprefix("-"), table.fold, table.depth, *(name for name, _ in table.where)} - {""}
+        if table.across:
+            wanted = {name.partition("@")[0] for name in wanted}
+        wanted |= {table.sort.removeprefix("-"), table.fold, table.depth, table.across, table.each} - {""}
+        wanted |= {name for name, _ in table.where}
         found += _missing(result, table.source, wanted, f"table {table.name}")
         if not table.keys:
             found.append(f"table {table.name}: no key")

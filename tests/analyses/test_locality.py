@@ -411,7 +411,7 @@ def _mixed_capture(tmp_path: Path) -> Any:
 
 def test_the_printed_miss_curve_names_no_size_with_the_ratio_of_another(tmp_path: Path) -> None:
     """Every printed pair of size and ratio is a row of the curve, and "from … on" holds for all larger sizes and for no smaller one."""
-    from memlens.present._units import human_bytes
+    from memlens.units import human_bytes
 
     result = locality(_mixed_capture(tmp_path))
     text = _printed({"locality": result}, only="locality")

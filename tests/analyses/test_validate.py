@@ -363,7 +363,7 @@ def test_command_line(tmp_path: Path) -> None:
         "window_growth",
         "hold the truth",
     ):
-        assert text in done.stdout, done.stdout
+        assert text in " ".join(done.stdout.split()), done.stdout
     document = json.loads(
         run_memlens("validate", path, "--json", "--window", "64", "--period", "640", "--seeds", "2").stdout
     )

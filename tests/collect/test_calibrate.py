@@ -235,7 +235,7 @@ def test_noise_and_disorder_are_doubted(measured: tuple[Path, dict[str, Any]]) -
     levels[0]["all"]["read"]["bytes_per_second"] = (
         0.6 * len(measurement.at.cores) * levels[0]["one"]["read"]["bytes_per_second"]
     )
-    measurement._doubt(levels, [])
+    measurement._doubt(levels)
     said = "\n".join(measurement.warnings)
     assert f"{levels[1]['level']} was faster than {levels[0]['level']} (read" in said
     assert "took less than one from" in said and "Huge pages were requested and not granted" in said

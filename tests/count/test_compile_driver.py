@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -504,17 +505,21 @@ def test_single_executables(tmp_path: Path, name: str) -> None:
 
 @needs_clang
 def test_start_up_is_far_below_a_compilation(tmp_path: Path) -> None:
-    """60 ms over clang's own is the aim; a loaded machine gets twice that."""
+    """60 ms over clang's own is the aim. CPU time: a busy machine takes up to twice that for the same work, but does not count as waiting."""
     source = tmp_path / "a.c"
     source.write_text("int x;\n")
     clang = toolchain.find_clang("", HAVE, dict(os.environ)).path
 
+    def cpu_s() -> float:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
     def best(*command: str | Path) -> float:
         times = []
         for _ in range(9):
-            begin = time.perf_counter()
+            begin = cpu_s()
             subprocess.run([*command, "-c", source, "-o", tmp_path / "a.o"], check=True, env=environment())
-            times.append(time.perf_counter() - begin)
+            times.append(cpu_s() - begin)
         return min(times)
 
     over = best(sys.executable, "-m", "memlens", "cc") - best(clang)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import pytest
-from count_runs import each_clang, each_clang_at_length, needs_clang
+from count_runs import each_clang_at_length, levels_and_clangs, needs_clang
 from test_count_exact import as_counted, ask, build, counted, per_site, write_program
 
 TOLD = Path(__file__).resolve().parent / "hard" / "told.c"
@@ -15,8 +14,7 @@ pytestmark = needs_clang
 __all__ = ["as_counted"]  # used in every test here, too
 
 
-@each_clang
-@pytest.mark.parametrize("level", ["-O1", "-O2"])
+@levels_and_clangs("-O2", with_all="-O2", slow=("-O1",))
 def test_loops_that_variables_tell(tmp_path: Path, clang: str, level: str) -> None:
     output, status, capture = counted(
         tmp_path, "naive", [str(build([TOLD], tmp_path / "naive", level, "--memlens-naive", clang=clang, cxx=False))]

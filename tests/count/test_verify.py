@@ -70,7 +70,7 @@ def scaled(fields: dict[str, int], percent: int) -> dict[str, int]:
 # ---- closed forms ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_threads", [1, 4])
+@pytest.mark.parametrize("n_threads", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_functions_as_regions_have_exactly_the_closed_form(n_threads: int, tmp_path: Path) -> None:
     need_emulation("x86_64")
     program = workload_path("region_counts")
@@ -91,7 +91,7 @@ def test_functions_as_regions_have_exactly_the_closed_form(n_threads: int, tmp_p
     assert memlens.open(tmp_path / "kept" / "exact.memlens").complete
 
 
-@pytest.mark.parametrize("n_threads", [1, 4])
+@pytest.mark.parametrize("n_threads", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_annotated_regions_have_the_closed_form_and_their_annotations(n_threads: int, tmp_path: Path) -> None:
     need_emulation("x86_64")
     program = workload_path("region_counts")
@@ -193,6 +193,7 @@ def test_a_region_of_one_side_only_is_listed_and_fails(tmp_path: Path) -> None:
     assert {row["region"] for row in document["failed"]} == {"sum", "extra"}
     text = run_memlens("verify", exact, claim).stdout
     assert "not in the claim" in text and "only in the claim" in text and "unbounded" in text
+    assert "without bound in 1 region that" in " ".join(text.split())
 
 
 def test_what_lies_outside_regions_is_shown_and_not_judged(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def compare(capture: Path) -> tuple[int, int]:
     return len(found), total
 
 
-@levels_and_clangs("-O0", "-O2", "-O3", with_all="-O0")
+@levels_and_clangs("-O0", "-O2", with_all="-O2", slow=("-O3",))
 def test_generated_control_flow(clang: str, level: str, tmp_path: Path) -> None:
     """Loops, continue, goto, switch, exceptions and longjmp: the trace has each site as often as a counter of its own says."""
     sources = []
@@ -340,7 +340,7 @@ def numbered(capture: Path) -> tuple[dict[int, int], dict[int, tuple[int, int]]]
 
 
 @pytest.mark.parametrize("loops", ["long", "rounds"])
-@levels_and_clangs("-O2", "-O3", with_all="-O2", slow=("-O1",))
+@levels_and_clangs("-O2", with_all="-O2", slow=("-O1", "-O3"))
 def test_windows_begin_where_they_say(level: str, clang: str, loops: str, tmp_path: Path) -> None:
     """Between windows loops run in parts that have none of our code, rounds without checks, and copies that run far from windows: each
     access of a window is the one that a full trace has under its number."""

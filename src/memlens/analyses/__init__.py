@@ -31,7 +31,7 @@ SEVERITIES = ("high", "medium", "low")
 def list() -> dict[str, str]:
     """Every analysis and the question that it answers; `run` runs one by name.
 
-    >>> list()["first_touch"]
+    'Which function, line and thread touched the memory first, and so placed it?'
     'Which function, line, thread and node placed the pages?'
     """
     return {name: descriptor.question for name, descriptor in registry.all_of("analysis").items()}

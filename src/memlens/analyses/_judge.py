@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ._confidence import CONFIDENCE
 
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..results import Result
+
+    Row = Mapping[str, str | float | bool | None]
+    """Of a table of `data_locality`."""
 
 LEAST_SHARE = 0.01
 """Functions with less of the accesses, and classes with less of the footprint, are shown but not judged."""
@@ -50,6 +54,11 @@ METRICS = (
 )
 INTERVALS = {"window_reuse_distance_mean": "window_reuse_distance"}
 """Where the columns of an interval are named otherwise."""
+
+
+def _number(row: Row, name: str) -> float | None:
+    value = row.get(name)
+    return float(value) if isinstance(value, int | float) else None
 
 
 def percent_error(estimate: float, truth: float) -> float | None:
@@ -94,20 +103,22 @@ class Judge:
         self._true_caches: dict[str, tuple[float, float]] = {}
 
     @staticmethod
-    def _by_key(result: Result, table: str) -> dict[str | None, dict[str, Any]]:
+    def _by_key(result: Result, table: str) -> dict[str | None, Row]:
         return {row.get("function"): row for row in result.tables[table].to_pylist()}
 
     def add(self, drawn: Result, caches: dict[str, tuple[float, float]]) -> None:
         for scope in ("program", "function"):
             truths = {kind: self._by_key(result, f"by_{scope}") for kind, result in self._truth.items()}
             for key, row in self._by_key(drawn, f"by_{scope}").items():
-                small = scope == "function" and truths["whole"].get(key, {"share": 0.0})["share"] < LEAST_SHARE
+                small = scope == "function" and (_number(truths["whole"].get(key, {}), "share") or 0.0) < LEAST_SHARE
                 if row["under_sampled"] and not small:
                     self._under += 1
                 for metric in METRICS:
                     if metric.truth == "whole" and metric.name == "share" and scope == "program":
                         continue
-                    self._compare(scope, key, metric, row, truths[metric.truth].get(key), small or row["under_sampled"])
+                    self._compare(
+                        scope, key, metric, row, truths[metric.truth].get(key), small or bool(row["under_sampled"])
+                    )
         for name, value in caches.items():
             self._ratios.setdefault(name, []).append(value)
         for point in drawn.tables["miss_curve"].to_pylist():
@@ -118,23 +129,23 @@ class Judge:
         scope: str,
         key: str | None,
         metric: Metric,
-        row: dict[str, Any],
-        truth: dict[str, Any] | None,
+        row: Row,
+        truth: Row | None,
         left_out: bool,
     ) -> None:
-        if truth is None or truth.get(metric.name) is None or row.get(metric.name) is None:
+        true, estimate = None if truth is None else _number(truth, metric.name), _number(row, metric.name)
+        if truth is None or true is None or estimate is None:
             return
-        true, estimate = float(truth[metric.name]), float(row[metric.name])
-        matters = not metric.part_of or true >= LEAST_SHARE * float(truth[metric.part_of] or 0)
+        matters = not metric.part_of or true >= LEAST_SHARE * (_number(truth, metric.part_of) or 0)
         matters &= true >= metric.least
         error = percent_error(estimate, true)
         have = self._rows.setdefault((scope, key, metric.name), _Errors(true, True, [], []))
         have.judged &= matters and error is not None and not left_out
         have.estimates.append(estimate)
-        have.windows += row["windows"]
+        have.windows += int(_number(row, "windows") or 0)
         if error is not None:
             have.errors.append(error)
-        low, high = (row.get(f"{INTERVALS.get(metric.name, metric.name)}_{end}") for end in ("low", "high"))
+        low, high = (_number(row, f"{INTERVALS.get(metric.name, metric.name)}_{end}") for end in ("low", "high"))
         if metric.has_interval and low is not None and high is not None:
             have.intervals += 1
             have.reach += (high - low) / 2
@@ -200,7 +211,7 @@ class Judge:
         schema = pa.schema([("what", pa.string()), ("cache_bytes", pa.uint64()), ("truth", pa.float64()), ("low_mean", pa.float64()),
                             ("high_mean", pa.float64()), ("mape_percent", pa.float64()), ("within_percent", pa.float64())])  # fmt: skip
         true = {p["cache_bytes"]: p["miss_ratio"] for p in self._truth["whole"].tables["miss_curve"].to_pylist()}
-        rows: list[dict[str, Any]] = []
+        rows: list[dict[str, str | float | None]] = []
 
         def add(what: str, size: int | None, truth: float, bounds: list[tuple[float, float]]) -> None:
             slack = (

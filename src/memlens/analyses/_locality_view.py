@@ -45,7 +45,7 @@ def locality_view(result: Result) -> View:
         constant = f"[; {{{window}constant_percent}} of the accesses stay at one address{where}]"
     inferred = "" if figures["class_origin"] == "static" else ", classes inferred"
     remarks = [
-        f"footprint: unique bytes; growth: unique addresses an access; distance: mean number of other blocks of {figures['line_bytes']} B between two uses."
+        f"footprint: unique bytes, without constants; growth: unique addresses an access; distance: mean number of other blocks of {figures['line_bytes']} B between two uses."
     ]
     if not whole:
         remarks = [
@@ -76,7 +76,7 @@ def _locality_figures() -> tuple[Figure, ...]:
         Figure(name="memory_bytes", label="memory of the engines", kind="bytes"),
         Figure(name="footprint", label="footprint", kind="count", better="lower", help="F: unique addresses, all constants as one."),
         Figure(name="footprint_estimated", label="footprint, estimated", kind="count", better="lower", help="rho · F: windows extrapolated to the run."),
-        Figure(name="footprint_bytes", label="footprint in bytes", kind="bytes", better="lower"),
+        Figure(name="footprint_bytes", label="footprint in bytes", kind="bytes", better="lower", help="Unique bytes, without constants."),
         Figure(name="footprint_lines", label="footprint in lines", kind="count", better="lower"),
         Figure(name="growth", label="growth", kind="number", better="lower", help="F / (kappa · A): unique addresses an access."),
         Figure(name="growth_memgaze", label="growth, constants left out", kind="number", better="lower", help="F / A: what MemGaze's tool prints."),
@@ -279,7 +279,7 @@ def sharing_view(result: Result) -> View:
         title="Shared lines",
         order=420,
         silent=figures["threads"] < 2 or (not contended and hand_overs <= LEAST_HAND_OVERS * figures["accesses"]),
-        headline="{false_sharing_lines} falsely ({false_sharing_hand_overs} hand-overs), {true_sharing_lines} truly ({true_sharing_hand_overs} hand-overs)",
+        headline="{false_sharing_lines} falsely ({false_sharing_hand_overs} hand-over(s)), {true_sharing_lines} truly ({true_sharing_hand_overs} hand-over(s))",
         figures=(
             Figure(name="false_sharing_lines", label="falsely shared lines", kind="count", better="lower"),
             Figure(name="false_sharing_hand_overs", label="hand-overs of falsely shared lines", kind="count", better="lower"),

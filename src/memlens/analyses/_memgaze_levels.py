@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..view import Figure, Table, View, key, measure
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
     from ..capture.model.locality import ThreadAccesses
     from ..results import Result
 
+    Addresses = npt.NDArray[np.uint64]
+    Classes = npt.NDArray[np.uint8]
+    Counts = npt.NDArray[np.uint32]
+    Column = npt.NDArray[np.uint64] | npt.NDArray[np.float64]
+
 
 def _memgaze_columns(
-    accesses: ThreadAccesses, site_classes: Mapping[str, Any] | None, *, numbered: bool
-) -> tuple[Any, Any, Any, Any]:
+    accesses: ThreadAccesses, site_classes: Mapping[str, Classes] | None, *, numbered: bool
+) -> tuple[Addresses, Classes, Counts, Addresses]:
     """Addresses, classes (0 constant, 1 strided, 2 irregular, 3 unknown, 4 store), implied constants and samples' numbers, in the
     order of the trace."""
     import numpy as np
@@ -27,7 +38,10 @@ def _memgaze_columns(
     of_code = np.array([CLASSES.index(name) if name in CLASSES else 0 for name in names] + [0], dtype=np.uint8)
     infer = None if constants.imported else Classifier(accesses, site_classes)
     to_memgaze = np.array([3, 0, 1, 2], dtype=np.uint8)
-    parts: list[list[Any]] = [[], [], [], []]
+    addresses: list[Addresses] = [np.zeros(0, dtype=np.uint64)]
+    kinds: list[Classes] = [np.zeros(0, dtype=np.uint8)]
+    implied: list[Counts] = [np.zeros(0, dtype=np.uint32)]
+    windows: list[Counts] = [np.zeros(0, dtype=np.uint32)]
     for batch in accesses:
         if infer is None:
             codes = np.minimum(accesses.codes(batch), np.uint32(len(of_code) - 1))
@@ -35,45 +49,46 @@ def _memgaze_columns(
             classes[(classes == 3) & (batch.is_store != 0)] = 4
         else:
             classes = to_memgaze[infer(batch)]
-        implied = constants(batch)
-        parts[0].append(batch.key_address)
-        parts[1].append(classes)
-        parts[2].append(np.zeros(len(batch), dtype=np.uint32) if implied is None else implied)
-        parts[3].append(batch.window)
-    empty = (np.uint64, np.uint8, np.uint32, np.uint32)
-    made = [np.concatenate(p) if p else np.zeros(0, dtype=t) for p, t in zip(parts, empty, strict=True)]
-    window = made[3]
+        told = constants(batch)
+        addresses.append(batch.key_address)
+        kinds.append(classes)
+        implied.append(np.zeros(len(batch), dtype=np.uint32) if told is None else told)
+        windows.append(batch.window)
+    window = np.concatenate(windows)
+    made = np.concatenate(addresses), np.concatenate(kinds), np.concatenate(implied)
     if len(accesses.streams) > 1:
         # CPUs take turns, also within a sample: windows in the order of time. One CPU's are in the order of its records.
         begins = capture.windows.columns["begin_ns"]
         rank = np.empty(len(begins), dtype=np.int64)
         rank[np.lexsort((np.arange(len(begins)), begins))] = np.arange(len(begins))
         order = np.argsort(rank[window], kind="stable")
-        made, window = [values[order] for values in made], window[order]
-    return made[0], made[1], made[2], _numbers(accesses, numbered=constants.imported and numbered)[window]
+        made, window = (made[0][order], made[1][order], made[2][order]), window[order]
+    return *made, _numbers(accesses, numbered=constants.imported and numbered)[window]
 
 
-def _numbers(accesses: ThreadAccesses, *, numbered: bool) -> Any:
+def _numbers(accesses: ThreadAccesses, *, numbered: bool) -> Addresses:
     """The number of the sample that each window is of: the trace's own, which a window's place tells, or any but 0."""
     import numpy as np
 
     windows = accesses.capture.windows
     if not numbered:
-        return windows.units.of_window.astype(np.uint64) + np.uint64(1)
+        of_window: Addresses = windows.units.of_window.astype(np.uint64)
+        return of_window + np.uint64(1)
     columns = windows.columns
-    return (columns["first_executed"] // np.maximum(columns["period"], 1)).astype(np.uint64)
+    periods: Addresses = (columns["first_executed"] // np.maximum(columns["period"], 1)).astype(np.uint64)
+    return periods
 
 
-def ratio(top: Any, bottom: Any) -> Any:
+def ratio(top: Column, bottom: Column) -> pa.Array:
     """Column of quotients, null where there is nothing to divide by."""
     import numpy as np
     import pyarrow as pa
 
-    bottom = np.asarray(bottom, dtype=np.float64)
-    return pa.array(np.divide(top, bottom, out=np.zeros(len(bottom)), where=bottom > 0), mask=bottom <= 0)
+    by = bottom.astype(np.float64)
+    return pa.array(np.divide(top, by, out=np.zeros(len(by)), where=by > 0), mask=by <= 0)
 
 
-def memgaze_levels(accesses: ThreadAccesses, site_classes: Mapping[str, Any] | None) -> Result:
+def memgaze_levels(accesses: ThreadAccesses, site_classes: Mapping[str, Classes] | None) -> Result:
     import numpy as np
     import pyarrow as pa
 
@@ -121,3 +136,33 @@ def memgaze_levels(accesses: ThreadAccesses, site_classes: Mapping[str, Any] | N
     )
     quality = capture.quality.joined(Quality(exact=False, notes=(note,)))
     return Result("intervals", figures, {"levels": table}, quality)
+
+
+LABELS = {
+    "nodes": "nodes", "multiplier": "multiplier", "window_accesses": "window", "footprint": "FP", "footprint_strided": "strided",
+    "footprint_irregular": "indirect", "constants": "constants", "unknown": "unknown", "loads": "loads",
+    "constant_to_load_ratio": "const/load", "irregular_ratio": "NPF rate", "growth_irregular": "NPF growth", "growth": "growth",
+}  # fmt: skip
+"""Columns as MemGaze's own table has them."""
+
+
+def memgaze_view() -> View:
+    return View(
+        title="MemGaze's table of levels",
+        headline="{loads} loads in {samples} sample(s), {recorded_accesses} accesses recorded",
+        figures=(
+            Figure(name="loads", label="loads", kind="precise"),
+            Figure(name="samples", label="samples", kind="precise"),
+            Figure(name="recorded_accesses", label="recorded accesses", kind="precise"),
+            Figure(name="accesses", label="accesses that are not constant", kind="precise"),
+            Figure(name="multiplier", label="multiplier", kind="precise"),
+            Figure(name="period", label="period", kind="precise", show="nonzero"),
+            Figure(name="damaged_windows", label="damaged windows", kind="precise", show="nonzero"),
+        ),
+        tables=(
+            Table(
+                name="levels", title="Levels", whole=True,
+                columns=(key("level", "LVL", "precise"), *(measure(name, label, "precise") for name, label in LABELS.items())),
+            ),
+        ),
+    )  # fmt: skip

@@ -7,10 +7,19 @@ lies in another one. So one sort tells the footprint of all sizes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from ..capture.model.locality import AccessBatch
+
+    Addresses = npt.NDArray[np.uint64]
+    Units = npt.NDArray[np.integer]
+    Classes = npt.NDArray[np.uint8]
+    Batches = Iterable[tuple[AccessBatch, Classes]]
+    Columns = tuple[Addresses, Classes, Units]
 
 CONSTANT, STRIDED = 1, 2
 LEAST_SIZE = 16
@@ -26,7 +35,7 @@ def sizes_within(window: int) -> list[int]:
     return [1 << k for k in range(LEAST_SIZE.bit_length() - 1, window.bit_length()) if 1 << k <= window]
 
 
-def _previous(addresses: Any, units: Any) -> Any:
+def _previous(addresses: Addresses, units: Units) -> npt.NDArray[np.int64]:
     """Index of the last access to the same address in the same unit, -1 where there is none."""
     import numpy as np
 
@@ -48,7 +57,7 @@ class WindowSizes:
         self.pieces = np.zeros(len(self.sizes), dtype=np.int64)
         self.sums = {kind: np.zeros(len(self.sizes), dtype=np.int64) for kind in KINDS}
 
-    def add(self, addresses: Any, classes: Any, units: Any) -> None:
+    def add(self, addresses: Addresses, classes: Classes, units: Units) -> None:
         import numpy as np
 
         if not len(addresses):
@@ -84,31 +93,32 @@ class WindowSizes:
         }
 
 
-def _whole_windows(batches: Iterable[tuple[AccessBatch, Any]]) -> Iterator[tuple[Any, Any, Any]]:
+def _whole_windows(batches: Batches) -> Iterator[Columns]:
     """(addresses, classes, units) of whole windows of one thread at a time."""
     import numpy as np
 
-    held: dict[int, list[tuple[Any, Any, Any]]] = {}
+    held: dict[int, list[Columns]] = {}
     count: dict[int, int] = {}
 
-    def joined(stream: int) -> list[Any]:
-        return [np.concatenate(column) for column in zip(*held.pop(stream), strict=True)]
+    def joined(stream: int) -> Columns:
+        addresses, classes, units = zip(*held.pop(stream), strict=True)
+        return np.concatenate(addresses), np.concatenate(classes), np.concatenate(units)
 
-    for batch, classes in batches:
-        held.setdefault(batch.stream, []).append((batch.key_address, classes, batch.unit))
+    for batch, found in batches:
+        held.setdefault(batch.stream, []).append((batch.key_address, found, batch.unit))
         count[batch.stream] = count.get(batch.stream, 0) + len(batch)
         if count[batch.stream] >= HELD_ACCESSES:
-            columns = joined(batch.stream)
-            cut = int(np.searchsorted(columns[2], columns[2][-1], side="left"))
-            held[batch.stream] = [tuple(column[cut:] for column in columns)]  # type: ignore[list-item]
-            count[batch.stream] = len(columns[2]) - cut
+            addresses, classes, units = joined(batch.stream)
+            cut = int(np.searchsorted(units, units[-1], side="left"))
+            held[batch.stream] = [(addresses[cut:], classes[cut:], units[cut:])]
+            count[batch.stream] = len(units) - cut
             if cut:
-                yield tuple(column[:cut] for column in columns)  # type: ignore[misc]
+                yield addresses[:cut], classes[:cut], units[:cut]
     for stream in list(held):
-        yield tuple(joined(stream))  # type: ignore[misc]
+        yield joined(stream)
 
 
-def footprint_within(batches: Iterable[tuple[AccessBatch, Any]], window: int) -> dict[tuple[int, str], float]:
+def footprint_within(batches: Batches, window: int) -> dict[tuple[int, str], float]:
     """Mean footprint of pieces of windows by (size, kind)."""
     sums = WindowSizes(window)
     for addresses, classes, units in _whole_windows(batches):
@@ -121,17 +131,18 @@ def groups_across(units: int) -> list[int]:
     return [1 << k for k in range(units.bit_length()) if 1 << k <= units]
 
 
-def footprint_across(batches: Iterable[tuple[AccessBatch, Any]], period: int, window: int) -> dict[int, float]:
+def footprint_across(batches: Batches, period: int, window: int) -> dict[int, float]:
     """rho · F of groups of consecutive windows of a thread, by the accesses that they stand for."""
     import numpy as np
 
-    held: dict[int, list[tuple[Any, Any]]] = {}
+    held: dict[int, list[tuple[Addresses, npt.NDArray[np.int64]]]] = {}
     for batch, classes in batches:
         mine = classes != CONSTANT
         held.setdefault(batch.stream, []).append((batch.key_address[mine], batch.unit[mine].astype(np.int64)))
     sums: dict[int, list[float]] = {}
     for parts in held.values():
-        addresses, units = (np.concatenate(column) for column in zip(*parts, strict=True))
+        addresses = np.concatenate([part for part, _ in parts])
+        units = np.concatenate([part for _, part in parts])
         if not len(units):
             continue
         number = np.unique(addresses, return_inverse=True)[1].reshape(-1).astype(np.int64)
@@ -146,9 +157,7 @@ def footprint_across(batches: Iterable[tuple[AccessBatch, Any]], period: int, wi
     return {size: total / count for size, (total, count) in sums.items()}
 
 
-def footprint_of_spans(
-    batches: Iterable[tuple[AccessBatch, Any]], spans: list[int], lengths: list[int]
-) -> dict[int, float]:
+def footprint_of_spans(batches: Batches, spans: list[int], lengths: list[int]) -> dict[int, float]:
     """The true mean of the same, of a trace that is whole: pieces of so many accesses of a thread, constants included. Batches have numbers."""
     import numpy as np
 

@@ -6,22 +6,36 @@ captures and runs nothing; `memlens verify` records them.
 
 from __future__ import annotations
 
+import os
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from ..errors import NoDataError
 from ..registry import AnalysisDescriptor, Option
+from ..view import Column, Figure, Table, View, detail, key, measure
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
     from ..capture.model.sections import Modules
     from ..capture.reader import Capture
     from ..results import Result
 
+    Rows = npt.NDArray[np.bool_]
+    """Which rows of the counts."""
+
 QUANTITIES = {"loads": "loads", "stores": "stores", "read_bytes": "load_bytes", "written_bytes": "store_bytes"}
 """Our names and those of the columns of `code_counts`."""
+WORDS = {
+    "loads": "loads", "stores": "stores", "read_bytes": "bytes read", "written_bytes": "bytes written", "bytes": "bytes, both",
+}  # fmt: skip
 SCOPES = ("heap_and_global", "all")
+UNBOUNDED = "the exact count is 0, the error is unbounded"
+NOT_SEPARATED = "the stack is not separated"
 WHOLE_PROGRAM = "(whole program)"
 STACK_KNOWN, ATOMIC, EMULATOR_WIDTH = 1, 8, 32
 MAX_WINDOWS = 5000
@@ -119,7 +133,7 @@ class _Counts:
         """The regions, in the order of their names."""
         return sorted(set(self._regions.tolist()) - {""})
 
-    def rows_of(self, region: str) -> Any:
+    def rows_of(self, region: str) -> Rows:
         import numpy as np
 
         if region == WHOLE_PROGRAM:
@@ -127,7 +141,7 @@ class _Counts:
         found = np.flatnonzero(self._regions == region)
         return self._region_of_row == found[0] if len(found) else np.zeros(len(self), dtype=bool)
 
-    def sums(self, rows: Any, scope: str) -> dict[str, int | None]:
+    def sums(self, rows: Rows, scope: str) -> dict[str, int | None]:
         """Loads, stores and bytes of some rows; None where the capture does not separate the stack."""
         if scope == "heap_and_global" and not self.stack_known[rows].all():
             return dict.fromkeys(QUANTITIES)
@@ -138,7 +152,7 @@ class _Counts:
             found[quantity] = value - stack
         return found
 
-    def best_sums(self, rows: Any) -> dict[str, int]:
+    def best_sums(self, rows: Rows) -> dict[str, int]:
         """Without the stack as far as that is known of each instruction."""
         return {
             quantity: int((self.columns[column][rows] - self.columns[f"stack_{column}"][rows]).sum())
@@ -179,6 +193,71 @@ def error_percent(exact: int | None, claimed: int | None) -> float | None:
     return (claimed - exact) * 100 / exact
 
 
+@dataclass(frozen=True)
+class Compared:
+    """One quantity of one region on both sides."""
+
+    region: str
+    scope: str
+    quantity: str
+    exact: int | None
+    claimed: int | None
+
+    @property
+    def error_percent(self) -> float | None:
+        return error_percent(self.exact, self.claimed)
+
+    @property
+    def unbounded(self) -> bool:
+        return self.exact == 0 and bool(self.claimed)
+
+    def row(self, status: str) -> dict[str, str | int | float | None]:
+        return {
+            "region": self.region, "status": status, "scope": self.scope, "quantity": self.quantity, "what": WORDS[self.quantity],
+            "exact": self.exact, "claimed": self.claimed, "error_percent": self.error_percent, "unbounded": self.unbounded,
+            "error_reason": UNBOUNDED if self.unbounded else NOT_SEPARATED if self.error_percent is None else None,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Errors of one quantity over all regions; a row of the table."""
+
+    scope: str
+    quantity: str
+    what: str
+    regions: int
+    mean_error_percent: float | None
+    max_error_percent: float | None
+    worst_region: str | None
+    unbounded_regions: int
+    total_exact: int | None
+    total_claimed: int | None
+    total_error_percent: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of the exact counts; a row of the table."""
+
+    region: str | None
+    category: str
+    what: str | None
+    loads: int | None = None
+    stores: int | None = None
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+    share_percent: float | None = None
+    estimated: bool = False
+    standard_error_bytes: float | None = None
+    executions: int | None = None
+
+    def row(self) -> dict[str, str | int | float | None]:
+        named = {"library": os.path.basename(self.what or "")}.get(self.category, self.what)
+        is_named = named and self.category in ("library", "unseen", "not sampled")
+        return {**asdict(self), "part": f"{self.category}: {named}" if is_named else self.category}
+
+
 def accuracy(exact: Capture, *, claim: Capture) -> Result:
     """Claimed loads, stores and bytes of each region compared with the exact counts, and what the exact counts consist of.
 
@@ -206,20 +285,14 @@ def accuracy(exact: Capture, *, claim: Capture) -> Result:
         )
     ours, theirs = _Counts(exact), _Counts(claim)
     regions = sorted({*ours.named, *theirs.named}) or [WHOLE_PROGRAM]
-    rows: list[dict[str, Any]] = []
+    rows: list[Compared] = []
+    statuses: dict[str, str] = {}
     for region in regions:
         mine, yours = ours.rows_of(region), theirs.rows_of(region)
-        status = "both" if mine.any() and yours.any() else "not claimed" if mine.any() else "not executed"
+        statuses[region] = "both" if mine.any() and yours.any() else "not claimed" if mine.any() else "not executed"
         for scope in SCOPES:
             exact_sums, claimed_sums = ours.sums(mine, scope), theirs.sums(yours, scope)
-            for quantity in QUANTITIES:
-                a, b = exact_sums[quantity], claimed_sums[quantity]
-                rows.append(
-                    {
-                        "region": region, "status": status, "scope": scope, "quantity": quantity, "exact": a, "claimed": b,
-                        "error_percent": error_percent(a, b), "unbounded": a == 0 and bool(b),
-                    }
-                )  # fmt: skip
+            rows += [Compared(region, scope, name, exact_sums[name], claimed_sums[name]) for name in QUANTITIES]
     both = _both_ways(rows)
     summary = [
         _summary(both if quantity == "bytes" else rows, scope, quantity)
@@ -232,104 +305,112 @@ def accuracy(exact: Capture, *, claim: Capture) -> Result:
     text, number, real = pa.string(), pa.int64(), pa.float64()
     tables = {
         "by_region": _table(
-            rows,
-            {"region": text, "status": text, "scope": text, "quantity": text, "exact": number, "claimed": number,
-             "error_percent": real, "unbounded": pa.bool_()},
+            [row.row(statuses[row.region]) for row in rows],
+            {"region": text, "status": text, "scope": text, "quantity": text, "what": text, "exact": number, "claimed": number,
+             "error_percent": real, "unbounded": pa.bool_(), "error_reason": text},
         ),
         "summary": _table(
-            summary,
-            {"scope": text, "quantity": text, "regions": number, "mean_error_percent": real, "max_error_percent": real,
+            [asdict(row) for row in summary],
+            {"scope": text, "quantity": text, "what": text, "regions": number, "mean_error_percent": real, "max_error_percent": real,
              "worst_region": text, "unbounded_regions": number, "total_exact": number, "total_claimed": number,
              "total_error_percent": real},
         ),
         "explained": _table(
-            explained,
-            {"region": text, "category": text, "what": text, "loads": number, "stores": number, "read_bytes": number,
+            [part.row() for part in explained],
+            {"region": text, "part": text, "category": text, "what": text, "loads": number, "stores": number, "read_bytes": number,
              "written_bytes": number, "share_percent": real, "estimated": pa.bool_(), "standard_error_bytes": real,
              "executions": number},
         ),
     }  # fmt: skip
-    statuses = {row["region"]: row["status"] for row in rows}
-    outside = ours.rows_of("")
-    figures: dict[str, Any] = {
+    outside = None if regions == [WHOLE_PROGRAM] else ours.best_sums(ours.rows_of(""))
+    figures: dict[str, object] = {
         "regions": len(regions),
         "regions_not_claimed": [name for name, status in statuses.items() if status == "not claimed"],
         "regions_not_executed": [name for name, status in statuses.items() if status == "not executed"],
-        "outside": None if regions == [WHOLE_PROGRAM] else ours.best_sums(outside),
+        "outside": outside,
+        **{f"outside_{quantity}": None if outside is None else outside[quantity] for quantity in QUANTITIES},
     }
     for row in summary:
-        prefix = f"{row['scope']}_{row['quantity']}"
-        figures[f"{prefix}_mean_error_percent"] = row["mean_error_percent"]
-        figures[f"{prefix}_max_error_percent"] = row["max_error_percent"]
+        prefix = f"{row.scope}_{row.quantity}"
+        figures[f"{prefix}_mean_error_percent"] = row.mean_error_percent
+        figures[f"{prefix}_max_error_percent"] = row.max_error_percent
+        figures[f"{prefix}_unbounded_regions"] = row.unbounded_regions
     joined = exact.quality.joined(claim.quality).joined(Quality(exact=not notes, notes=tuple(notes)))
     return Result("accuracy", figures, tables, joined)
 
 
-def _table(rows: list[dict[str, Any]], columns: dict[str, Any]) -> pa.Table:
+def _table(rows: Sequence[dict[str, str | int | float | None]], columns: dict[str, pa.DataType]) -> pa.Table:
     import pyarrow as pa
 
     return pa.Table.from_pylist(rows, schema=pa.schema(list(columns.items())))
 
 
-def _both_ways(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _both_ways(rows: list[Compared]) -> list[Compared]:
     """Bytes read and written together, of each region and scope."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    found: dict[tuple[str, str], Compared] = {}
     for row in rows:
-        if row["quantity"] not in ("read_bytes", "written_bytes"):
+        if row.quantity not in ("read_bytes", "written_bytes"):
             continue
-        empty = {"region": row["region"], "scope": row["scope"], "quantity": "bytes", "exact": 0, "claimed": 0}
-        sums = found.setdefault((row["region"], row["scope"]), empty)
-        for side in ("exact", "claimed"):
-            sums[side] = None if sums[side] is None or row[side] is None else sums[side] + row[side]
-    for row in found.values():
-        row["error_percent"] = error_percent(row["exact"], row["claimed"])
-        row["unbounded"] = row["exact"] == 0 and bool(row["claimed"])
+        before = found.get((row.region, row.scope), Compared(row.region, row.scope, "bytes", 0, 0))
+        found[row.region, row.scope] = Compared(
+            row.region, row.scope, "bytes", _plus(before.exact, row.exact), _plus(before.claimed, row.claimed)
+        )
     return list(found.values())
 
 
-def _summary(rows: list[dict[str, Any]], scope: str, quantity: str) -> dict[str, Any]:
+def _plus(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
+
+
+def _sum(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def _summary(rows: list[Compared], scope: str, quantity: str) -> Summary:
     """Mean and largest |error| over the regions, and the error of their sum."""
-    mine = [row for row in rows if row["scope"] == scope and row["quantity"] == quantity]
-    judged = [row for row in mine if row["error_percent"] is not None]
-    worst = max(judged, key=lambda row: abs(row["error_percent"]), default=None)
-    known = all(row["exact"] is not None and row["claimed"] is not None for row in mine)
-    total_exact = sum(row["exact"] for row in mine) if known else None
-    total_claimed = sum(row["claimed"] for row in mine) if known else None
-    return {
-        "scope": scope, "quantity": quantity, "regions": len(judged),
-        "mean_error_percent": sum(abs(row["error_percent"]) for row in judged) / len(judged) if judged else None,
-        "max_error_percent": abs(worst["error_percent"]) if worst else None,
-        "worst_region": worst["region"] if worst and worst["error_percent"] else None,
-        "unbounded_regions": sum(row["unbounded"] for row in mine),
-        "total_exact": total_exact, "total_claimed": total_claimed,
-        "total_error_percent": error_percent(total_exact, total_claimed),
-    }  # fmt: skip
+    mine = [row for row in rows if row.scope == scope and row.quantity == quantity]
+    judged = [(abs(row.error_percent), row.region) for row in mine if row.error_percent is not None]
+    worst, where = max(judged, key=lambda pair: pair[0], default=(None, None))
+    total_exact, total_claimed = _sum([row.exact for row in mine]), _sum([row.claimed for row in mine])
+    if total_exact is None or total_claimed is None:
+        total_exact = total_claimed = None
+    return Summary(
+        scope, quantity, WORDS[quantity], regions=len(judged),
+        mean_error_percent=sum(error for error, _ in judged) / len(judged) if judged else None,
+        max_error_percent=worst, worst_region=where if worst else None, unbounded_regions=sum(row.unbounded for row in mine),
+        total_exact=total_exact, total_claimed=total_claimed, total_error_percent=error_percent(total_exact, total_claimed),
+    )  # fmt: skip
 
 
 # ---- what the exact side consists of --------------------------------------------------------------------------------
 
 
-def _explained(
-    capture: Capture, counts: _Counts, modules: Modules, regions: list[str]
-) -> tuple[list[dict[str, Any]], list[str]]:
+def _explained(capture: Capture, counts: _Counts, modules: Modules, regions: list[str]) -> tuple[list[Part], list[str]]:
     import numpy as np
 
     files, file_of_row = _files(counts, modules)
     programs = _programs(capture, modules)
     shares = _AddressShares(capture, counts, modules)
     atomic = (counts.columns["flags"] & np.uint64(ATOMIC)) != 0
-    found: list[dict[str, Any]] = []
+    found: list[Part] = []
     for region in regions:
         mine = counts.rows_of(region)
         if not mine.any():
             continue
         all_bytes = sum(int(counts.columns[name][mine].sum()) for name in ("load_bytes", "store_bytes"))
 
-        def add(category: str, what: str | None, sums: dict[str, Any], **more: Any) -> None:
-            n_bytes = (sums.get("read_bytes") or 0) + (sums.get("written_bytes") or 0)
-            share = n_bytes * 100 / all_bytes if all_bytes else None  # noqa: B023
-            row = {"region": region, "category": category, "what": what, **sums, "share_percent": share}  # noqa: B023
-            found.append({"estimated": False, "standard_error_bytes": None, "executions": None, **row, **more})
+        def share(n_bytes: int) -> float | None:
+            return n_bytes * 100 / all_bytes if all_bytes else None  # noqa: B023
+
+        def add(category: str, what: str | None, sums: dict[str, int]) -> None:
+            found.append(
+                Part(
+                    region=region, category=category, what=what, loads=sums["loads"], stores=sums["stores"],  # noqa: B023
+                    read_bytes=sums["read_bytes"], written_bytes=sums["written_bytes"],
+                    share_percent=share(sums["read_bytes"] + sums["written_bytes"]),
+                )
+            )  # fmt: skip
 
         if counts.stack_known[mine].all():
             add("stack", "spills, locals, return addresses", {
@@ -342,21 +423,25 @@ def _explained(
         if (mine & atomic).any():
             add("atomic operations", None, counts.best_sums(mine & atomic))
         for category, what, estimate, standard_error in shares.of(mine):
-            sums = {"read_bytes": round(estimate)}
-            add(category, what, sums, estimated=standard_error is not None, standard_error_bytes=standard_error)
+            found.append(
+                Part(
+                    region=region, category=category, what=what, read_bytes=round(estimate), share_percent=share(round(estimate)),
+                    estimated=standard_error is not None, standard_error_bytes=standard_error,
+                )
+            )  # fmt: skip
         unseen = int(counts.columns["unseen"][mine].sum())
         if unseen:
-            add("unseen", UNSEEN_CAUSES["instruction"], {}, executions=unseen)
+            what = UNSEEN_CAUSES["instruction"]
+            found.append(Part(region=region, category="unseen", what=what, share_percent=share(0), executions=unseen))
     for batch in capture.batches("unseen"):
         for row in batch.to_pylist():
             what = f"{UNSEEN_CAUSES.get(row['cause'], row['cause'])}: {row['name'] or 'unknown'}"
             if row["cause"] != "instruction":  # those are counted by region
-                found.append({"region": None, "category": "unseen", "what": what, "executions": row["executions"],
-                              "estimated": False})  # fmt: skip
+                found.append(Part(region=None, category="unseen", what=what, executions=row["executions"]))
     return found, shares.notes
 
 
-def _files(counts: _Counts, modules: Modules) -> tuple[list[str | None], Any]:
+def _files(counts: _Counts, modules: Modules) -> tuple[list[str | None], npt.NDArray[np.int64]]:
     """Files, and the number of the file that each row's instruction is in."""
     import numpy as np
 
@@ -372,8 +457,6 @@ def _files(counts: _Counts, modules: Modules) -> tuple[list[str | None], Any]:
 
 def _programs(capture: Capture, modules: Modules) -> set[str | None]:
     """Files that are programs, not libraries: by their own mark; the one that was started also by its name."""
-    import os
-
     command = capture.meta.get("command") or [""]
     started = os.path.basename(command[0])
     found: set[str | None] = {path for path, file in modules.files.items() if file is not None and file.is_program}
@@ -424,7 +507,7 @@ class _AddressShares:
                 inside[mine] = modules.in_sections(int(process), loads["address"][mine], names)
             self.inside[category] = inside
 
-    def of(self, rows: Any) -> list[tuple[str, str, float, float | None]]:
+    def of(self, rows: Rows) -> list[tuple[str, str, float, float | None]]:
         """(category, what, estimated bytes, standard error) for the rows of one region."""
         import numpy as np
 
@@ -482,6 +565,79 @@ def _notes(exact: Capture, claim: Capture, ours: _Counts, theirs: _Counts, regio
     return notes
 
 
+# ---- view ------------------------------------------------------------
+def _scope_columns(scope: str, label: str) -> tuple[Column, ...]:
+    return (
+        measure(f"exact@{scope}", f"exact{label}", "precise"),
+        measure(f"claimed@{scope}", f"claimed{label}", "precise"),
+        measure(f"error_percent@{scope}", f"error{label}", "deviation", signed=True, reason=f"error_reason@{scope}"),
+    )
+
+
+def _error_columns(scope: str, label: str) -> tuple[Column, ...]:
+    return (
+        measure(f"mean_error_percent@{scope}", f"mean |error|{label}", "deviation", better="lower"),
+        measure(f"max_error_percent@{scope}", f"maximum{label}", "deviation", better="lower"),
+        measure(f"worst_region@{scope}", f"where{label}", "region"),
+        measure(f"unbounded_regions@{scope}", f"unbounded{label}", "count", show="nonzero"),
+        measure(f"total_error_percent@{scope}", f"of the sum{label}", "deviation", signed=True),
+    )
+
+
+def view(result: Result) -> View:
+    is_separated = result.figures["heap_and_global_bytes_mean_error_percent"] is not None
+    judged, said = ("heap_and_global", " without the stack") if is_separated else ("all", "")
+    unbounded = f"{judged}_bytes_unbounded_regions"
+    errors = tuple(f"{judged}_bytes_{which}_error_percent" for which in ("mean", "max"))
+    return View(
+        title="Accuracy",
+        headline=f"bytes{said} of {{regions}} region(s) are off by {{{errors[0]}}} in the mean and at most {{{errors[1]}}}"
+        f"[, without bound in {{{unbounded}}} region(s) that neither includes]",
+        figures=(
+            Figure(name="regions", label="regions", kind="count"),
+            Figure(name=errors[0], label="mean error of bytes", kind="deviation", show="always", better="lower"),
+            Figure(name=errors[1], label="largest error of bytes", kind="deviation", show="always", better="lower"),
+            Figure(name=unbounded, label="regions with unbounded errors", kind="precise", show="nonzero", better="lower", help=UNBOUNDED + "."),
+            Figure(name="regions_not_claimed", label="regions not in the claim", kind="text", show="nonzero"),
+            Figure(name="regions_not_executed", label="regions only in the claim", kind="text", show="nonzero"),
+            *(
+                Figure(
+                    name=f"outside_{quantity}", label=f"{WORDS[quantity]} outside any region, not judged", kind="precise", show="nonzero",
+                    help="Without the stack as far as that is known of each instruction.",
+                )
+                for quantity in QUANTITIES
+            ),
+        ),
+        tables=(
+            Table(
+                name="summary", title="Errors over all regions", help="without the stack, then of all accesses; in percent of the exact counts",
+                across="scope", whole=True,
+                columns=(key("what", "quantity"), *_error_columns("heap_and_global", ""), *_error_columns("all", ", all")),
+            ),
+            Table(
+                name="by_region", title="By region", help="without the stack, then of all accesses", across="scope", whole=True,
+                columns=(
+                    key("region", "region", "region"), key("what", "quantity"), *_scope_columns("heap_and_global", ""),
+                    *_scope_columns("all", ", all"),
+                ),
+            ),
+            Table(
+                name="explained", title="In the exact counts", help="estimates from windows have ± two standard errors; the rest is exact",
+                whole=True,
+                columns=(
+                    key("region", "region", "region", null="(any)"), key("part", "what"),
+                    measure("read_bytes", "bytes read", "precise", error="standard_error_bytes"),
+                    measure("written_bytes", "bytes written", "precise"),
+                    measure("share_percent", "share", "deviation"),
+                    measure("executions", "executions", "precise", show="known"),
+                    measure("estimated", "estimated", "flag", show="nonzero"),
+                    detail("loads", "loads", "precise", show="known"), detail("stores", "stores", "precise", show="known"),
+                ),
+            ),
+        ),
+    )  # fmt: skip
+
+
 DESCRIPTOR = AnalysisDescriptor(
     name="accuracy",
     question="How large are the errors of claimed loads, stores and bytes of each region, and what causes them?",
@@ -489,4 +645,5 @@ DESCRIPTOR = AnalysisDescriptor(
     options=(Option("claim", "the capture whose counts are judged; the first one's are exact"),),
     captures=2,
     run=accuracy,
+    view=view,
 )

@@ -24,18 +24,31 @@ but one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from ..errors import MemoryLimitError, UsageError
 from ..registry import AnalysisDescriptor, Option
-from ._memgaze_levels import memgaze_levels, ratio
+from ..view import Figure, Table, View, detail, key, measure
+from ._memgaze_levels import memgaze_levels, memgaze_view, ratio
 from .data_locality import MEMORY_LIMIT_BYTES
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
     from ..capture.model.locality import ThreadAccesses
+    from ..capture.model.samples import Samples
     from ..capture.reader import Capture
     from ..results import Result
+    from ._groups import Dimension
+
+    Counts = npt.NDArray[np.uint64]
+    Classes = npt.NDArray[np.uint8]
+    Numbers = npt.NDArray[np.uint32]
+    Floats = npt.NDArray[np.float64]
+    Columns = dict[str, npt.NDArray[np.generic] | pa.Array]
 
 TREES = ("paper", "memgaze")
 KINDS = ("function", "window", "sample", "interval")
@@ -44,6 +57,52 @@ MOST_LEAF_ACCESSES = 64
 MOST_NODES = 1 << 17
 """Of table ``nodes``: where the tree has more, its smallest windows are left to ``levels``."""
 MOST_FUNCTIONS = 16
+
+
+class Sums(TypedDict):
+    """What nodes and levels of the native tree have in common; a column each."""
+
+    kind: Classes
+    shift: Classes
+    accesses: Counts
+    constants: Counts
+    recorded: Counts
+    unknown: Counts
+    addresses: Counts
+    addresses_strided: Counts
+    addresses_irregular: Counts
+    blocks: Counts
+    reuses: Counts
+    distance_sum: Counts
+    distance_max: Counts
+    implied: Floats
+    executed: Floats
+    footprint: Counts
+
+
+class LevelSums(Sums):
+    nodes: Counts
+
+
+class NodeSums(Sums):
+    first_sample: Numbers
+    samples: Numbers
+    begin: Counts
+    function: Numbers
+
+
+class Node(TypedDict):
+    """A row of table ``nodes``, as far as it is read here."""
+
+    node: int
+    parent: int | None
+    kind: str
+    first_sample: int
+    samples: int
+    first_access: int | None
+    accesses: float
+    constants: float
+    growth: float | None
 
 
 def power_of_two(value: int, name: str) -> int:
@@ -66,7 +125,7 @@ def intervals(
     most_nodes: int = MOST_NODES,
     functions: int = MOST_FUNCTIONS,
     memory_limit_bytes: int = MEMORY_LIMIT_BYTES,
-    site_classes: Mapping[str, Any] | None = None,
+    site_classes: Mapping[str, Classes] | None = None,
 ) -> Result:
     """The execution interval tree of all samples, in the order of time.
 
@@ -117,7 +176,7 @@ def _paper(
     leaf_shift: int,
     keep_shift: int,
     limit: int,
-    site_classes: Mapping[str, Any] | None,
+    site_classes: Mapping[str, Classes] | None,
     most_functions: int,
 ) -> Result:
     import numpy as np
@@ -161,9 +220,10 @@ def _paper(
         curves.add(batch.key_address, kinds, whose, implied)
     end_sample()
     built.finish()
+    levels, nodes = cast("LevelSums", built.levels()), cast("NodeSums", built.nodes())
     order = np.array(numbers, dtype=np.int64)
     origin = classes.origin
-    figures: dict[str, Any] = {
+    figures: dict[str, str | int] = {
         "tree": "paper",
         "samples": len(numbers),
         "everything_recorded": whole,
@@ -176,13 +236,20 @@ def _paper(
         "damaged_windows": accesses.damaged,
     }
     tables = {
-        "levels": _levels(built.levels(), whole=whole),
-        "nodes": _nodes(built.nodes(), samples, order, functions.keys, whole=whole),
+        "levels": _levels(levels, whole=whole),
+        "nodes": _nodes(nodes, samples, order, functions.keys, whole=whole),
         "by_window_size": curves.table(),
     }
     figures["functions_without_curve"] = curves.left_out
     figures["nodes"] = tables["nodes"].num_rows
-    notes = list(_notes(figures, per_access=constants.known, has_implied=bool(samples.implied.sum())))
+    notes = list(
+        _notes(
+            figures,
+            per_access=constants.known,
+            has_implied=bool(samples.implied.sum()),
+            all_listed=keep_shift == leaf_shift,
+        )
+    )
     exact = whole and not accesses.damaged and origin == "static"
     return Result("intervals", figures, tables, capture.quality.joined(Quality(exact=exact, notes=tuple(notes))))
 
@@ -191,7 +258,14 @@ class _Curves:
     """A tree for each of the functions with the most accesses, of its own accesses alone."""
 
     def __init__(
-        self, accesses: ThreadAccesses, functions: Any, most: int, *, block_bytes: int, leaf_shift: int, limit: int
+        self,
+        accesses: ThreadAccesses,
+        functions: Dimension,
+        most: int,
+        *,
+        block_bytes: int,
+        leaf_shift: int,
+        limit: int,
     ) -> None:
         import numpy as np
 
@@ -212,7 +286,7 @@ class _Curves:
         }
         self._open: set[int] = set()
 
-    def add(self, addresses: Any, classes: Any, functions: Any, implied: Any) -> None:
+    def add(self, addresses: Counts, classes: Classes, functions: Numbers, implied: Numbers | None) -> None:
         import numpy as np
 
         for number, tree in self._trees.items():
@@ -230,12 +304,12 @@ class _Curves:
             self._trees[number].end_sample(executed=0.0)
         self._open.clear()
 
-    def table(self) -> Any:
+    def table(self) -> pa.Table:
         import pyarrow as pa
 
-        rows: list[dict[str, Any]] = []
+        rows: list[dict[str, str | float | None]] = []
         for number, tree in self._trees.items():
-            for row in _levels(tree.levels(), whole=True).to_pylist():
+            for row in _levels(cast("LevelSums", tree.levels()), whole=True).to_pylist():
                 if row["kind"] == "window":
                     name, module = self._keys[number]
                     rows.append(
@@ -254,7 +328,7 @@ class _Curves:
         return pa.Table.from_pylist(rows, schema=schema)
 
 
-def _notes(figures: Mapping[str, Any], *, per_access: bool, has_implied: bool) -> list[str]:
+def _notes(figures: Mapping[str, str | int], *, per_access: bool, has_implied: bool, all_listed: bool) -> list[str]:
     notes = []
     if figures["damaged_windows"]:
         notes.append(f"{figures['damaged_windows']} windows are damaged and were left out.")
@@ -273,12 +347,12 @@ def _notes(figures: Mapping[str, Any], *, per_access: bool, has_implied: bool) -
         )
     if figures["functions_without_curve"]:
         notes.append(f"{figures['functions_without_curve']} functions with fewer accesses have no rows by window size.")
-    if figures["smallest_listed_accesses"] > figures["leaf_accesses"]:
+    if not all_listed:
         notes.append(f"Nodes below {figures['smallest_listed_accesses']} accesses are only in the table of levels.")
     return notes
 
 
-def _shared(found: Mapping[str, Any], nodes: Any, *, whole: bool) -> dict[str, Any]:
+def _shared(found: Sums, nodes: Counts | int, *, whole: bool) -> Columns:
     """Columns that levels (as means) and nodes (as they are, with `nodes` = 1) have in common."""
     import numpy as np
     import pyarrow as pa
@@ -315,7 +389,7 @@ def _shared(found: Mapping[str, Any], nodes: Any, *, whole: bool) -> dict[str, A
     }
 
 
-def _no_reuse_of_functions(columns: dict[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+def _no_reuse_of_functions(columns: Columns, found: Sums) -> Columns:
     """Blocks and reuse of a function in 8 accesses are not looked at: null, not zero."""
     import pyarrow as pa
 
@@ -325,7 +399,15 @@ def _no_reuse_of_functions(columns: dict[str, Any], found: Mapping[str, Any]) ->
     return columns
 
 
-def _levels(found: Mapping[str, Any], *, whole: bool) -> Any:
+def _size_text(kind: str, size: int) -> str:
+    """
+    >>> _size_text("window", 64), _size_text("interval", 2), _size_text("sample", 1)
+    ('64 accesses', '2 samples', 'sample')
+    """
+    return {"window": f"{size:,} accesses", "interval": f"{size:,} samples"}.get(kind, kind)
+
+
+def _levels(found: LevelSums, *, whole: bool) -> pa.Table:
     import numpy as np
     import pyarrow as pa
 
@@ -337,6 +419,10 @@ def _levels(found: Mapping[str, Any], *, whole: bool) -> Any:
     columns = {
         "level": np.arange(count, dtype=np.uint32),
         "kind": pa.array([KINDS[k] for k in kind.tolist()], type=pa.string()),
+        "size": pa.array(
+            [_size_text(KINDS[k], 1 << int(by)) for k, by in zip(kind.tolist(), shift.tolist(), strict=True)],
+            pa.string(),
+        ),
         "node_accesses": full_accesses,
         "node_samples": full_samples,
         "nodes": found["nodes"],
@@ -345,12 +431,12 @@ def _levels(found: Mapping[str, Any], *, whole: bool) -> Any:
     return pa.table(columns)
 
 
-def _parents(found: Mapping[str, Any]) -> list[int | None]:
+def _parents(found: NodeSums) -> list[int | None]:
     """Nodes come children first: a node takes all that wait and lie inside it."""
     function, _window, sample, interval = range(4)
     parents: list[int | None] = [None] * len(found["kind"])
     waiting: list[int] = []
-    kind, first, begin, _shift = (found[name].tolist() for name in ("kind", "first_sample", "begin", "shift"))
+    kind, first, begin = found["kind"].tolist(), found["first_sample"].tolist(), found["begin"].tolist()
 
     def inside(child: int, node: int) -> bool:
         if kind[node] == interval:
@@ -367,7 +453,14 @@ def _parents(found: Mapping[str, Any]) -> list[int | None]:
     return parents
 
 
-def _nodes(found: Mapping[str, Any], samples: Any, order: Any, functions: list[tuple[Any, ...]], *, whole: bool) -> Any:
+def _nodes(
+    found: NodeSums,
+    samples: Samples,
+    order: npt.NDArray[np.int64],
+    functions: Sequence[tuple[str | None, ...]],
+    *,
+    whole: bool,
+) -> pa.Table:
     import numpy as np
     import pyarrow as pa
 
@@ -400,6 +493,59 @@ def _nodes(found: Mapping[str, Any], samples: Any, order: Any, functions: list[t
     return pa.table(columns)
 
 
+# ---- view ------------------------------------------------------------
+def view(result: Result) -> View:
+    if result.figures["tree"] == "memgaze":
+        return memgaze_view()
+    reuse = (
+        measure("blocks", "blocks", "number"), measure("reuse_distance_mean", "D mean", "number", better="lower"),
+        measure("reuse_distance_max", "D max", "count"),
+    )  # fmt: skip
+    footprint = (
+        measure("footprint", "footprint", "number", help="Unique addresses, all constants as one."),
+        measure("footprint_strided", "strided", "number"), measure("footprint_irregular", "irregular", "number"),
+        measure("constant_to_load_ratio", "constant", "share", help="Of all accesses."),
+        measure("growth", "growth", "number", better="lower", help="Unique addresses an access."),
+    )  # fmt: skip
+    estimated = (
+        detail("multiplier", "executed for each recorded", "number"), detail("footprint_estimated", "footprint, estimated", "count"),
+        detail("growth_strided", "growth, strided", "number"), detail("growth_irregular", "growth, irregular", "number"),
+        detail("growth_memgaze", "growth, constants left out", "number"),
+    )  # fmt: skip
+    return View(
+        title="Windows of all sizes",
+        headline="means over the full windows of each size, of {recorded_accesses} accesses in {samples} sample(s)",
+        figures=(
+            Figure(name="recorded_accesses", label="recorded accesses", kind="precise"),
+            Figure(name="executed_accesses", label="executed accesses", kind="precise"),
+            Figure(name="samples", label="samples", kind="precise"),
+            Figure(name="everything_recorded", label="every access recorded", kind="flag"),
+            Figure(name="class_origin", label="origin of classes", kind="text", help="static: from the compiler; inferred: from the addresses seen."),
+            Figure(name="damaged_windows", label="damaged windows", kind="precise", show="nonzero", help="Left out."),
+            Figure(name="block_bytes", label="block of reuse distances", kind="bytes"),
+            Figure(name="leaf_accesses", label="accesses of the smallest window", kind="precise"),
+            Figure(name="smallest_listed_accesses", label="accesses of the smallest window in table nodes", kind="precise"),
+            Figure(name="nodes", label="rows of table nodes", kind="precise"),
+            Figure(name="functions_without_curve", label="functions without rows by window size", kind="precise", show="nonzero"),
+        ),
+        tables=(
+            Table(name="levels", title="Sizes", whole=True, columns=(
+                key("size", "size"), measure("nodes", "nodes", "precise"), measure("accesses", "accesses", "number"), *footprint, *reuse, *estimated,
+            )),
+            Table(name="by_window_size", title="Functions by window size", role="detail", columns=(
+                key("function", "function", "function"), key("window_size", "accesses", "precise"), measure("windows", "windows", "count"),
+                *footprint, *reuse,
+            )),
+            Table(name="nodes", title="All windows", role="detail", columns=(
+                key("node", "node", "precise"), measure("parent", "in", "precise"), measure("kind", "kind", "text"),
+                measure("first_sample", "from sample", "precise"), measure("samples", "samples", "count"),
+                measure("first_access", "from access", "precise"), measure("accesses", "accesses", "count"), *footprint, *reuse, *estimated,
+            )),
+        ),
+        remarks=("as observed; growth: unique addresses an access; D: other blocks between two uses of a block, within a sample",),
+    )  # fmt: skip
+
+
 DESCRIPTOR = AnalysisDescriptor(
     name="intervals",
     question="How do footprint, growth and reuse depend on the size of the window, from a few accesses to the whole run?",
@@ -413,4 +559,5 @@ DESCRIPTOR = AnalysisDescriptor(
     ),
     in_report=False,
     run=intervals,
+    view=view,
 )

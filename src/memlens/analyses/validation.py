@@ -12,14 +12,17 @@ A capture that was sampled at least ten times denser can serve in place of every
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import NoDataError, UsageError
 from ..registry import AnalysisDescriptor, Option
+from ..view import Column, Figure, Table, View, key, measure
 from ._confidence import CONFIDENCE
 from ._judge import LEAST_SHARE, Judge, percent_error
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
     from ..capture.model.locality import AccessBatch, ThreadAccesses
@@ -88,19 +91,21 @@ def validate(
         if progress is not None:
             progress(steps, total)
 
-    by = {"by": "function", "line_bytes": line_bytes, "heat_columns": 0}
-    whole = locality(capture, accesses=source.everything(), **by)  # type: ignore[arg-type]
+    def judged(accesses: ThreadAccesses) -> Result:
+        return locality(capture, accesses=accesses, by="function", line_bytes=line_bytes, heat_columns=0)
+
+    whole = judged(source.everything())
     step()
-    tiles = locality(capture, accesses=source.all_windows(), **by) if source.is_whole else whole  # type: ignore[arg-type]
+    tiles = judged(source.all_windows()) if source.is_whole else whole
     truth_sizes = source.sizes(source.all_windows())
     truth_caches = _caches(capture, source.everything())
     step()
     judge = Judge(whole, tiles)
-    sizes: list[dict[Any, float]] = []
+    sizes: list[dict[tuple[int, str], float]] = []
     spans: list[dict[int, float]] = []
     for seed in range(seeds):
         drawn = source.sample(seed)
-        judge.add(locality(capture, accesses=drawn, **by), _caches(capture, drawn))  # type: ignore[arg-type]
+        judge.add(judged(drawn), _caches(capture, drawn))
         sizes.append(source.sizes(drawn))
         if source.is_whole:
             spans.append(source.spans(drawn))
@@ -142,7 +147,7 @@ class _Source:
             return DrawnAccesses.drawn(self.capture, self.window, self.period, seed=seed, source=self._held)
         return ThinnedAccesses(self.capture, self.keep, seed=seed, source=self._held)
 
-    def _classed(self, accesses: ThreadAccesses) -> Iterator[tuple[AccessBatch, Any]]:
+    def _classed(self, accesses: ThreadAccesses) -> Iterator[tuple[AccessBatch, npt.NDArray[np.uint8]]]:
         from ..capture.model.locality import Classifier
 
         classes = Classifier(accesses, by_window=not accesses.is_whole)
@@ -286,6 +291,7 @@ def _result(capture: Capture, source: _Source, whole: Result, tables: dict[str, 
 
     sizes = tables["window_sizes"].to_pylist()
     metrics = tables["metrics"].to_pylist()
+    functions = tables["functions"].to_pylist()
     notes = []
     if not source.is_whole:
         notes.append("The capture is itself sampled: the truth is that of its own windows and has an error, too.")
@@ -297,18 +303,114 @@ def _result(capture: Capture, source: _Source, whole: Result, tables: dict[str, 
             f"Across windows, scaling by rho is off by up to {max(across):,.0f} %: windows use the same data again, and no sample of "
             "windows shows how often. Footprints of more than a window are upper estimates."
         )
-    figures: dict[str, Any] = {
+    figures: dict[str, object] = {
         "window_accesses": source.window, "period_accesses": source.period, "samples": seeds, "truth_is_whole": source.is_whole,
+        "truth": "every access" if source.is_whole else "a denser sample",
+        "functions_not_judged": len({row["function"] for row in functions} - {row["function"] for row in functions if row["judged"]}),
         "recorded_accesses": whole.figures["recorded_accesses"], "executed_accesses": whole.figures["executed_accesses"],
         **{f"window_mape_percent_{kind}": _mean([r["mape_percent"] for r in sizes if r["metric"] == kind and r["judged"]])
            for kind in ("footprint", "footprint_strided", "footprint_irregular")},
         **{f"function_mape_percent_{row['metric']}": row["mape_percent"] for row in metrics if row["scope"] == "function"},
     }  # fmt: skip
     covered = [(r["covered_percent"] * r["intervals"], r["intervals"]) for r in metrics if r["intervals"]]
-    figures["intervals"] = sum(n for _, n in covered)
-    figures["covered_percent"] = sum(c for c, _ in covered) / figures["intervals"] if figures["intervals"] else None
+    intervals = sum(n for _, n in covered)
+    figures["intervals"] = intervals
+    figures["covered_percent"] = sum(c for c, _ in covered) / intervals if intervals else None
     figures["claimed_percent"] = 100 * CONFIDENCE
     return Result("validation", figures, tables, capture.quality.joined(Quality(exact=False, notes=tuple(notes))))
+
+
+# ---- view ------------------------------------------------------------
+CLASSES = {"footprint": "F", "footprint_strided": "F_str", "footprint_irregular": "F_irr"}
+OF_FUNCTIONS = {
+    "window_growth": "growth", "window_growth_strided": "strided", "window_growth_irregular": "irregular",
+    "window_reuse_distance_mean": "D",
+}  # fmt: skip
+TRUTHS = {"whole": "Against the whole trace", "windows": "Against all windows of this length"}
+
+
+def _errors_of(scope: str, label: str, of: str = "") -> tuple[Column, ...]:
+    return (
+        measure(f"mape_percent@{scope}", label, "percent", better="lower"),
+        measure(f"bias_percent@{scope}", f"{of}bias", "deviation", signed=True),
+        measure(f"covered_percent@{scope}", f"{of}hold", "percent", better="higher", null=""),
+    )
+
+
+def view(result: Result) -> View:
+    figures = result.figures
+    held = (
+        "{covered_percent} of {intervals} stated interval(s) hold the truth (claimed: {claimed_percent}); "
+        if figures["intervals"]
+        else ""
+    )
+    return View(
+        title="Validation",
+        headline="footprints within windows are off by {window_mape_percent_footprint} in the mean; " + held
+        + "{samples} samples of {window_accesses} accesses in {period_accesses}, against {truth} ({recorded_accesses})",
+        figures=(
+            Figure(name="samples", label="sampled traces", kind="precise"),
+            Figure(name="window_accesses", label="accesses of a window", kind="precise"),
+            Figure(name="period_accesses", label="accesses from window to window", kind="precise"),
+            Figure(name="truth", label="truth", kind="text"),
+            Figure(name="recorded_accesses", label="accesses recorded", kind="precise"),
+            Figure(name="executed_accesses", label="accesses executed", kind="precise"),
+            Figure(name="covered_percent", label="intervals that hold the truth", kind="percent", better="higher"),
+            Figure(name="intervals", label="intervals stated", kind="precise"),
+            Figure(name="claimed_percent", label="intervals that should hold the truth", kind="percent"),
+            *(
+                Figure(
+                    name=f"window_mape_percent_{name}", label=f"mean absolute error of {symbol} within windows, over all sizes",
+                    kind="percent", better="lower", show="always",
+                )
+                for name, symbol in CLASSES.items()
+            ),
+            Figure(
+                name="functions_not_judged", label="functions that are too small or under-sampled, and not judged", kind="precise",
+                show="nonzero", help=f"Under {LEAST_SHARE:.0%} of the accesses, or too few windows.",
+            ),
+        ),
+        tables=(
+            *(
+                Table(
+                    name=f"metrics_{truth}", title=title, help="mean absolute error and bias, of the program and of functions; hold: "
+                    "intervals with the truth", table="metrics", where=(("truth_is", truth),), across="scope", whole=True,
+                    columns=(
+                        key("metric", "figure"), *_errors_of("program", "program"), *_errors_of("function", "functions", "their "),
+                        measure("worst_percent@function", "their worst", "deviation", signed=True), measure("worst_at@function", "at", "function"),
+                    ),
+                )
+                for truth, title in TRUTHS.items()
+            ),
+            Table(
+                name="window_sizes", title="By window size", help="mean absolute error of the mean footprint and of its classes", across="metric",
+                whole=True,
+                columns=(
+                    key("window_accesses", "accesses", "precise"), key("where", "where"),
+                    *(measure(f"mape_percent@{name}", symbol, "percent", better="lower", null="") for name, symbol in CLASSES.items()),
+                    measure("bias_percent@footprint", "bias of F", "deviation", signed=True),
+                ),
+            ),
+            Table(
+                name="functions", title="By function", help="mean absolute error within windows", where=(("judged", True),), across="metric",
+                sort="-share",
+                columns=(
+                    key("function", "function", "function", null="?"), measure("share", "share", "share"),
+                    measure("windows", "windows", "number", help="Of a sample, those with accesses of the function."),
+                    *(measure(f"mape_percent@{name}", label, "percent", better="lower") for name, label in OF_FUNCTIONS.items()),
+                ),
+            ),
+            Table(
+                name="miss_ratios", title="Miss ratios", help="of fully associative caches, and of the cache model", whole=True,
+                columns=(
+                    key("what", "cache"), key("cache_bytes", "size", "bytes"), measure("truth", "miss ratio", "number"),
+                    measure("high_mean", "from windows", "number", low="low_mean", high="high_mean", is_range=True),
+                    measure("mape_percent", "error", "percent", better="lower", show="known"),
+                    measure("within_percent", "within bounds", "percent", better="higher", show="known"),
+                ),
+            ),
+        ),
+    )  # fmt: skip
 
 
 DESCRIPTOR = AnalysisDescriptor(
@@ -322,4 +424,5 @@ DESCRIPTOR = AnalysisDescriptor(
     ),
     in_report=False,
     run=validate,
+    view=view,
 )

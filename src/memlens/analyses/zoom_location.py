@@ -20,18 +20,28 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from ..errors import UsageError
 from ..registry import AnalysisDescriptor, Option
+from ..view import Figure, Table, View, detail, key, measure
 from .intervals import power_of_two
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
-    from ..capture.model.locality import AccessBatch, ThreadAccesses
+    from ..capture.model.locality import AccessBatch, ReuseDistances, ThreadAccesses
     from ..capture.reader import Capture
     from ..results import Result
+    from ._groups import Dimension
+
+    Addresses = npt.NDArray[np.uint64]
+    Classes = npt.NDArray[np.uint8]
+    Numbers = npt.NDArray[np.int64]
+    Row = dict[str, str | int | float | None]
+    """Of a result's table."""
 
 THRESHOLD = 0.1
 STOP_BYTES = 4096
@@ -39,6 +49,28 @@ BLOCK_BYTES = 64
 PAGES = 16
 """A region is divided into about this many pages."""
 NO_REGION = -1
+LEAST_CODE_SHARE = 0.05
+"""Code with less of a region's accesses is counted, not shown."""
+
+
+class ZoomNode(TypedDict):
+    """A region, and how far it was divided."""
+
+    node: int
+    parent: int | None
+    depth: int
+    first: int
+    last: int
+    """Of its blocks."""
+    begin: int
+    end: int
+    """Addresses."""
+    accesses: int
+    blocks: int
+    page_bytes: int | None
+    cold_accesses: int
+    is_final: bool
+    is_spread: bool
 
 
 class ZoomTree:
@@ -50,21 +82,22 @@ class ZoomTree:
     [(0, 128, 70), (64000, 64064, 30)]
     """
 
-    def __init__(self, blocks: Any, counts: Any, *, block_bytes: int, threshold: float, stop_bytes: int) -> None:
+    def __init__(
+        self, blocks: Addresses, counts: Numbers, *, block_bytes: int, threshold: float, stop_bytes: int
+    ) -> None:
         import numpy as np
 
         self._blocks, self._shift = blocks.astype(np.uint64), block_bytes.bit_length() - 1
         self._sums = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
         self._threshold, self._stop_bytes = threshold, stop_bytes
-        self.nodes: list[dict[str, Any]] = []
+        self.nodes: list[ZoomNode] = []
         if len(blocks):
             self._grow()
 
     def _grow(self) -> None:
-        waiting = [self._node(0, len(self._blocks), None, 0)]
+        waiting: list[tuple[ZoomNode, int | None]] = [(self._node(0, len(self._blocks), None, 0), None)]
         while waiting:
-            node = waiting.pop(0)
-            page_bytes = node.pop("next_page_bytes")
+            node, page_bytes = waiting.pop(0)
             first, last = node["first"], node["last"]
             span = node["end"] - node["begin"]
             if page_bytes is None:
@@ -74,26 +107,22 @@ class ZoomTree:
             hot = [(a, b) for a, b in runs if self._sums[b] - self._sums[a] >= least]
             if not hot:
                 continue
-            node.update(is_final=False, page_bytes=page_bytes)
+            node["is_final"], node["page_bytes"] = False, page_bytes
             # All memory is no region that lies together.
             spread = [] if node["parent"] is None else self._spread(runs, hot, least)
             node["cold_accesses"] = node["accesses"] - sum(int(self._sums[b] - self._sums[a]) for a, b in hot + spread)
             for a, b in spread:
                 part = self._node(a, b, node["node"], node["depth"] + 1)
                 part["is_spread"] = True
-                part.pop("next_page_bytes")
             for a, b in hot:
                 child = self._node(a, b, node["node"], node["depth"] + 1)
+                if page_bytes <= self._stop_bytes:
+                    continue
                 # A part that is as large as the whole would be divided into the same pages for ever.
                 smaller = page_bytes // PAGES
                 size = child["end"] - child["begin"]
-                child["next_page_bytes"] = max(
-                    self._stop_bytes, min(smaller, 1 << max(0, (size // PAGES - 1).bit_length()))
-                )
-                if page_bytes <= self._stop_bytes:
-                    child.pop("next_page_bytes")
-                    continue
-                waiting.append(child)
+                pages = min(smaller, 1 << max(0, (size // PAGES - 1).bit_length()))
+                waiting.append((child, max(self._stop_bytes, pages)))
 
     def _spread(self, runs: list[tuple[int, int]], hot: list[tuple[int, int]], least: float) -> list[tuple[int, int]]:
         """What lies before, between and behind hot runs, where that is hot together."""
@@ -102,12 +131,12 @@ class ZoomTree:
         ranges = [(part[0][0], part[-1][1]) for part in parts]
         return [(a, b) for a, b in ranges if self._sums[b] - self._sums[a] >= least]
 
-    def _node(self, first: int, last: int, parent: int | None, depth: int) -> dict[str, Any]:
-        node = {
+    def _node(self, first: int, last: int, parent: int | None, depth: int) -> ZoomNode:
+        node: ZoomNode = {
             "node": len(self.nodes), "parent": parent, "depth": depth, "first": first, "last": last,
             "begin": int(self._blocks[first]) << self._shift, "end": (int(self._blocks[last - 1]) + 1) << self._shift,
             "accesses": int(self._sums[last] - self._sums[first]), "blocks": last - first, "page_bytes": None,
-            "cold_accesses": 0, "is_final": True, "is_spread": False, "next_page_bytes": None,
+            "cold_accesses": 0, "is_final": True, "is_spread": False,
         }  # fmt: skip
         self.nodes.append(node)
         return node
@@ -129,11 +158,11 @@ class _Histogram:
     def __init__(self) -> None:
         import numpy as np
 
-        self._parts: list[tuple[Any, Any]] = []
+        self._parts: list[tuple[Addresses, Numbers]] = []
         self._held = 0
         self.blocks, self.counts = np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64)
 
-    def add(self, blocks: Any) -> None:
+    def add(self, blocks: Addresses) -> None:
         import numpy as np
 
         found, counts = np.unique(blocks, return_counts=True)
@@ -155,7 +184,7 @@ class _Histogram:
 class _Regions:
     """Second pass: distances, code and objects of the final regions."""
 
-    def __init__(self, accesses: ThreadAccesses, finals: list[dict[str, Any]], block_bytes: int) -> None:
+    def __init__(self, accesses: ThreadAccesses, finals: list[ZoomNode], block_bytes: int) -> None:
         import numpy as np
 
         from ._groups import named_dimension
@@ -172,10 +201,10 @@ class _Regions:
         self.all = _Distances(self.count)
         self.own = _Distances(self.count)
         self.unobservable = np.zeros(self.count, dtype=np.int64)
-        self._engines: dict[tuple[int, int], Any] = {}
+        self._engines: dict[tuple[int, int], ReuseDistances] = {}
         self._unit: dict[tuple[int, int], int] = {}
 
-    def find(self, addresses: Any) -> Any:
+    def find(self, addresses: Addresses) -> Numbers:
         import numpy as np
 
         if not self.count:
@@ -184,7 +213,9 @@ class _Regions:
         inside = (at >= 0) & (addresses < self._ends[np.maximum(at, 0)])
         return np.where(inside, at, NO_REGION)
 
-    def _measure(self, key: tuple[int, int], addresses: Any, units: Any) -> Any:
+    def _measure(
+        self, key: tuple[int, int], addresses: Addresses, units: npt.NDArray[np.uint32]
+    ) -> npt.NDArray[np.uint32]:
         """Distances of consecutive accesses of a stream, each window for itself."""
         import numpy as np
 
@@ -200,7 +231,7 @@ class _Regions:
             parts.append(engine.add(np.ascontiguousarray(addresses[begin:end]), intervals=False)[0])
         return np.concatenate(parts)
 
-    def add(self, batch: AccessBatch, classes: Any) -> None:
+    def add(self, batch: AccessBatch, classes: Classes) -> None:
         import numpy as np
 
         from ..capture.model.locality import CLASSES, REUSE_EARLIER
@@ -228,7 +259,7 @@ class _Regions:
             _count(self.left_out, np.zeros(int(outside.sum()), dtype=np.uint64), objects[outside])
 
 
-def _count(counts: dict[tuple[int, int], int], region: Any, what: Any) -> None:
+def _count(counts: dict[tuple[int, int], int], region: npt.NDArray[np.integer], what: npt.NDArray[np.integer]) -> None:
     import numpy as np
 
     pairs, found = np.unique(region.astype(np.uint64) << np.uint64(32) | what.astype(np.uint64), return_counts=True)
@@ -244,7 +275,7 @@ class _Distances:
         self.reuses, self.total = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
         self.most = np.zeros(count, dtype=np.int64)
 
-    def add(self, region: Any, distances: Any) -> None:
+    def add(self, region: Numbers, distances: npt.NDArray[np.uint32]) -> None:
         import numpy as np
 
         np.add.at(self.reuses, region, 1)
@@ -269,7 +300,7 @@ def zoom_location(
     threshold: float = THRESHOLD,
     stop_bytes: int = STOP_BYTES,
     block_bytes: int = BLOCK_BYTES,
-    site_classes: Mapping[str, Any] | None = None,
+    site_classes: Mapping[str, Classes] | None = None,
 ) -> Result:
     """Zooms into hot memory.
 
@@ -332,12 +363,12 @@ def _place(accesses: ThreadAccesses, key: int) -> tuple[int, int]:
 def _result(
     accesses: ThreadAccesses,
     tree: ZoomTree,
-    finals: list[dict[str, Any]],
+    finals: list[ZoomNode],
     found: _Regions,
     *,
     origin: str,
     total: int,
-    settings: dict[str, Any],
+    settings: dict[str, float],
 ) -> Result:
     from ..results import Quality, Result
 
@@ -355,7 +386,8 @@ def _result(
     }
     in_regions = sum(node["accesses"] for node in finals)
     figures = {**settings, "accesses": total, "recorded_accesses": accesses.recorded, "regions": len(finals),
-               "accesses_in_regions": in_regions, "cold_accesses": total - in_regions, "everything_recorded": whole,
+               "accesses_in_regions": in_regions, "share_in_regions": in_regions / total if total else 0.0,
+               "cold_accesses": total - in_regions, "cold_share": (total - in_regions) / total if total else 0.0, "everything_recorded": whole,
                "class_origin": origin, "damaged_windows": accesses.damaged}  # fmt: skip
     notes = []
     if accesses.damaged:
@@ -371,30 +403,28 @@ def _result(
 
 
 def _shares(
-    counts: dict[tuple[int, int], int], dimension: Any, number: dict[int, int], finals: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    rows = [
+    counts: dict[tuple[int, int], int], dimension: Dimension, number: dict[int, int], finals: list[ZoomNode]
+) -> list[Row]:
+    return [
         {"region": number[at], **dict(zip(dimension.names, dimension.keys[what], strict=True)), "accesses": count,
          "share": count / finals[at]["accesses"]}
-        for (at, what), count in counts.items()
+        for (at, what), count in sorted(counts.items(), key=lambda found: (number[found[0][0]], -found[1]))
     ]  # fmt: skip
-    return sorted(rows, key=lambda row: (row["region"], -row["accesses"]))
 
 
-def _left_out(found: _Regions, total: int) -> list[dict[str, Any]]:
+def _left_out(found: _Regions, total: int) -> list[Row]:
     """By object, groups of one name together; ``share`` of all accesses."""
-    sums: dict[tuple[Any, ...], int] = {}
+    sums: dict[tuple[str | int | None, ...], int] = {}
     for (_, what), count in found.left_out.items():
         key = found.objects.keys[what]
         sums[key] = sums.get(key, 0) + count
-    rows = [
+    return [
         {**dict(zip(found.objects.names, key, strict=True)), "accesses": count, "share": count / total}
-        for key, count in sums.items()
+        for key, count in sorted(sums.items(), key=lambda pair: -pair[1])
     ]
-    return sorted(rows, key=lambda row: -row["accesses"])
 
 
-def _table(rows: list[dict[str, Any]], names: tuple[str, ...]) -> pa.Table:
+def _table(rows: list[Row], names: tuple[str, ...]) -> pa.Table:
     import pyarrow as pa
 
     kinds = {"region": pa.uint32(), "line": pa.uint32(), "accesses": pa.uint64(), "share": pa.float64()}
@@ -424,12 +454,12 @@ def _schema(fields: dict[str, str]) -> pa.Schema:
 
 def _region_table(
     accesses: ThreadAccesses,
-    finals: list[dict[str, Any]],
+    finals: list[ZoomNode],
     numbered: list[int],
     found: _Regions,
     total: int,
-    code: list[dict[str, Any]],
-    objects: list[dict[str, Any]],
+    code: list[Row],
+    objects: list[Row],
     *,
     whole: bool,
 ) -> pa.Table:
@@ -455,8 +485,9 @@ def _region_table(
     return pa.Table.from_pylist(rows, schema=_schema(REGION_FIELDS))
 
 
-def _firsts(rows: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    firsts: dict[int, dict[str, Any]] = {}
+def _firsts(rows: list[Row]) -> dict[str | int | float | None, Row]:
+    """By region."""
+    firsts: dict[str | int | float | None, Row] = {}
     for row in rows:
         firsts.setdefault(row["region"], row)
     return firsts
@@ -469,12 +500,77 @@ def _tree_table(accesses: ThreadAccesses, tree: ZoomTree, region: dict[int, int]
     for node in tree.nodes:
         process, address = _place(accesses, node["begin"])
         rows.append(
-            {**{name: node[name] for name in ("node", "parent", "depth", "page_bytes", "accesses", "blocks", "cold_accesses",
-                                              "is_spread")},
-             "process": process, "address": address, "bytes": node["end"] - node["begin"],
+            {"node": node["node"], "parent": node["parent"], "depth": node["depth"], "page_bytes": node["page_bytes"],
+             "accesses": node["accesses"], "blocks": node["blocks"], "cold_accesses": node["cold_accesses"],
+             "is_spread": node["is_spread"], "process": process, "address": address, "bytes": node["end"] - node["begin"],
              "hotness_percent": 100 * node["accesses"] / total, "region": region.get(node["node"])}
         )  # fmt: skip
     return pa.Table.from_pylist(rows, schema=_schema(TREE_FIELDS))
+
+
+# ---- view ------------------------------------------------------------
+def view(result: Result) -> View:
+    blocks = f"blocks of {result.figures['block_bytes']} B"
+    return View(
+        title="Hot memory",
+        headline="{regions} region(s) have {share_in_regions} of {accesses} accesses; a part is hot with at least {threshold} of the accesses "
+        "around it, pages down to {stop_bytes}",
+        figures=(
+            Figure(name="regions", label="hot regions", kind="count"),
+            Figure(name="accesses", label="accesses that are not constant", kind="count"),
+            Figure(name="accesses_in_regions", label="accesses in regions", kind="precise"),
+            Figure(name="share_in_regions", label="share of the accesses in regions", kind="share"),
+            Figure(name="cold_accesses", label="accesses in no region", kind="precise"),
+            Figure(name="cold_share", label="share of the accesses in no region", kind="share"),
+            Figure(name="recorded_accesses", label="recorded accesses, constant ones among them", kind="precise"),
+            Figure(name="everything_recorded", label="every access recorded", kind="flag"),
+            Figure(name="class_origin", label="origin of classes", kind="text", help="static: from the compiler; inferred: from the addresses seen."),
+            Figure(name="damaged_windows", label="damaged windows", kind="precise", show="nonzero", help="Left out."),
+            Figure(name="threshold", label="hot from this share on", kind="share"),
+            Figure(name="stop_bytes", label="smallest page", kind="bytes"),
+            Figure(name="block_bytes", label="block of reuse distances", kind="bytes"),
+        ),
+        tables=(
+            Table(name="regions", title="Regions", help="hottest first", columns=(
+                key("region", "region", "precise"), measure("address", "address", "address"), measure("bytes", "size", "bytes"),
+                measure("hotness_percent", "hot", "percent", help="Its share of all accesses."),
+                measure("blocks", "blocks", "count"), measure("accesses_per_block", "a block", "number", help="Accesses to one of its blocks."),
+                measure("reuse_distance_mean", "D mean", "number", help=f"Other {blocks} between two uses of a block."),
+                measure("reuse_distance_max", "D max", "count"),
+                measure("region_distance_mean", "D own", "number", help="The same, only blocks of the region."),
+                measure("unobservable", "unknown", "count", of="accesses", show="nonzero", help="Last used outside the window."),
+                measure("object", "object", "object"), measure("function", "most accesses by", "code"),
+                detail("accesses", "accesses", "count"), detail("reuses", "reuses", "count"),
+                detail("region_distance_max", "D own max", "count"), detail("process", "process", "process"),
+                detail("is_spread", "spread", "flag", help="Between hot parts of the region around it."),
+            )),
+            Table(
+                name="code", title="Code of regions", help="share of the accesses to the region", each="region", fold="share",
+                fold_below=LEAST_CODE_SHARE,
+                columns=(
+                    key("region", "region", "precise"), key("function", "code", "code"), measure("share", "share", "share"),
+                    measure("accesses", "accesses", "count"),
+                ),
+            ),
+            Table(name="left_out", title="Not in these regions", help="share of all accesses", columns=(
+                key("object", "object", "object", null="no known object"), measure("kind", "kind", "text", show="known"),
+                measure("share", "share", "share"), measure("accesses", "accesses", "count"),
+            )),
+            Table(name="objects", title="Objects of regions", role="detail", each="region", columns=(
+                key("region", "region", "precise"), key("object", "object", "object"), measure("kind", "kind", "text"),
+                measure("share", "share", "share"), measure("accesses", "accesses", "count"),
+            )),
+            Table(name="tree", title="All parts", role="detail", depth="depth", columns=(
+                key("node", "part", "precise"), measure("address", "address", "address"), measure("bytes", "size", "bytes"),
+                measure("hotness_percent", "hot", "percent"), measure("accesses", "accesses", "count"), measure("blocks", "blocks", "count"),
+                measure("cold_accesses", "in no part", "count"), measure("page_bytes", "page", "bytes"), measure("region", "region", "precise"),
+            )),
+        ),
+        remarks=(
+            f"hot: share of all accesses; a block: accesses to one of its {blocks}; D: other blocks between two uses of a block; "
+            "own: only blocks of the region; unknown: last used outside the window",
+        ),
+    )  # fmt: skip
 
 
 DESCRIPTOR = AnalysisDescriptor(
@@ -488,4 +584,5 @@ DESCRIPTOR = AnalysisDescriptor(
     ),
     in_report=False,
     run=zoom_location,
+    view=view,
 )

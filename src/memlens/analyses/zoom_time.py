@@ -7,24 +7,31 @@ of `stop_accesses`, or in a function of a leaf window.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 from ..errors import UsageError
 from ..registry import AnalysisDescriptor, Option
-from .intervals import LEAF_ACCESSES, MOST_NODES, intervals, power_of_two
+from ..view import Figure, Table, View, detail, key, measure
+from .intervals import LEAF_ACCESSES, MOST_NODES, Node, NodeSums, intervals, power_of_two
 from .zoom_location import check_share
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
+    from ..capture.model.locality import AccessBatch
     from ..capture.reader import Capture
     from ..results import Result
+
+    Classes = npt.NDArray[np.uint8]
+    Mask = npt.NDArray[np.bool_]
 
 THRESHOLD = 0.25
 
 
-def hot_path(nodes: Sequence[Mapping[str, Any]], *, threshold: float, stop_accesses: int = 1) -> list[int]:
+def hot_path(nodes: Sequence[Node], *, threshold: float, stop_accesses: int = 1) -> list[int]:
     """Rows of the path from the root: `nodes` have node, parent, accesses and growth.
 
     >>> tree = [{"node": 0, "parent": 2, "accesses": 60, "growth": 0.1}, {"node": 1, "parent": 2, "accesses": 40, "growth": 0.9},
@@ -55,7 +62,7 @@ def zoom_time(
     stop_accesses: int = LEAF_ACCESSES,
     block_bytes: int = 64,
     most_nodes: int = MOST_NODES,
-    site_classes: Mapping[str, Any] | None = None,
+    site_classes: Mapping[str, Classes] | None = None,
 ) -> Result:
     """Zooms into time.
 
@@ -82,37 +89,61 @@ def zoom_time(
             f"a window of {stop_accesses} accesses is too small", hint=f"stop_accesses= is at least {LEAF_ACCESSES}"
         )
     found = intervals(capture, block_bytes=block_bytes, most_nodes=most_nodes, functions=0, site_classes=site_classes)
-    nodes = [row for row in found.tables["nodes"].to_pylist() if row["kind"] != "function"]
+    nodes: list[Node] = [row for row in found.tables["nodes"].to_pylist() if row["kind"] != "function"]
     path = [nodes[row] for row in hot_path(nodes, threshold=threshold, stop_accesses=stop_accesses)]
     total = path[0]["accesses"] if path else 0
     look = _Look(capture, path, block_bytes=block_bytes, site_classes=site_classes)
     smallest = found.figures["smallest_listed_accesses"]
     if path and smallest > LEAF_ACCESSES and path[-1]["accesses"] > stop_accesses:
         path += look.further(path[-1], threshold=threshold, stop_accesses=stop_accesses, whole=found.figures["everything_recorded"])  # fmt: skip
-    rows = [
-        {**row, "depth": depth, "share": row["accesses"] / total if total else 0.0} for depth, row in enumerate(path)
+    rows: list[dict[str, object]] = [
+        {**row, "depth": depth, "share": row["accesses"] / total if total else 0.0, "part": part_text(row)}
+        for depth, row in enumerate(path)
     ]
     figures = {
         **{name: found.figures[name] for name in ("samples", "everything_recorded", "recorded_accesses", "block_bytes",
                                                   "class_origin", "damaged_windows")},
         "threshold": threshold, "stop_accesses": stop_accesses, "nodes": found.figures["nodes"],
+        "worst_part": _end_text(path), "worst_growth": path[-1]["growth"] if path else None,
+        "worst_share": path[-1]["accesses"] / total if total else None,
     }  # fmt: skip
     tables = {"path": _path_table(rows, found.tables["nodes"].schema), "code": look.code(path)}
     return Result("zoom_time", figures, tables, found.quality)
 
 
-def _path_table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+def part_text(node: Node) -> str:
+    """
+    >>> part_text({"kind": "window", "first_access": 8, "accesses": 8.0}), part_text({"kind": "sample", "first_sample": 3})
+    ('accesses 8 to 15', 'sample 3')
+    """
+    if node["kind"] == "interval":
+        return f"{node['samples']:,} samples from {node['first_sample']:,}"
+    if node["kind"] == "sample":
+        return f"sample {node['first_sample']:,}"
+    first = node["first_access"] or 0
+    return f"accesses {first:,} to {first + int(node['accesses']) - 1:,}"
+
+
+def _end_text(path: list[Node]) -> str | None:
+    if not path:
+        return None
+    return part_text(path[-1]) + (f" of sample {path[-1]['first_sample']:,}" if path[-1]["kind"] == "window" else "")
+
+
+def _path_table(rows: list[dict[str, object]], schema: pa.Schema) -> pa.Table:
     import pyarrow as pa
 
     left = [field for field in schema if field.name not in ("node", "parent", "function", "module")]
-    return pa.Table.from_pylist(rows, schema=pa.schema([("depth", pa.uint32()), ("share", pa.float64()), *left]))
+    return pa.Table.from_pylist(
+        rows, schema=pa.schema([("depth", pa.uint32()), ("part", pa.string()), ("share", pa.float64()), *left])
+    )
 
 
 class _Look:
     """The accesses of nodes on the path, read again."""
 
     def __init__(
-        self, capture: Capture, path: list[dict[str, Any]], *, block_bytes: int, site_classes: Mapping[str, Any] | None
+        self, capture: Capture, path: list[Node], *, block_bytes: int, site_classes: Mapping[str, Classes] | None
     ) -> None:
         from ..capture.model.constants import ImpliedConstants
         from ..capture.model.locality import Classifier, ThreadAccesses
@@ -127,7 +158,7 @@ class _Look:
         self._objects = named_dimension(self._accesses, "object")
         self._block_bytes = block_bytes
 
-    def _parts(self, node: Mapping[str, Any]) -> Any:
+    def _parts(self, node: Node) -> Iterator[tuple[AccessBatch, Classes, Mask]]:
         """(batch, classes, which accesses are the node's) of each part of the capture that it has a share in."""
         import numpy as np
 
@@ -150,9 +181,7 @@ class _Look:
             if mine.any():
                 yield batch, classes, mine
 
-    def further(
-        self, node: dict[str, Any], *, threshold: float, stop_accesses: int, whole: bool
-    ) -> list[dict[str, Any]]:
+    def further(self, node: Node, *, threshold: float, stop_accesses: int, whole: bool) -> list[Node]:
         """The path below a node whose windows the tree did not list."""
         import numpy as np
 
@@ -173,19 +202,20 @@ class _Look:
         tree.end_sample(executed=node["accesses"])
         tree.finish()
         number = node["first_sample"]
-        found = dict(tree.nodes())
+        found = cast("NodeSums", dict(tree.nodes()))
         # The node's share of the constants that only its sample knows of goes on to its windows.
         left = max(0.0, node["constants"] - constants)
-        found["implied"] = found["recorded"] * (left / max(recorded, 1))
+        found["implied"] = found["recorded"].astype(np.float64) * (left / max(recorded, 1))
         found["footprint"] = found["footprint"] + ((found["constants"] == 0) & (found["implied"] > 0))
         table = _nodes(found, self._samples, np.array([number]), [], whole=whole)
-        rows = [row for row in table.to_pylist() if row["kind"] != KINDS[0]]
+        rows: list[Node] = [row for row in table.to_pylist() if row["kind"] != KINDS[0]]
         below = [rows[row] for row in hot_path(rows, threshold=threshold, stop_accesses=stop_accesses)][1:]
         for row in below:
-            row.update(first_sample=number, first_access=(node["first_access"] or 0) + row["first_access"])
+            row["first_sample"] = number
+            row["first_access"] = (node["first_access"] or 0) + (row["first_access"] or 0)
         return below
 
-    def code(self, path: list[dict[str, Any]]) -> pa.Table:
+    def code(self, path: list[Node]) -> pa.Table:
         """Who makes the accesses of the last interval, the sample and the last window of the path."""
         import pyarrow as pa
 
@@ -193,12 +223,12 @@ class _Look:
                             ("file", pa.string()), ("line", pa.uint32()), ("object", pa.string()), ("accesses", pa.uint64()),
                             ("share", pa.float64())])  # fmt: skip
         chosen = {row["kind"]: depth for depth, row in enumerate(path)}
-        rows: list[dict[str, Any]] = []
+        rows: list[dict[str, object]] = []
         for kind, depth in chosen.items():
             rows += [{"depth": depth, "kind": kind, **row} for row in self._code_of(path[depth])]
         return pa.Table.from_pylist(rows, schema=schema)
 
-    def _code_of(self, node: dict[str, Any]) -> list[dict[str, Any]]:
+    def _code_of(self, node: Node) -> list[dict[str, str | int | float | None]]:
         import numpy as np
 
         counts: dict[tuple[int, int], int] = {}
@@ -211,12 +241,52 @@ class _Look:
                 key = (pair >> 32, pair & 0xFFFFFFFF)
                 counts[key] = counts.get(key, 0) + count
         total = sum(counts.values())
-        rows = [
+        return [
             {**dict(zip(self._code.names, self._code.keys[code], strict=True)), "object": self._objects.keys[thing][0],
              "accesses": count, "share": count / total}
-            for (code, thing), count in counts.items()
+            for (code, thing), count in sorted(counts.items(), key=lambda pair: -pair[1])
         ]  # fmt: skip
-        return sorted(rows, key=lambda row: -int(row["accesses"]))
+
+
+# ---- view ------------------------------------------------------------
+def view(result: Result) -> View:
+    block_bytes = result.figures["block_bytes"]
+    return View(
+        title="Badly reused time",
+        headline="growth is {worst_growth} in {worst_part}, where it is greatest among parts with at least {threshold} of the accesses around "
+        "them; {samples} sample(s)",
+        figures=(
+            Figure(name="worst_growth", label="growth at the end of the path", kind="number", better="lower"),
+            Figure(name="worst_part", label="end of the path", kind="text"),
+            Figure(name="worst_share", label="share of the accesses at the end of the path", kind="share"),
+            Figure(name="threshold", label="hot from this share on", kind="share"),
+            Figure(name="samples", label="samples", kind="precise"),
+            Figure(name="nodes", label="parts looked at", kind="precise"),
+            Figure(name="stop_accesses", label="the path ends at windows of", kind="precise", help="Accesses."),
+            Figure(name="recorded_accesses", label="recorded accesses", kind="precise"),
+            Figure(name="everything_recorded", label="every access recorded", kind="flag"),
+            Figure(name="class_origin", label="origin of classes", kind="text", help="static: from the compiler; inferred: from the addresses seen."),
+            Figure(name="damaged_windows", label="damaged windows", kind="precise", show="nonzero", help="Left out."),
+            Figure(name="block_bytes", label="block of reuse distances", kind="bytes"),
+        ),
+        tables=(
+            Table(name="path", title="Path", help="from the whole run down", depth="depth", whole=True, columns=(
+                key("part", "part"), measure("share", "share", "share"), measure("accesses", "accesses", "count"),
+                measure("footprint", "footprint", "number", help="Unique addresses."),
+                measure("growth", "growth", "number", better="lower", help="Unique addresses an access."),
+                measure("irregular_ratio", "irregular", "share", better="lower"),
+                measure("reuse_distance_mean", "D mean", "number", better="lower"), measure("reuse_distance_max", "D max", "count"),
+                detail("constant_to_load_ratio", "constant", "share"), detail("blocks", "blocks", "number"),
+            )),
+            Table(name="code", title="Code", help="share of the accesses of the last part of each kind", each="kind", whole=True, columns=(
+                key("kind", "part"), key("function", "code", "code"), measure("share", "share", "share"),
+                measure("accesses", "accesses", "count"), measure("object", "object", "object"),
+            )),
+        ),
+        remarks=(
+            f"growth: unique addresses an access; D: other blocks of {block_bytes} B between two uses of a block, within a sample",
+        ),
+    )  # fmt: skip
 
 
 DESCRIPTOR = AnalysisDescriptor(
@@ -230,4 +300,5 @@ DESCRIPTOR = AnalysisDescriptor(
     ),
     in_report=False,
     run=zoom_time,
+    view=view,
 )

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import TYPE_CHECKING, cast
 
 from ..errors import NoDataError, UsageError
 from ..plain_text import plain, trusted
 from .main import new_parser
+
+if TYPE_CHECKING:
+    from ..collect.peaks import Calibration
 
 EXAMPLES = """\
   memlens calibrate                 about 20 seconds; do nothing else on the machine meanwhile
@@ -45,23 +49,25 @@ def main(arguments: list[str]) -> int:
         found = calibration.load(calibration.fingerprint(calibration.identity()))
         if found.content is None:
             raise NoDataError(f"there is no calibration of this machine: {found.problem}", hint="memlens calibrate")
-        content, path = found.content, str(found.path)
+        content, path = cast("Calibration", found.content), str(found.path)
     else:
         content, path = _measure(options.seconds)
     if options.json:
         json.dump(content, sys.stdout, indent=1)
         sys.stdout.write("\n")
         return 0
-    from ..present import calibration as shown
+    from ..collect.peaks import result_of, view
+    from ..present import terminal
 
-    shown.show(content, file=sys.stdout)
-    sys.stdout.write(f"{'kept in' if options.show else 'wrote'} {path}\n")
+    result = result_of(content)
+    terminal.show_result(result, view(result), file=sys.stdout)
+    sys.stdout.write(f"\n{'kept in' if options.show else 'wrote'} {path}\n")
     if not options.show:
         sys.stdout.write("next: memlens record -- ./program (built with memlens cc)\n")
     return 0
 
 
-def _measure(seconds: float | None) -> tuple[dict[str, object], str]:
+def _measure(seconds: float | None) -> tuple[Calibration, str]:
     from ..collect import calibration
 
     seconds = calibration.DEFAULT_SECONDS if seconds is None else seconds

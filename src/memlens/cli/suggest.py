@@ -6,7 +6,6 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 from ..errors import NoDataError, OutputError, os_reason
 from .main import new_parser
@@ -41,22 +40,24 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--output", metavar="FILE", help="write their names as expressions, one a line")
     parser.add_argument("--json", action="store_true", help="machine-readable")
     options = parser.parse_intermixed_args(arguments)
-    from ..analyses._candidates import candidates
+    from ..analyses._candidates import candidates, view
     from ..capture.reader import open_capture
 
     result = candidates(open_capture(options.capture), by=options.by)
-    rows = result.tables["functions"].to_pylist()[: max(options.top, 1)]
+    top = max(options.top, 1)
+    rows = result.tables["functions"].to_pylist()[:top]
     if not rows:
         raise NoDataError(f"no function of {options.capture} has counts", hint="it may have ended at once")
     if options.output:
-        _write(options.output, options.capture, rows)
+        _write(options.output, options.capture, [row["function"] for row in rows])
     if options.json:
         json.dump({"by": options.by, "functions": rows, "quality": result.quality.to_json()}, sys.stdout, indent=1)
         sys.stdout.write("\n")
         return 0
-    from ..present import suggestions
+    from ..present import terminal
 
-    suggestions.show(result, rows, by=options.by, file=sys.stdout)
+    terminal.show_result(result, view(result), file=sys.stdout, rows=top)
+    sys.stdout.write("\n")
     if options.output:
         sys.stdout.write(f"wrote {options.output}; next: memlens cc --memlens-functions=@{options.output} …\n")
     else:
@@ -64,8 +65,8 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _write(name: str, capture: str, rows: list[dict[str, Any]]) -> None:
-    lines = [f"# memlens suggest {capture}", *(expression(row["function"]) for row in rows)]
+def _write(name: str, capture: str, functions: list[str]) -> None:
+    lines = [f"# memlens suggest {capture}", *map(expression, functions)]
     try:
         Path(name).write_text("\n".join(lines) + "\n")
     except OSError as error:

@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rows", type=int, default=10, metavar="N", help="functions shown (10)")
     parser.add_argument("--json", action="store_true", help="machine-readable")
     options = parser.parse_intermixed_args(arguments)
-    from ..analyses.validation import validate
+    from ..analyses.validation import validate, view
     from ..capture.reader import open_capture
     from .progress import Progress
 
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
         json.dump(result.to_json(), sys.stdout, indent=1, default=str)
         sys.stdout.write("\n")
         return 0
-    from ..present import validation
+    from ..present import terminal
 
-    validation.show(result, file=sys.stdout, rows=max(1, options.rows))
+    terminal.show_result(result, view(result), file=sys.stdout, rows=max(1, options.rows))
     return 0

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import THRESHOLD_EXCEEDED, CaptureError, OutputError, ProgramKilled, UsageError, os_reason
 from .main import new_parser
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from ..capture.reader import Capture
     from ..results import Result
 
@@ -37,6 +39,8 @@ one side has fails. A program that a signal ends (a limit of time or memory, a c
 refused with exit status 75: its counts are incomplete.
 """
 
+Row = dict[str, str | int | float | None]
+"""Of table `by_region`."""
 LIMITS: dict[int, tuple[bool, str]] = {
     signal.SIGXCPU: (True, "raise its limit of processor time (ulimit -t), or give it less work"),
     signal.SIGXFSZ: (False, "raise its limit of file sizes (ulimit -f), or let it write less"),
@@ -57,7 +61,7 @@ class Side:
     capture: Capture
     how: str
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, str]:
         return {"name": self.name, "kind": self.kind, "how": self.how}
 
 
@@ -73,7 +77,7 @@ def percentage(text: str) -> float:
     return value
 
 
-def parse(arguments: list[str]) -> tuple[Any, list[str]]:
+def parse(arguments: list[str]) -> tuple[Namespace, list[str]]:
     """Options, and the programs' arguments after `--`."""
     parser = new_parser(
         "verify", description="Compares claimed counts of accesses with the emulator's exact counts.", examples=EXAMPLES
@@ -106,7 +110,7 @@ def parse(arguments: list[str]) -> tuple[Any, list[str]]:
     return options, arguments[at + 1 :]
 
 
-def _side(name: str, words: list[str], output: Path, *, options: Any, is_claim: bool) -> Side:
+def _side(name: str, words: list[str], output: Path, *, options: Namespace, is_claim: bool) -> Side:
     """Opens a capture or records a program."""
     from ..capture.reader import open_capture
 
@@ -178,15 +182,40 @@ def _folder_to_keep(name: str) -> Path:
     return folder
 
 
-def above(result: Result, *, scope: str, limit_percent: float) -> list[dict[str, Any]]:
+def above(result: Result, *, scope: str, limit_percent: float) -> list[Row]:
     """Rows of bytes that are off by more than the limit, or cannot be judged at all."""
+    rows: list[Row] = result.tables["by_region"].to_pylist()
     return [
         row
-        for row in result.tables["by_region"].to_pylist()
+        for row in rows
         if row["scope"] == scope
         and row["quantity"] in ("read_bytes", "written_bytes")
-        and (row["error_percent"] is None or abs(row["error_percent"]) > limit_percent)
+        and (row["error_percent"] is None or abs(float(row["error_percent"])) > limit_percent)
     ]
+
+
+def _show(plain: Side, judged: list[tuple[Side, Result]]) -> None:
+    """What the exact counts consist of is the same for every claim, and shown with the last."""
+    from ..analyses.accuracy import view
+    from ..present import terminal
+
+    for number, (claim, result) in enumerate(judged, 1):
+        title = [("Exact", f"{plain.name} ({plain.how})"), ("Claim", f"{claim.name} ({claim.how})")]
+        leave_out = () if number == len(judged) else ("explained",)
+        terminal.show_result(result, view(result), file=sys.stdout, title=title, leave_out=leave_out)
+        sys.stdout.write("\n")
+
+
+def failed_text(row: Row) -> str:
+    """A row that is off by more than the limit."""
+    from ..present.values import deviation, plain
+
+    error = row["error_percent"]
+    off = deviation(float(error), signed=True) if error is not None else row["error_reason"]
+    return (
+        f"{row['claim']}: {row['what']} of {row['region']}: exact {plain('precise', row['exact'])}, "
+        f"claimed {plain('precise', row['claimed'])}, {off}"
+    )
 
 
 def main(arguments: list[str]) -> int:
@@ -222,13 +251,9 @@ def main(arguments: list[str]) -> int:
         json.dump(content, sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
-        from ..present import accuracy
-
-        exact = f"{plain.name} ({plain.how})"
-        for claim, result in judged:
-            accuracy.show(result, exact=exact, claim=f"{claim.name} ({claim.how})", file=sys.stdout)
-        accuracy.show_explained(judged[0][1], file=sys.stdout)
-        accuracy.show_failed(failed, limit_percent=options.fail_above, file=sys.stdout)
+        _show(plain, judged)
+        for row in failed:
+            sys.stdout.write(f"failed: {failed_text(row)} (limit {options.fail_above:g} %)\n")
         if options.keep and plain.kind == "program":
             sys.stdout.write(f"next: memlens report {folder / 'exact.memlens'}\n")
     return THRESHOLD_EXCEEDED if failed else 0

@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..errors import NoDataError, UsageError
 from .main import new_parser
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from ..results import Result
+    from ..view import View
 
 EXAMPLES = """\
   memlens zoom run.memlens                          hot regions of memory, their reuse, code and objects
@@ -57,7 +63,7 @@ def share(text: str) -> float:
     return value
 
 
-def parse(arguments: list[str]) -> Any:
+def parse(arguments: list[str]) -> Namespace:
     parser = new_parser(
         "zoom", description="Zooms into hot, badly reused accesses, over memory or over time.", examples=EXAMPLES
     )
@@ -93,8 +99,8 @@ def parse(arguments: list[str]) -> Any:
     return options
 
 
-def run(options: Any) -> Any:
-    """The analysis that was asked for."""
+def run(options: Namespace) -> tuple[Result, View]:
+    """The analysis that was asked for, and what is shown of it."""
     from ..capture.reader import open_capture
 
     capture = open_capture(options.capture)
@@ -104,21 +110,24 @@ def run(options: Any) -> Any:
             hint="record them: memlens record --emulate -- PROGRAM, or build with memlens cc --memlens=trace",
         )
     if options.levels:
-        from ..analyses.intervals import intervals
+        from ..analyses import intervals
 
-        return intervals(capture, tree=options.tree, block_bytes=options.block)
+        result = intervals.intervals(capture, tree=options.tree, block_bytes=options.block)
+        return result, intervals.view(result)
     given = {} if options.threshold is None else {"threshold": options.threshold}
     if options.by == "time":
-        from ..analyses.zoom_time import zoom_time
+        from ..analyses import zoom_time
 
-        return zoom_time(capture, block_bytes=options.block, **given)
-    from ..analyses.zoom_location import STOP_BYTES, zoom_location
+        result = zoom_time.zoom_time(capture, block_bytes=options.block, **given)
+        return result, zoom_time.view(result)
+    from ..analyses import zoom_location
 
-    stop = max(options.stop or STOP_BYTES, options.block) if options.stop is None else options.stop
-    return zoom_location(capture, stop_bytes=stop, block_bytes=options.block, **given)
+    stop = max(zoom_location.STOP_BYTES, options.block) if options.stop is None else options.stop
+    result = zoom_location.zoom_location(capture, stop_bytes=stop, block_bytes=options.block, **given)
+    return result, zoom_location.view(result)
 
 
-def check(result: Any, name: str) -> None:
+def check(result: Result, name: str) -> None:
     """Nothing to show is an error, with its reason."""
     figures = result.figures
     if not figures["recorded_accesses"]:
@@ -138,19 +147,15 @@ def check(result: Any, name: str) -> None:
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
-    result = run(options)
+    result, view = run(options)
     check(result, options.capture)
     if options.json:
         json.dump(result.to_json(), sys.stdout, indent=1)
         sys.stdout.write("\n")
         return 0
-    from ..present import zoom
+    from ..present import terminal
 
-    zoom.show(result, top=max(options.top, 1), file=sys.stdout)
-    if options.levels:
-        sys.stdout.write(f"\nnext: memlens zoom {options.capture} --by time\n")
-    elif options.by == "time":
-        sys.stdout.write(f"\nnext: memlens zoom {options.capture} --by location\n")
-    else:
-        sys.stdout.write(f"\nnext: memlens zoom {options.capture} --by time\n")
+    terminal.show_result(result, view, file=sys.stdout, rows=max(options.top, 1))
+    other = "location" if options.by == "time" and not options.levels else "time"
+    sys.stdout.write(f"\nnext: memlens zoom {options.capture} --by {other}\n")
     return 0

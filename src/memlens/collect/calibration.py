@@ -15,13 +15,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TypedDict
 
 from .. import _recorder
 from ..capture.store import calibration, machine
 from ..capture.store.calibration import DRAM, KINDS
 from ..errors import CollectorError, OutputError, os_reason
 from ..version import __version__
+from .peaks import Arithmetic, Calibration, Latency, LevelPeaks, PairPeaks, Rate, Rates, Results, by_kind
 
 DEFAULT_SECONDS = 20.0
 LEAST_SECONDS = 1.0
@@ -130,7 +131,29 @@ def dram_bytes(
     return each, each * len(cores) / max(cached, 1)
 
 
-def _latency(found: dict[str, Any], huge_bytes: int | None, n_bytes: int) -> dict[str, Any]:
+class Timed(TypedDict):
+    """One kind, as the kernels measured it."""
+
+    best: float
+    median: float
+    windows: int
+
+
+class Best(Timed):
+    kernel: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one call of the kernels gave."""
+
+    kinds: dict[str, Timed]
+    huge_bytes: int | None
+    """Of a walk's memory, in huge pages."""
+
+
+def _latency(measured: Measured, n_bytes: int) -> Latency:
+    found, huge_bytes = measured.kinds["latency"], measured.huge_bytes
     return {
         "ns": round(found["best"], 3),
         "median_ns": round(found["median"], 3),
@@ -141,12 +164,20 @@ def _latency(found: dict[str, Any], huge_bytes: int | None, n_bytes: int) -> dic
     }
 
 
-def _rate(found: dict[str, Any]) -> dict[str, Any]:
+def _rate(found: Timed) -> Results:
     return {
         "per_second": round(found["best"]),
         "spread": round(1 - found["median"] / found["best"], 4),
         "windows": found["windows"],
     }
+
+
+def _pair(cpu_node: int, memory_node: int, distance: int | None, rates: Rates, latency: Latency) -> PairPeaks:
+    return {
+        "cpu_node": cpu_node, "memory_node": memory_node, "distance": distance, "cores": rates["cores"],
+        "footprint_bytes": rates["footprint_bytes"], "read": rates["read"], "write": rates["write"], "copy": rates["copy"],
+        "latency": latency,
+    }  # fmt: skip
 
 
 class Measurement:
@@ -165,16 +196,18 @@ class Measurement:
 
     # ---- what each call of the kernels gets ------------------------------------------------------------------------
     def _call(
-        self, what: str, *, weight: float, cpus: list[int], kinds: tuple[str, ...], **more: Any
-    ) -> dict[str, Any]:
+        self, what: str, *, weight: float, cpus: list[int], kinds: tuple[str, ...], bytes: int = 0, node: int = -1,
+        kernel: int = 0, huge_pages: bool = True,
+    ) -> Measured:  # fmt: skip
         self.say(what)
         rest = max(0.0, self.seconds - (time.monotonic() - self.begin))
         share = rest * weight / max(self.left, weight)
         self.left -= weight
         try:
             found = _recorder.measure_peaks(
-                cpus=cpus, kinds=list(kinds), time_ns=round(share * 1e9), line_bytes=self.at.line_bytes, **more
-            )
+                cpus=cpus, kinds=list(kinds), time_ns=round(share * 1e9), line_bytes=self.at.line_bytes,
+                bytes=bytes, node=node, kernel=kernel, huge_pages=huge_pages,
+            )  # fmt: skip
         except OSError as error:
             raise CollectorError(
                 f"cannot measure {what}: {error.filename}: {error.strerror}",
@@ -185,19 +218,35 @@ class Measurement:
                 f"cannot measure {what}: {len(cpus)} threads were never running at the same time",
                 hint="the machine is too busy; try again when it is quiet",
             )
-        return found
+        return Measured({kind: found[kind] for kind in kinds if kind in found}, found.get("huge_bytes"))
 
-    def _best(self, what: str, *, weight: int, cpus: list[int], kinds: tuple[str, ...], **more: Any) -> dict[str, Any]:
+    def _best(
+        self, what: str, *, weight: int, cpus: list[int], kinds: tuple[str, ...], bytes: int = 0, node: int = -1
+    ) -> dict[str, Best]:
         """Each kind with every kernel, the best kept: the widest vectors are not always the fastest."""
-        best: dict[str, Any] = {}
+        best: dict[str, Best] = {}
         for number in self.kernels:
-            found = self._call(what, weight=weight / len(self.kernels), cpus=cpus, kinds=kinds, kernel=number, **more)
+            found = self._call(
+                what, weight=weight / len(self.kernels), cpus=cpus, kinds=kinds, kernel=number, bytes=bytes, node=node
+            ).kinds
             for kind in kinds:
                 if kind in found and (kind not in best or found[kind]["best"] > best[kind]["best"]):
                     best[kind] = {**found[kind], "kernel": number}
         return best
 
-    def _figure(self, found: dict[str, Any]) -> dict[str, Any]:
+    def _rates(self, found: dict[str, Best], *, cores: int, n_bytes: int) -> Rates:
+        rates: Rates = {
+            "cores": cores,
+            "footprint_bytes": n_bytes * cores,
+            "read": self._figure(found["read"]),
+            "write": self._figure(found["write"]),
+            "copy": self._figure(found["copy"]),
+        }
+        if "stream_write" in found:
+            rates["stream_write"] = self._figure(found["stream_write"])
+        return rates
+
+    def _figure(self, found: Best) -> Rate:
         return {
             "bytes_per_second": round(found["best"]),
             "median_bytes_per_second": round(found["median"]),
@@ -206,7 +255,7 @@ class Measurement:
             "vectors": self.names[found["kernel"]],
         }
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Calibration:
         at = self.at
         many = len(at.cores) > 1
         pairs = [
@@ -224,7 +273,7 @@ class Measurement:
         self.kernels = list(range(len(self.names)))
         arithmetic = {"one": self._float([at.cores[0]])}
         arithmetic["all"] = self._float(at.cores) if many else arithmetic["one"]
-        self._doubt(levels, described)
+        self._doubt(levels)
         identity = calibration.identity()
         return {
             "version": calibration.VERSION,
@@ -243,15 +292,15 @@ class Measurement:
         }
 
     # ---- parts ----------------------------------------------------------------------------------------------------------
-    def _level(self, index: int) -> dict[str, Any]:
+    def _level(self, index: int) -> LevelPeaks:
         at, level = self.at, self.at.levels[index]
         core = at.cores[0]
         size = footprint_bytes(at.levels, index, core, [core])
         found = self._best(f"{level.name}, one core", weight=2, cpus=[core], kinds=KINDS, bytes=size)
-        one = {"cores": 1, "footprint_bytes": size, **{kind: self._figure(found[kind]) for kind in KINDS}}
+        one = self._rates(found, cores=1, n_bytes=size)
         size = latency_bytes(at.levels, index, core)
         walk = self._call(f"{level.name}, latency", weight=1, cpus=[core], kinds=("latency",), bytes=size)
-        latency = _latency(walk["latency"], walk["huge_bytes"], size)
+        latency = _latency(walk, size)
         return {
             "level": level.name,
             "bytes": level.bytes,
@@ -262,19 +311,15 @@ class Measurement:
             "latency": latency,
         }
 
-    def _all(self, what: str, index: int) -> dict[str, Any] | None:
+    def _all(self, what: str, index: int) -> Rates | None:
         cores = self.at.cores
         if len(cores) < 2:
             return None
         size = min(footprint_bytes(self.at.levels, index, core, cores) for core in cores)
         found = self._best(what, weight=2, cpus=cores, kinds=KINDS, bytes=size)
-        return {
-            "cores": len(cores),
-            "footprint_bytes": size * len(cores),
-            **{kind: self._figure(found[kind]) for kind in KINDS},
-        }
+        return self._rates(found, cores=len(cores), n_bytes=size)
 
-    def _memory(self, what: str, cores: list[int], *, node: int = -1, stream: bool = True) -> dict[str, Any]:
+    def _memory(self, what: str, cores: list[int], *, node: int = -1, stream: bool = True) -> Rates:
         size, times = dram_bytes(self.at.levels, cores, self._available(node), times=self.times)
         if times < ENOUGH_TIMES:
             self.warnings.append(
@@ -282,18 +327,14 @@ class Measurement:
             )
         kinds = (*KINDS, "stream_write") if stream else KINDS
         found = self._best(what, weight=4, cpus=cores, kinds=kinds, bytes=size, node=node)
-        return {
-            "cores": len(cores),
-            "footprint_bytes": size * len(cores),
-            **{kind: self._figure(found[kind]) for kind in kinds if kind in found},
-        }
+        return self._rates(found, cores=len(cores), n_bytes=size)
 
-    def _memory_latency(self, what: str, core: int, *, node: int = -1, huge_pages: bool = True) -> dict[str, Any]:
+    def _memory_latency(self, what: str, core: int, *, node: int = -1, huge_pages: bool = True) -> Latency:
         size, _ = dram_bytes(self.at.levels, [core], self._available(node), times=self.times)
         found = self._call(
             what, weight=2, cpus=[core], kinds=("latency",), bytes=size, node=node, huge_pages=huge_pages
         )
-        return _latency(found["latency"], found["huge_bytes"], size)
+        return _latency(found, size)
 
     def _available(self, node: int) -> int:
         """A quarter of what is free: the machine must not swap for this."""
@@ -301,7 +342,7 @@ class Measurement:
             return machine.memory_available_bytes() // 4
         return min(machine.memory_available_bytes() // 4, machine.node_free_bytes(node) // 2)
 
-    def _dram(self) -> dict[str, Any]:
+    def _dram(self) -> LevelPeaks:
         core, cores = self.at.cores[0], self.at.cores
         one = self._memory("DRAM, one core", [core])
         return {
@@ -315,13 +356,10 @@ class Measurement:
             "latency_small_pages": self._memory_latency("DRAM, latency with small pages", core, huge_pages=False),
         }
 
-    def _pairs(self, pairs: list[tuple[int, list[int], int, int | None]], dram: dict[str, Any]) -> list[dict[str, Any]]:
+    def _pairs(self, pairs: list[tuple[int, list[int], int, int | None]], dram: LevelPeaks) -> list[PairPeaks]:
         if len(pairs) == 1:  # nothing that was not measured above
             node, _, memory, distance = pairs[0]
-            rates = {name: dram["all"][name] for name in ("cores", "footprint_bytes", *KINDS)}
-            return [
-                {"cpu_node": node, "memory_node": memory, "distance": distance, **rates, "latency": dram["latency"]}
-            ]
+            return [_pair(node, memory, distance, dram["all"], dram["latency"])]
         # Every kernel again for every pair would take too long: the one that read memory fastest.
         self.kernels = [self.names.index(dram["one"]["read"]["vectors"])]
         # Filling memory takes most of the time.
@@ -331,15 +369,15 @@ class Measurement:
             what = f"cores of node {node}, memory of node {memory}"
             rates = self._memory(what, cores, node=memory, stream=False)
             latency = self._memory_latency(f"{what}, latency", cores[0], node=memory)
-            found.append({"cpu_node": node, "memory_node": memory, "distance": distance, **rates, "latency": latency})
+            found.append(_pair(node, memory, distance, rates, latency))
         return found
 
-    def _float(self, cores: list[int]) -> dict[str, Any]:
+    def _float(self, cores: list[int]) -> Arithmetic:
         found = self._best("floating point", weight=1, cpus=cores, kinds=("double", "single"))
         return {"cores": len(cores), "double": _rate(found["double"]), "single": _rate(found["single"])}
 
     # ---- doubts ------------------------------------------------------------------------------------------------------
-    def _doubt(self, levels: list[dict[str, Any]], pairs: list[dict[str, Any]]) -> None:
+    def _doubt(self, levels: list[LevelPeaks]) -> None:
         warn = self.warnings.append
         if self.at.assumed:
             warn(
@@ -352,7 +390,7 @@ class Measurement:
             )
         for before, after in itertools.pairwise(levels):
             for kind in KINDS:
-                a, b = (level["one"][kind]["bytes_per_second"] for level in (before, after))
+                a, b = (by_kind(level["one"])[kind]["bytes_per_second"] for level in (before, after))
                 if b > (1 + TOLERANCE) * a:
                     warn(
                         f"{after['level']} was faster than {before['level']} ({kind}, one core): the machine was busy, or sizes are wrong."
@@ -371,7 +409,7 @@ class Measurement:
             f"{level['level']} {kind}"
             for level in levels
             for kind in KINDS
-            if max(level["one"][kind]["spread"], level["all"][kind]["spread"]) > NOISY
+            if max(by_kind(rates)[kind]["spread"] for rates in (level["one"], level["all"])) > NOISY
         ]
         if noisy:
             warn(
@@ -398,7 +436,7 @@ def check_place() -> None:
         raise _not_written(str(folder), error) from error
 
 
-def write(content: dict[str, Any]) -> str:
+def write(content: Calibration) -> str:
     """Keeps a calibration; returns the file's name. It is there as a whole or not at all."""
     path = calibration.path_of(content["fingerprint"])
     part = path.with_name(f"{path.name}.{os.getpid()}")

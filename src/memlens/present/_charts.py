@@ -14,11 +14,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any
 from zlib import crc32
 
+from ..units import human_bytes
 from ..view import Kind
-from ._units import human_bytes
 from .values import plain
 
 PLOT_PX = 210
@@ -39,7 +38,7 @@ MAX_NAME = 600
 UNREADABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 
-def esc(value: Any) -> str:
+def esc(value: object) -> str:
     """Text for HTML: escaped, and free of what no page may hold (lone surrogates, controls, overrides of direction).
 
     >>> esc("a<b>&\\udc80")
@@ -147,9 +146,9 @@ def moment(time_s: float, end_s: float) -> str:
 
 def _series_data(series: Sequence[Series], end_s: float) -> str:
     digits = 5 if end_s > 1 else 8
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for one in series:
-        row = {"name": one.name, "t": [round(t, digits) for t in one.times], "v": list(one.values)}
+        row: dict[str, object] = {"name": one.name, "t": [round(t, digits) for t in one.times], "v": list(one.values)}
         rows.append(row if one.end_s is None else row | {"end": round(one.end_s, digits)})
     return esc(json.dumps(rows, separators=(",", ":")))
 
@@ -231,7 +230,7 @@ def step_chart(
         at = filled.times[list(filled.values).index(peak)]
         x, y = 100 * at / end_s, PLOT_PX * (1 - peak / top)
         anchor, shift = ("end", -2) if x > 50 else ("start", 2)
-        mark = f"peak {plain(kind, peak)} at {moment(at, end_s)}"
+        mark = f"at most {plain(kind, peak)}, at {moment(at, end_s)}"
         said += f"; {mark}"
         body.append(f'<circle class="peak" cx="{x:.3f}%" cy="{y:.1f}" r="4"/>')
         body.append(

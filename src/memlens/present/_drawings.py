@@ -12,14 +12,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..units import human_bytes
 from ..view import Chart
 from . import rows as table_rows
 from ._charts import Series, esc, icicle, shortened, stacked_chart, step_chart
 from ._locality_charts import Bar, Layer, Mark, heat_layer, histogram, miss_curve, power_label
 from ._markup import class_fill, counted, head_cell, line_swatch, percent, share_cell, swatch, table
-from ._roofline import roofline_chart
-from ._units import human_bytes, human_duration
-from .values import plain
+from ._roofline import Region, roofline_chart
+from ._units import human_duration
+from .values import number_in, plain
 
 if TYPE_CHECKING:
     from ..results import Result
@@ -60,7 +61,7 @@ def _id(result: Result, chart: Chart, number: int = 0) -> str:
 def timeline(result: Result, chart: Chart) -> str:
     """Series that share all but their last condition are drawn together, if they are two; else one chart each."""
     limit = result.figures.get(chart.limit) if chart.limit else None
-    groups: dict[Any, list[Series]] = {}
+    groups: dict[tuple[object, ...], list[Series]] = {}
     for one in chart.series:
         x, y, _ = table_rows.series_of(result, one)
         if x and any(y):
@@ -177,7 +178,15 @@ def curve(result: Result, chart: Chart) -> str:
 
 
 def roofline(result: Result, chart: Chart) -> str:
-    rows = _rows(result, chart)
+    rows = [
+        Region(
+            row["region"],
+            row["float_results_per_byte"],
+            row["float_results_per_second"],
+            row["peak_results_per_second"],
+        )
+        for row in _rows(result, chart)
+    ]
     peaks: dict[str, float] = {}
     for row in result.tables["roofline_ceilings"].to_pylist():
         peaks[row["level"]] = max(peaks.get(row["level"], 0.0), row["peak_bytes_per_second"])
@@ -200,8 +209,8 @@ def matrix(result: Result, chart: Chart) -> str:
     """Rows against columns; a cell is the share of all."""
     row_key, column_key = _column(chart, "row"), _column(chart, "column")
     values = [name for what, name in chart.columns if what == "value"]
-    names: dict[Any, str] = {}
-    cells: dict[tuple[Any, Any], float] = {}
+    names: dict[int | str, str] = {}
+    cells: dict[tuple[int | str, int | str], float] = {}
     for row in _rows(result, chart):
         for key, name in ((row_key, _column(chart, "row_name")), (column_key, _column(chart, "column_name"))):
             names[row[key]] = f"{row[key]} {row.get(name) or ''}".strip()
@@ -275,30 +284,32 @@ def heat_map(result: Result, chart: Chart) -> str:
 
 
 # ---- beside rows ------------------------------------------------------------
-def byte_ranges(offsets: str | None) -> list[tuple[int, int]]:
+def byte_ranges(offsets: str) -> list[tuple[int, int]]:
     """First and last byte of each range.
 
     >>> byte_ranges("0-7, 12"), byte_ranges("")
     ([(0, 7), (12, 12)], [])
     """
-    return [(int(first), int(last or first)) for first, last in re.findall(r"(\d+)(?:-(\d+))?", offsets or "")]
+    return [(int(first), int(last or first)) for first, last in re.findall(r"(\d+)(?:-(\d+))?", offsets)]
 
 
-def line_bytes(row: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
+def line_bytes(row: Mapping[str, object], figures: Mapping[str, object]) -> str:
     """A cache line as a strip: the bytes that each of two threads writes; framed are those that both use."""
-    scale = BYTE_MAP_PX / figures["line_bytes"]
+    size = number_in(figures, "line_bytes")
+    assert size
+    scale = BYTE_MAP_PX / size
 
-    def boxes(offsets: str | None, kind: str, y: int, height: int) -> str:
+    def boxes(name: str, kind: str, y: int, height: int) -> str:
         return "".join(
             f'<rect class="{kind}" x="{scale * first:g}" width="{scale * (last - first + 1):g}" y="{y}" height="{height}"/>'
-            for first, last in byte_ranges(offsets)
+            for first, last in byte_ranges(str(row[name] or ""))
         )
 
     said = [f"{row['thread']}: {row['offsets'] or 'none'}", f"{row['other_thread']}: {row['other_offsets'] or 'none'}"]
     return (
         f'<svg class="bytes" width="{BYTE_MAP_PX}" height="19" role="img" aria-label="{esc("; ".join(said))}">'
         f'<rect class="cold" width="{BYTE_MAP_PX}" height="8"/><rect class="cold" width="{BYTE_MAP_PX}" height="8" y="11"/>'
-        f"{boxes(row['offsets'], 'bar', 0, 8)}{boxes(row['other_offsets'], 'bar', 11, 8)}{boxes(row['common_offsets'], 'common', 0, 19)}</svg>"
+        f"{boxes('offsets', 'bar', 0, 8)}{boxes('other_offsets', 'bar', 11, 8)}{boxes('common_offsets', 'common', 0, 19)}</svg>"
     )
 
 
@@ -307,7 +318,7 @@ DRAWINGS: Mapping[str, Drawing] = {
     "reuse_histogram": reuse_histogram, "roofline": roofline,
 }  # fmt: skip
 """By the chart's `drawing`, else by its kind."""
-ROW_DRAWINGS: Mapping[str, tuple[str, Callable[[Mapping[str, Any], Mapping[str, Any]], str]]] = {
+ROW_DRAWINGS: Mapping[str, tuple[str, Callable[[Mapping[str, object], Mapping[str, object]], str]]] = {
     "line_bytes": ("bytes written", line_bytes)
 }
 """By a table's `drawing`: the label of the column and what draws a cell."""

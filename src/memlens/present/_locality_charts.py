@@ -11,9 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..units import human_bytes
 from ._charts import PLOT_PX, decimal_ticks, esc
 from ._markup import percent
-from ._units import human_bytes
 
 HEAT_LEVELS = 7
 HEAT_PX = 330

@@ -10,13 +10,9 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 from ._charts import esc, shortened
 from ._units import human_figure
-
-if TYPE_CHECKING:
-    from ..results import Result
 
 MAX_ROWS = 30
 IDENTIFIERS = frozenset({"process", "thread", "pid", "node", "line"})
@@ -43,7 +39,7 @@ HATCHES = {
 
 
 # ---- values ------------------------------------------------------------
-def value_text(name: str, value: Any) -> str:
+def value_text(name: str, value: object) -> str:
     """A value with the unit that its name carries, as plain text.
 
     >>> value_text("bytes", 2048), value_text("thread", 13233), value_text("busy_threads", [1234, 5])
@@ -83,7 +79,7 @@ def words(name: str) -> str:
     return " ".join(upper.get(word, word) for word in stem.split("_"))
 
 
-def titled(name: str, value: Any) -> str:
+def titled(name: str, value: object) -> str:
     """A value; bytes carry their exact number as a tooltip."""
     shown = esc(value_text(name, value))
     if name.endswith("bytes") and isinstance(value, int | float) and value == value:
@@ -99,15 +95,6 @@ def percent(share: float) -> str:
     if share == 0 or share == 1:
         return f"{share:.0%}".replace("%", " %")
     return "<0.1 %" if 0 < share < 0.001 else ">99.9 %" if 0.999 < share < 1 else f"{100 * share:.1f} %"
-
-
-def percent_range(low: float, high: float) -> str:
-    """
-    >>> percent_range(0.0, 0.221), percent_range(0.5, 0.5), percent_range(0.30, 0.3001)
-    ('0 to 22.1 %', '50.0 %', '30.0 %')
-    """
-    least, most = percent(low), percent(high)
-    return most if least == most else f"{least.removesuffix(' %')} to {most}"
 
 
 def in_double_quotes(text: str) -> str:
@@ -138,7 +125,7 @@ def cell(markup: str, kind: str = "") -> str:
     return f'<td class="{kind}">{markup}</td>' if kind else f"<td>{markup}</td>"
 
 
-def number_cell(name: str, value: Any) -> str:
+def number_cell(name: str, value: object) -> str:
     sort_value = value if isinstance(value, int | float) and value == value else -1
     return f'<td class="number" data-v="{sort_value}">{titled(name, value)}</td>'
 
@@ -154,18 +141,6 @@ def share_cell(part: float | None, total: float | None) -> str:
     )
 
 
-def whole_number(value: float) -> str:
-    """A count; millions shortened, with the number as a tooltip.
-
-    >>> whole_number(1234.4), whole_number(2708425.6)
-    ('1,234', '<span title="2,708,426">2.71 M</span>')
-    """
-    for size, unit in ((1e9, "G"), (1e6, "M")):
-        if value >= size:
-            return f'<span title="{value:,.0f}">{value / size:.2f} {unit}</span>'
-    return f"{value:,.0f}"
-
-
 def function_markup(name: str | None) -> str:
     if not name:
         return '<span class="muted">(unnamed)</span>'
@@ -176,19 +151,19 @@ def function_markup(name: str | None) -> str:
     )
 
 
-def place_markup(row: Mapping[str, Any], *, one_line: bool = False) -> str:
+def place_markup(row: Mapping[str, object], *, one_line: bool = False) -> str:
     """A function, and under it (or beside it) its file and line, or its module where no line is known."""
-    module = row.get("module") or ""
-    if row.get("file"):
-        text = f"{posixpath.basename(row['file'])}:{row.get('line') or '?'}"
-        where = f'<code title="{esc(row["file"])}">{esc(text)}</code>'
+    module, file = str(row.get("module") or ""), str(row.get("file") or "")
+    if file:
+        text = f"{posixpath.basename(file)}:{row.get('line') or '?'}"
+        where = f'<code title="{esc(file)}">{esc(text)}</code>'
     elif module:
         where = f'<code title="{esc(module)}">[{esc((posixpath.basename(module) or module).strip("[]"))}]</code>'
     else:
         where = ""
-    function = function_markup(row.get("function"))
+    function = function_markup(str(row.get("function") or ""))
     if row.get("via"):
-        where += f' <span class="muted">via {esc(shortened(row["via"], 60))}</span>'
+        where += f' <span class="muted">via {esc(shortened(str(row["via"]), 60))}</span>'
     return f"{function} {where}" if one_line or not where else f"{function}<small>{where}</small>"
 
 
@@ -246,14 +221,6 @@ def table(
 def json_command(result_name: str, table_name: str) -> str:
     """Shows a table that only a result holds, with all its rows."""
     return f"memlens report CAPTURE --json | jq .results.{result_name}.tables.{table_name}"
-
-
-def column(result: Result, table_name: str, column_name: str) -> list[Any]:
-    """A column without its nulls' trouble: [] when table or column is missing."""
-    arrow = result.tables.get(table_name)
-    if arrow is None or column_name not in arrow.column_names:
-        return []
-    return [0 if value is None else value for value in arrow.column(column_name).to_pylist()]
 
 
 def definitions(kind: str, entries: Iterable[tuple[str, str]]) -> str:

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
 
 from ._charts import shortened
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-PLACE_WIDTH = 48
-"""Of a place in a table of the terminal, where that is wide enough."""
-NARROWEST = 14
 CLONE = re.compile(r" \[clone [^\]]*\]")
 OPERATOR = re.compile(r"(?:-|operator[<>]?)$")
 """Before a `<` or `>` that is no bracket."""
@@ -100,18 +93,17 @@ def short_function(name: str, width: int) -> str:
     return shortened(whole, max(width, 2))
 
 
-def end_of_place(row: dict[str, Any]) -> str:
+def end_of_place(row: Mapping[str, object]) -> str:
     """`file.c:12`, or `[module]` where no line is known."""
     if row.get("file") and row.get("line"):
-        return f"{os.path.basename(row['file'])}:{row['line']}"
-    module = os.path.basename(row.get("module") or "") or "?"
+        return f"{os.path.basename(str(row['file']))}:{row['line']}"
+    module = os.path.basename(str(row.get("module") or "")) or "?"
     return module if module.startswith("[") else f"[{module}]"
 
 
-def place_text(row: dict[str, Any], *, extra: str = "", line: bool = True) -> str:
+def place_text(row: Mapping[str, object], *, extra: str = "") -> str:
     """`function  file.c:12` and `extra`, however long; `fit` makes it shorter."""
-    end = end_of_place(row if line else {"module": row.get("module")})
-    return f"{row.get('function') or '(no name)'}  {end}{extra}"
+    return f"{row.get('function') or '(no name)'}  {end_of_place(row)}{extra}"
 
 
 def end_of(text: str) -> str:
@@ -135,9 +127,14 @@ def fit(text: str, width: int) -> str:
     'a_long_name'
     >>> fit("no place here", 8)
     'no p…ere'
+    >>> fit("    inner part of it", 14)
+    '    inner…f it'
     """
     if len(text) <= width:
         return text
+    indent = len(text) - len(text.lstrip(" "))
+    if 0 < indent < width:
+        return text[:indent] + fit(text[indent:], width - indent)
     function, gap, end = text.rpartition("  ")
     if not gap:
         return shortened(text, width)
@@ -148,19 +145,3 @@ def fit(text: str, width: int) -> str:
         if room >= min(len(function), least):
             return f"{short_function(function, room)}  {shown}"
     return shortened(text, width) if is_line else short_function(function, width)
-
-
-def fit_names(console: Console, table: Table, *, most: int = PLACE_WIDTH) -> None:
-    """Narrows the first column, names, to what the numbers beside it leave: those are never cut."""
-    from rich.cells import cell_len
-    from rich.markup import escape, render
-
-    numbers = sum(
-        max(cell_len(str(text)) for text in (column.header, *column.cells)) + 2 for column in table.columns[1:]
-    )
-    column = table.columns[0]
-    width = max(NARROWEST, min(most, console.width - 4 - numbers))
-    column.max_width = width
-    column._cells[:] = [
-        escape(fit(render(cell).plain, width)) if isinstance(cell, str) else cell for cell in column._cells
-    ]

@@ -7,7 +7,7 @@ columns there are is decided in `rows`, text of values in `values`; special draw
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..view import NUMBERS, Column, Table, View, filled
 from . import rows as table_rows
@@ -27,7 +27,7 @@ from ._markup import (
     share_cell,
     table,
 )
-from .values import is_share, of_cell, of_figure, plain, share_of
+from .values import is_share, number_in, of_cell, of_figure, plain, share_of
 
 if TYPE_CHECKING:
     from ..results import Result
@@ -70,7 +70,7 @@ def headline(result: Result, view: View) -> str:
     return filled(esc(view.headline), result.figures, shown)
 
 
-def _exact(kind: str, value: Any, text: str) -> str:
+def _exact(kind: str, value: object, text: str) -> str:
     if kind in ("bytes", "moved") and isinstance(value, int | float) and value == value:
         return f'<span title="{value:,.0f} bytes">{esc(text)}</span>'
     return esc(text)
@@ -111,7 +111,7 @@ def _table(result: Result, view: Table) -> str:
         made = [_marked(column, _cell(column, row, result)) for column in columns]
         if view.depth:
             made[0] = made[0].replace(
-                'class="', f'style="padding-left:{1.4 * int(row.get(view.depth) or 0):g}em" class="', 1
+                'class="', f'style="padding-left:{1.4 * int(number_in(row, view.depth) or 0):g}em" class="', 1
             )
         cells.append([*made, *([cell(draw(row, result.figures))] if draw else [])])
     more = found.more + found.folded
@@ -150,7 +150,7 @@ def _marked(column: Column, markup: str) -> str:
     return markup.replace('class="', 'class="detail ', 1) if column.role == "detail" else markup
 
 
-def _cell(column: Column, row: Mapping[str, Any], result: Result) -> str:
+def _cell(column: Column, row: Mapping[str, object], result: Result) -> str:
     figures = result.figures
     if column.bar:
         return share_cell(share_of(column, row, figures), 1.0)
@@ -167,7 +167,7 @@ def _cell(column: Column, row: Mapping[str, Any], result: Result) -> str:
     return head_cell(markup) if column.role == "key" else cell(markup, "name" if column.kind == "code" else "nowrap")
 
 
-def _markup_of(column: Column, row: Mapping[str, Any]) -> str | None:
+def _markup_of(column: Column, row: Mapping[str, object]) -> str | None:
     """Cells whose markup is more than a text; None for the others."""
     value = row.get(column.name)
     if column.kind == "code":
@@ -179,7 +179,7 @@ def _markup_of(column: Column, row: Mapping[str, Any]) -> str | None:
     if value is None or value == "":
         return None
     if column.kind == "frames":
-        return _frames(value)
+        return _frames([str(frame) for frame in value] if isinstance(value, list) else [])
     if column.kind in ("function", "object", "region") and not column.beside:
         return function_markup(str(value))
     if column.kind == "module":

@@ -6,11 +6,21 @@ All ceilings are drawn, whichever a region used.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+from ..units import human_rate
 from ._charts import PLOT_PX, esc
-from ._units import human_count, human_rate
+from ._units import human_count
+
+
+class Region(NamedTuple):
+    """One point of the chart."""
+
+    name: str
+    results_per_byte: float
+    results_per_second: float
+    peak_results_per_second: float
 
 
 def _decades(values: list[float]) -> tuple[int, int]:
@@ -23,16 +33,12 @@ def _decades(values: list[float]) -> tuple[int, int]:
     return low, max(math.ceil(math.log10(max(values))), low + 2)
 
 
-def roofline_chart(rows: list[dict[str, Any]], peaks: Mapping[str, float]) -> str:
+def roofline_chart(rows: Sequence[Region], peaks: Mapping[str, float]) -> str:
     """Both axes are logarithmic; each level's ceiling is a rising line up to the peak of arithmetic."""
-    highest = max(row["peak_results_per_second"] for row in rows)
+    highest = max(row.peak_results_per_second for row in rows)
     ceilings = [(level, rate, highest) for level, rate in peaks.items()]
-    low_x, high_x = _decades(
-        [row["float_results_per_byte"] for row in rows] + [top / rate for _, rate, top in ceilings]
-    )
-    low_y, high_y = _decades(
-        [row["float_results_per_second"] for row in rows] + [row["peak_results_per_second"] for row in rows]
-    )
+    low_x, high_x = _decades([row.results_per_byte for row in rows] + [top / rate for _, rate, top in ceilings])
+    low_y, high_y = _decades([row.results_per_second for row in rows] + [row.peak_results_per_second for row in rows])
 
     def x_of(value: float) -> float:
         return 100 * (math.log10(value) - low_x) / (high_x - low_x)
@@ -65,11 +71,11 @@ def roofline_chart(rows: list[dict[str, Any]], peaks: Mapping[str, float]) -> st
             f'<text class="mark" x="{x_of(ridge):.3f}%" dx="4" y="{y_of(top) - 6:.1f}">{esc(level)} {esc(human_rate(rate))}</text>'
         )
     for row in rows:
-        x, y = x_of(row["float_results_per_byte"]), y_of(row["float_results_per_second"])
+        x, y = x_of(row.results_per_byte), y_of(row.results_per_second)
         body.append(f'<circle class="peak" cx="{x:.3f}%" cy="{y:.1f}" r="4"/>')
         anchor, shift = ("end", -7) if x > 60 else ("start", 7)
         body.append(
-            f'<text class="mark" x="{x:.3f}%" dx="{shift}" y="{y + 4:.1f}" text-anchor="{anchor}">{esc(row["region"])}</text>'
+            f'<text class="mark" x="{x:.3f}%" dx="{shift}" y="{y + 4:.1f}" text-anchor="{anchor}">{esc(row.name)}</text>'
         )
     said = f"{len(rows)} regions below {len(ceilings)} ceilings"
     return (

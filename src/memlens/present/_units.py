@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
-from ..units import estimated_bytes as estimated_bytes
-from ..units import human_bytes as human_bytes
-from ..units import human_moved as human_moved
-from ..units import human_rate as human_rate
-from ..units import plus_minus as plus_minus
-from ..units import two_digits as two_digits
+from ..units import human_bytes
 
 
 def human_figure(name: str, value: float | None) -> str:
@@ -41,15 +36,6 @@ def human_duration(ns: float) -> str:
         if ns >= size:
             return f"{ns / size:.1f} {unit}"
     return f"{ns:.0f} ns"
-
-
-def estimated_count(value: float, error: float | None) -> str:
-    """A count with its error: two significant digits where it is estimated.
-
-    >>> estimated_count(97849, 2000), estimated_count(37, 0)
-    ('about 98,000 ±4 %', '37')
-    """
-    return f"about {two_digits(value):,.0f}{plus_minus(value, error)}" if error else f"{value:,.0f}"
 
 
 def human_count(value: float) -> str:
@@ -130,7 +116,7 @@ def exit_in_words(wait_status: int | None) -> str:
     return f"exit {os.WEXITSTATUS(wait_status)}"
 
 
-def imported_in_words(meta: dict[str, Any]) -> str | None:
+def imported_in_words(meta: Mapping[str, object]) -> str | None:
     """Where an imported capture comes from; None for one that was recorded.
 
     >>> imported_in_words({"import": {"format": "lackey", "sources": ["/tmp/a", "/tmp/b"]}})
@@ -139,76 +125,8 @@ def imported_in_words(meta: dict[str, Any]) -> str | None:
     import os
 
     origin = meta.get("import")
-    if not origin:
+    if not isinstance(origin, Mapping) or not origin:
         return None
-    sources = origin.get("sources") or ["?"]
+    sources = [str(source) for source in origin.get("sources") or ["?"]]
     more = f" and {len(sources) - 1} more" if len(sources) > 1 else ""
     return f"imported from {origin.get('format')}: {os.path.basename(sources[0])}{more}"
-
-
-def human_span(row: dict[str, Any]) -> str:
-    """Wall-clock time of a region, or its bounds.
-
-    >>> human_span({"wall_ns": 2e9, "wall_low_ns": 2e9, "wall_high_ns": 2e9})
-    '2.0 s'
-    >>> human_span({"wall_ns": None, "wall_low_ns": 1e6, "wall_high_ns": 2e6})
-    '1.0 ms to 2.0 ms'
-    """
-    if row["wall_ns"] is not None:
-        return human_duration(row["wall_ns"])
-    if row["wall_low_ns"] is None:
-        return "–"
-    return f"{human_duration(row['wall_low_ns'])} to {human_duration(row['wall_high_ns'])}"
-
-
-def gigabytes(row: dict[str, Any]) -> str:
-    """GB/s of a region: without our own cost where that is known, or its bounds, or nothing.
-
-    >>> gigabytes({"corrected_bytes_per_second": None, "bytes_per_second": 5.1e10})
-    '51'
-    >>> none = dict.fromkeys(("corrected_bytes_per_second", "bytes_per_second"))
-    >>> gigabytes({**none, "bytes_per_second_low": 1e9, "bytes_per_second_high": 2.34e9})
-    '1 to 2.34'
-    """
-    value = row["corrected_bytes_per_second"] or row["bytes_per_second"]
-    if value is not None:
-        return f"{value / 1e9:.3g}"
-    if row["bytes_per_second_low"] is None:
-        return "–"
-    return f"{row['bytes_per_second_low'] / 1e9:.3g} to {row['bytes_per_second_high'] / 1e9:.3g}"
-
-
-def error_in_words(row: dict[str, Any]) -> str:
-    """Half of the 95 % interval of a region's bytes.
-
-    >>> error_in_words({"bytes": 200, "bytes_high": 210.0, "bytes_error_reason": None})
-    '5.0%'
-    >>> error_in_words({"bytes": 1, "bytes_high": None, "bytes_error_reason": "too few executions: 3 counted"})
-    'too few'
-    """
-    if row["bytes"] is None:
-        return "–"
-    if row["bytes_high"] is None:
-        return "too few" if (row["bytes_error_reason"] or "").startswith("too few") else "not known"
-    share = (row["bytes_high"] - row["bytes"]) / row["bytes"] if row["bytes"] else 0.0
-    return f"{share:.1%}" if share else "0"
-
-
-GIGABYTES = "GB/s: 10^9 bytes a second, bytes by the time during which at least one thread was in the region, as a stopwatch shows it"
-SHORT = "a range: executions too short to know how threads overlap"
-THREAD_GIGABYTES = "by thread: bytes by the sum of the threads' times"
-
-
-def correction_in_words(row: dict[str, float | str | None]) -> str:
-    """How our own cost was taken off a bandwidth, from a row of `bandwidth`.
-
-    >>> correction_in_words({"correction": "calibrated", "counting_cost_share": 0.02})
-    'counting cost 2.0 %, calibrated'
-    """
-    share = row["counting_cost_share"]
-    if row["correction"] is None or share is None:
-        return "not corrected"
-    if float(share) < 0:
-        return "counting cost too small to measure"
-    how = "calibrated" if row["correction"] == "calibrated" else "measured"
-    return f"counting cost {100 * float(share):.1f} %, {how}"

@@ -9,12 +9,13 @@ known by name.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import registry
 from ..registry import PresenterDescriptor
+from ..units import human_bytes
 from ..view import guessed
 from ._charts import esc
 from ._markup import (
@@ -31,7 +32,7 @@ from ._markup import (
     words,
 )
 from ._page_sections import section
-from ._units import exit_in_words, human_bytes, imported_in_words
+from ._units import exit_in_words, imported_in_words
 from .quality import quality_lines
 from .values import plain
 
@@ -102,7 +103,7 @@ def header(report: Report) -> str:
     )
 
 
-def _moment(started: Any) -> str:
+def _moment(started: object) -> str:
     try:
         moment = datetime.fromisoformat(str(started))
     except ValueError:
@@ -111,25 +112,28 @@ def _moment(started: Any) -> str:
     return f'<time datetime="{esc(started)}">{moment:%Y-%m-%d %H:%M:%S} {esc(zone)}</time>'
 
 
-def _from_unix(unix_ns: Any) -> str | None:
+def _from_unix(unix_ns: object) -> str | None:
+    if not isinstance(unix_ns, int | float | str):
+        return None
     try:
         return datetime.fromtimestamp(int(unix_ns) // 1_000_000_000, UTC).isoformat()
     except (TypeError, ValueError, OverflowError, OSError):
         return None
 
 
-def _ending(meta: dict[str, Any]) -> str:
+def _ending(meta: Mapping[str, object]) -> str:
     if meta.get("state") == "standalone":
         return "written by the program itself, without a recorder: no page faults and no readings of RSS"
     if meta.get("import"):
         return esc(imported_in_words(meta))
     if meta.get("state", "complete") != "complete":
         return '<span class="bad">the recording did not finish; the capture ends where it was cut</span>'
-    text = esc(exit_in_words(meta.get("wait_status")))
-    return f'<span class="bad">{text}</span>' if meta.get("wait_status") else text
+    status = meta.get("wait_status")
+    text = esc(exit_in_words(status if isinstance(status, int) else None))
+    return f'<span class="bad">{text}</span>' if status else text
 
 
-def _collector(name: str, options: Any) -> str:
+def _collector(name: str, options: object) -> str:
     said = registry.words_of(name, options)
     return f"{name} ({', '.join(said)})" if said else name
 

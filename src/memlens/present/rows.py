@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..view import Column, Table
 from .values import is_share, share_of
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from ..results import Result
     from ..view import Series
 
-Row = dict[str, Any]
+Row = dict[str, object]
+EACH_ROWS = 3
+"""Rows of each value of `Table.each`."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,35 @@ def rows_of(result: Result, view: Table, *, most: int, offset: int = 0) -> Rows:
     order = order_of(table, view.sort)
     large = _large(result, view, table, order)
     kept = large or order  # a table whose every part is below the limit is shown as it is
+    folded = len(order) - len(kept)
+    most = table.num_rows if view.whole else most
+    if view.across:
+        rows = _across(view, [table.slice(row, 1).to_pylist()[0] for row in kept])
+        return Rows(rows[offset : offset + most], max(0, len(rows) - offset - most), folded)
+    chosen_rows = (
+        _of_each(table.column(view.each).to_pylist(), kept, most) if view.each else kept[offset : offset + most]
+    )
     # One slice a row: Arrow cannot gather lists of strings beyond 2 GiB.
-    shown = [table.slice(row, 1).to_pylist()[0] for row in kept[offset : offset + most]]
-    return Rows(shown, max(0, len(kept) - offset - len(shown)), len(order) - len(kept))
+    shown = [table.slice(row, 1).to_pylist()[0] for row in chosen_rows]
+    return Rows(shown, max(0, len(kept) - offset - len(shown)), folded)
+
+
+def _across(view: Table, rows: list[Row]) -> list[Row]:
+    """Rows with equal keys as one row: `NAME@VALUE` is what the one with this value of `view.across` has."""
+    merged: dict[tuple[object, ...], Row] = {}
+    for row in rows:
+        into = merged.setdefault(tuple(row[column.name] for column in view.keys), dict(row))
+        into.update({f"{name}@{row[view.across]}": value for name, value in row.items()})
+    return list(merged.values())
+
+
+def _of_each(values: list[object], kept: list[int], most: int) -> list[int]:
+    """The first rows of each of the first `most` values."""
+    found: dict[object, list[int]] = {}
+    for row in kept:
+        if values[row] in found or len(found) < most:
+            found.setdefault(values[row], []).append(row)
+    return [row for rows in found.values() for row in rows[:EACH_ROWS]]
 
 
 def _large(result: Result, view: Table, table: pa.Table, order: list[int]) -> list[int]:
@@ -89,7 +117,7 @@ def columns_of(view: Table, rows: list[Row], *, details: bool) -> list[Column]:
     ]
 
 
-def _has(column: Column, row: Mapping[str, Any]) -> bool:
+def _has(column: Column, row: Mapping[str, object]) -> bool:
     value = row.get(column.name)
     if column.show == "nonzero":
         return bool(value)

@@ -8,6 +8,7 @@ there is no limit, unless COLUMNS is set. Knows nothing of results or views.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import textwrap
 from collections.abc import Callable, Sequence
@@ -25,9 +26,11 @@ LEAST_NAME = 14
 """Cells of the first name of a row, below which other columns are left out instead."""
 LEAST_TEXT = 8
 """Cells of any other name."""
+UNIT = re.compile(r"(?<=\d) (?=(?:%|[KMGT]?i?B|GB/s|[nµm]?s|[kMGT])(?![\w/]))")
+"""The blank before a unit: a line does not end there."""
 STYLES = {"bold": "1", "dim": "2", "red": "1;31", "yellow": "33", "green": "32", "cyan": "36", "": ""}
 PLAIN_GLYPHS = {
-    "–": "-", "…": "...", "→": "->", "±": "+-", "×": "x", "µ": "u", "≤": "<=", "≥": ">=", "▲": "^", "◆": "*", "●": "o", "\u00ad": "",
+    "–": "-", "−": "-", "…": "...", "→": "->", "±": "+-", "×": "x", "µ": "u", "≤": "<=", "≥": ">=", "▲": "^", "◆": "*", "●": "o", "\u00ad": "",
     **dict(zip(BLOCKS[1:], "..::==##", strict=True)), **dict.fromkeys(PARTS[1:], "#"),
 }  # fmt: skip
 """What stands for characters of ours that an encoding lacks."""
@@ -139,16 +142,17 @@ class Screen:
             self._file.write("".join(text for _, text in texts) + "\n")
 
     def paragraph(self, text: str, *, indent: int = 0, hanging: int = 0, style: str = "", head: str = "") -> None:
-        """Text that is wrapped at blanks; `head` begins it in bold and is part of its first line."""
+        """Text that is wrapped at blanks, but not between a number and its unit; `head` begins it in bold and is part of its first line."""
         first = " " * indent
         whole = f"{head}{text}"
         if self.width is None:
             lines = [first + whole]
         else:
             lines = textwrap.wrap(
-                whole, max(self.width, 24), initial_indent=first, subsequent_indent=" " * (indent + hanging),
+                UNIT.sub("\u00a0", whole), max(self.width, 24), initial_indent=first, subsequent_indent=" " * (indent + hanging),
                 break_long_words=False, break_on_hyphens=False, drop_whitespace=True,
             ) or [first]  # fmt: skip
+            lines = [line.replace("\u00a0", " ") for line in lines]
         for number, line in enumerate(lines):
             begin = first + head.rstrip()
             if number == 0 and head and line.startswith(begin):
@@ -156,8 +160,9 @@ class Screen:
             else:
                 self.line((style, line))
 
-    def grid(self, heads: Sequence[Head], rows: Sequence[Sequence[str]], *, indent: int = 2) -> None:
-        """A table without lines, in the width that there is."""
+    def grid(self, heads: Sequence[Head], rows: Sequence[Sequence[str]], *, indent: int = 2, keys: int = 0) -> None:
+        """A table without lines, in the width that there is. With `keys` the columns that have no room follow below, behind so many first
+        columns again; without, they are named."""
         shown, widths, left_out = fitted(heads, rows, None if self.width is None else self.width - indent)
         margin = " " * indent
 
@@ -175,7 +180,14 @@ class Screen:
         self.line(("dim", laid([head.label for head in heads])))
         for row in rows:
             self.line(laid(row))
-        if left_out:
+        gone = [at for at, head in enumerate(heads) if at not in shown and not head.is_bar]
+        keys = min(keys, len(heads) - len(gone) - 1)  # fewer of them where they leave no room for another column
+        if gone and keys > 0:
+            below = [*range(keys), *(at for at in gone if at >= keys)]
+            self.grid(
+                [heads[at] for at in below], [[row[at] for at in below] for row in rows], indent=indent, keys=keys
+            )
+        elif left_out:
             self.paragraph(f"(no room for: {', '.join(left_out)})", indent=indent, style="dim")
 
 
@@ -203,7 +215,7 @@ def fitted(
         shown = [at for at in shown if not heads[at].is_bar]
     first = next((at for at in shown if heads[at].fit is not None), -1)
     least = [
-        min(size, max(heads[at].least, LEAST_NAME if at == first else LEAST_TEXT))
+        min(size, max(heads[at].least, cells(heads[at].label), LEAST_NAME if at == first else LEAST_TEXT))
         if heads[at].fit is not None
         else size
         for at, size in enumerate(natural)

@@ -6,25 +6,31 @@ tables and charts, never an analysis; widths and styles are those of `screen.py`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import IO, TYPE_CHECKING
 
 from ..registry import PresenterDescriptor
-from ..view import NUMBERS, Chart, Column, Table, View, filled, guessed
+from ..view import NUMBERS, Chart, Column, Table, View, figures_in, filled, guessed
 from . import rows as table_rows
 from ._names import end_of, fit, place_text, short_function
 from ._units import exit_in_words, imported_in_words
 from .quality import quality_lines
 from .screen import Head, Screen, bar, resampled, spark
-from .values import between, of_cell, of_figure, plain, share_of
+from .values import between, number_in, of_cell, of_figure, plain, share_of
 
 if TYPE_CHECKING:
     from ..results import Finding, Report, Result
 
+OF_NUMBERS = re.compile(r"[-–0-9, ]*")
+"""Numbers and ranges in a text: never shortened either."""
 SEVERITY_STYLE = {"high": "red", "medium": "yellow", "low": "cyan"}
 BRIEF_ROWS = 5
 CURVE_POINTS = 6
 LEAST_FUNCTION = 5
+ALONE_TEXT = 24
+"""Cells that a text keeps where no column is left out."""
 MOST_LINES = 4
 """Sparklines of one chart."""
 
@@ -52,6 +58,33 @@ def show(
         _quality(screen, report, brief=brief)
         if not brief:
             _absences(screen, report)
+
+
+def show_result(
+    result: Result,
+    view: View,
+    *,
+    file: IO[str],
+    rows: int = 10,
+    title: Sequence[tuple[str, str]] = (),
+    leave_out: Collection[str] = (),
+    width: int | None = None,
+) -> None:
+    """Prints one result as commands of their own do: the answer, all figures and tables, then what the numbers rest on.
+
+    `title` are lines of (name, text) above it, `leave_out` names tables that are not shown. Nothing is left out for lack of room.
+    """
+    screen = Screen(file, width=width)
+    if title:
+        screen.line("")
+    for name, text in title:
+        screen.paragraph(text, head=f"{name}  ", hanging=2)
+    shown = replace(view, tables=tuple(table for table in view.tables if table.name not in leave_out))
+    _section(screen, result, shown, rows, brief=False, alone=True)
+    if result.quality.notes:
+        screen.line("")
+    for note in result.quality.notes:
+        screen.paragraph(f"! {note}", indent=2, hanging=2, style="yellow")
 
 
 # ---- title ------------------------------------------------------------
@@ -109,7 +142,10 @@ def _is_detail(view: View) -> bool:
     return bool(shown) and not view.headline and all(role == "detail" for role in shown)
 
 
-def _section(screen: Screen, result: Result, view: View, rows: int, *, brief: bool, scope: str = "") -> None:
+def _section(
+    screen: Screen, result: Result, view: View, rows: int, *, brief: bool, scope: str = "", alone: bool = False
+) -> None:
+    """`alone`: the section is all that is shown, so that it has every figure, and titles of its tables."""
     screen.line("")
     said = headline(result, view)
     screen.paragraph(said, head=f"{view.title}  ", hanging=2) if said else screen.line(("bold", view.title))
@@ -122,44 +158,54 @@ def _section(screen: Screen, result: Result, view: View, rows: int, *, brief: bo
             _chart(screen, result, chart)
     for table in view.tables:
         if table.role != "detail" and (not brief or table.role == "key"):
-            _table(screen, result, table, rows)
+            _table(screen, result, table, rows, alone=alone, titled=alone and len(view.tables) > 1)
+    if alone and said:
+        screen.line("")
+        _figures(screen, result, view, but=figures_in(view.headline))
     if not brief:
         for remark in view.remarks:
             screen.paragraph(remark, indent=2, hanging=2, style="dim")
 
 
-def _figures(screen: Screen, result: Result, view: View) -> None:
-    """Figures of a result without a headline, one a line."""
+def _figures(screen: Screen, result: Result, view: View, *, but: Collection[str] = ()) -> None:
+    """Figures that the headline does not have, one a line."""
     for figure in view.figures:
         value = result.figures.get(figure.name)
-        if (figure.show == "known" and value is None) or (figure.show == "nonzero" and not value):
+        if figure.name in but or (figure.show == "known" and value is None) or (figure.show == "nonzero" and not value):
             continue
-        screen.paragraph(f"{figure.label}: {of_figure(figure, result.figures)}", indent=2, hanging=2)
+        why = result.figures.get(figure.reason) if figure.reason and value is None else None
+        text = f"{figure.label}: {of_figure(figure, result.figures)}{f' ({why})' if why else ''}"
+        screen.paragraph(text, indent=2, hanging=2)
 
 
 # ---- tables ------------------------------------------------------------
-def _table(screen: Screen, result: Result, view: Table, rows: int) -> None:
+def _table(screen: Screen, result: Result, view: Table, rows: int, *, alone: bool, titled: bool) -> None:
     found = table_rows.rows_of(result, view, most=rows)
     if len(found.shown) < view.least_rows:
         if not found.shown and view.empty:
             screen.paragraph(view.empty, indent=2, style="dim")
         return
     columns = table_rows.columns_of(view, found.shown, details=False)
+    if alone:
+        screen.line("")
+    if titled:
+        screen.paragraph(view.help, head=f"{view.title}  ", hanging=2)
     laid = []
     for row in found.shown:
         texts = []
         for at, column in enumerate(columns):
             text = cell_text(column, row, result)
-            texts.append("  " * int(row.get(view.depth) or 0) + text if view.depth and at == 0 else text)
+            texts.append("  " * int(number_in(row, view.depth) or 0) + text if view.depth and at == 0 else text)
             if column.bar:
                 texts.append(bar(share_of(column, row, result.figures) or 0.0))
         laid.append(texts)
     heads: list[Head] = []
     for column in columns:
-        heads.append(_head(column, [texts[len(heads)] for texts in laid]))
+        head = _head(column, [texts[len(heads)] for texts in laid], least_text=ALONE_TEXT if alone else 0)
+        heads.append(replace(head, fit=None) if alone and view.depth and not heads else head)
         if column.bar:
             heads.append(Head("", is_bar=True))
-    screen.grid(heads, laid)
+    screen.grid(heads, laid, keys=sum(column.role == "key" for column in columns) if alone else 0)
     rest = [f"{found.more:,} more"] if found.more > 0 else []
     rest += [f"{found.folded:,} below {plain('share', view.fold_below)}"] if found.folded else []
     if rest:
@@ -168,16 +214,16 @@ def _table(screen: Screen, result: Result, view: Table, rows: int) -> None:
         screen.paragraph(f"– {name}: {why}", indent=2, hanging=2, style="dim")
 
 
-def _head(column: Column, texts: Sequence[str]) -> Head:
+def _head(column: Column, texts: Sequence[str], *, least_text: int) -> Head:
     if column.kind in NUMBERS or column.of is not None:
         return Head(column.label, is_number=True)
+    if all(OF_NUMBERS.fullmatch(text) for text in texts):
+        return Head(column.label)
     if column.kind == "code":  # file and line stay, and something of the function
         return Head(
             column.label, fit=fit, least=max((LEAST_FUNCTION + 2 + len(end_of(text)) for text in texts), default=0)
         )
-    if column.kind == "function":
-        return Head(column.label, fit=short_function)
-    return Head(column.label, fit=fit)
+    return Head(column.label, fit=short_function if column.kind == "function" else fit, least=least_text)
 
 
 def cell_text(column: Column, row: table_rows.Row, result: Result) -> str:
@@ -193,8 +239,8 @@ def cell_text(column: Column, row: table_rows.Row, result: Result) -> str:
         extra = "".join(f" ({row[name]})" for name in column.beside if row.get(name))
         return place_text(place, extra=extra + (f" via {place['via']}" if place.get("via") else ""))
     if column.kind == "frames":
-        frames = row.get(column.name) or []
-        return " < ".join(str(frame) for frame in frames[:3]) or column.null
+        frames = row.get(column.name)
+        return " < ".join(map(str, frames[:3] if isinstance(frames, list) else ())) or column.null
     return of_cell(column, row, result.figures)
 
 

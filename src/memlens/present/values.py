@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import cast
 
 from ..units import human_bytes, human_moved, human_rate, plus_minus, two_digits
 from ..view import Column, Figure, Kind
@@ -56,6 +56,29 @@ def percent(value: float) -> str:
     return f"{value:.1f} %" if value < 100 else f"{value:,.0f} %"
 
 
+def deviation(value: float, *, signed: bool = False) -> str:
+    """A relative error in percent: two digits, four where it is small. What rounding leaves is 0.
+
+    >>> deviation(0.0), deviation(-2.5), deviation(0.00123, signed=True), deviation(-0.00001), deviation(1e-14), deviation(227367.4, signed=True)
+    ('0 %', '-2.50 %', '+0.0012 %', '-<0.0001 %', '0 %', '+227,367 %')
+    """
+    if abs(value) < 1e-9:
+        return "0 %"
+    sign, size = "-" if value < 0 else "+" if signed else "", abs(value)
+    if size < 0.0001:
+        return f"{sign}<0.0001 %"
+    digits = 4 if size < 0.01 else 2 if size < 1000 else 0
+    return f"{sign}{size:,.{digits}f} %"
+
+
+def precise(value: float) -> str:
+    """
+    >>> precise(108189), precise(0.00232288), precise(291470.0)
+    ('108,189', '0.00232288', '291470')
+    """
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+
+
 def seconds(value: float) -> str:
     """
     >>> seconds(1.5), seconds(0.0123), seconds(0)
@@ -66,7 +89,7 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s" if abs(value) >= 0.1 else human_duration(1e9 * value)
 
 
-def plain(kind: Kind, value: Any) -> str:
+def plain(kind: Kind, value: object) -> str:
     """A value of a kind, without errors.
 
     >>> plain("bytes", 1536), plain("address", 4096), plain("flag", True), plain("per_s", 1234.5), plain("share", 0.021)
@@ -95,6 +118,10 @@ def plain(kind: Kind, value: Any) -> str:
             return percent(100 * value)
         case "percent":
             return percent(value)
+        case "deviation":
+            return deviation(value)
+        case "precise":
+            return precise(value)
         case "ns":
             return human_duration(value)
         case "s" | "time_s":
@@ -142,24 +169,28 @@ def between(kind: Kind, low: float, high: float) -> str:
     return f"{least.removesuffix(f' {unit}')} to {most}" if " " in most else f"{least} to {most}"
 
 
-def of_figure(figure: Figure, figures: Mapping[str, Any]) -> str:
+def number_in(values: Mapping[str, object], name: str | None) -> float | None:
+    """A number of a row or of a result's figures; None where there is none."""
+    value = values.get(name) if name else None
+    return value if isinstance(value, int | float) else None
+
+
+def of_figure(figure: Figure, figures: Mapping[str, object]) -> str:
     """The text of a figure of a result."""
-    value = figures.get(figure.name)
     if figure.error is not None:
-        return estimated(figure.kind, value, figures.get(figure.error))
-    low, high = (figures.get(name) if name else None for name in (figure.low, figure.high))
+        return estimated(figure.kind, number_in(figures, figure.name), number_in(figures, figure.error))
+    value, low, high = figures.get(figure.name), number_in(figures, figure.low), number_in(figures, figure.high)
     if value is None and low is not None and high is not None:
         return between(figure.kind, low, high)
     return plain(figure.kind, value)
 
 
-def denominator(column: Column, row: Mapping[str, Any], figures: Mapping[str, Any]) -> float | None:
+def denominator(column: Column, row: Mapping[str, object], figures: Mapping[str, object]) -> float | None:
     """What the value of a column is shown as a share of."""
     assert column.of is not None
     if column.of.startswith("figures."):
-        value: float | None = figures.get(column.of.removeprefix("figures."))
-        return value
-    return row.get(column.of)
+        return number_in(figures, column.of.removeprefix("figures."))
+    return number_in(row, column.of)
 
 
 def is_share(column: Column) -> bool:
@@ -167,30 +198,31 @@ def is_share(column: Column) -> bool:
     return column.of is not None or column.kind in ("share", "percent")
 
 
-def share_of(column: Column, row: Mapping[str, Any], figures: Mapping[str, Any]) -> float | None:
+def share_of(column: Column, row: Mapping[str, object], figures: Mapping[str, object]) -> float | None:
     """The value of a column as its share of another, 0 to 1; the value itself where it is a share already."""
-    value: float | None = row.get(column.name)
+    value = number_in(row, column.name)
     if column.of is not None:
         whole = denominator(column, row, figures)
         return None if value is None or not whole else value / whole
     return None if value is None else value / 100 if column.kind == "percent" else value
 
 
-def _own_kind(column: Column, row: Mapping[str, Any], value: Any) -> str:
+def _own_kind(column: Column, row: Mapping[str, object], value: object) -> str:
     """A value whose kind the row gives, or a change with its sign."""
-    kind = row.get(column.kind_from) or column.kind if column.kind_from else column.kind
-    if not column.signed:
+    kind = cast("Kind", row.get(column.kind_from) or column.kind) if column.kind_from else column.kind
+    if not column.signed or not isinstance(value, int | float):
         return plain(kind, value)
-    text = plain(kind, abs(value))
-    error = row.get(column.error) if column.error else None
+    if kind == "deviation":
+        return deviation(value, signed=True)
+    error = number_in(row, column.error)
     ends = f" ±{plain(kind, 2 * error)}" if error else ""
-    return f"{'+' if value > 0 else '−' if value < 0 else ''}{text}{ends}"
+    return f"{'+' if value > 0 else '−' if value < 0 else ''}{plain(kind, abs(value))}{ends}"
 
 
-def of_cell(column: Column, row: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
+def of_cell(column: Column, row: Mapping[str, object], figures: Mapping[str, object]) -> str:
     """The text of a cell: value, range, error and the columns beside it."""
     value = row.get(column.name)
-    low, high = (row.get(name) if name else None for name in (column.low, column.high))
+    low, high = number_in(row, column.low), number_in(row, column.high)
     if column.of is not None:
         share = share_of(column, row, figures)
         text = column.null if share is None else plain("share", share)
@@ -202,10 +234,10 @@ def of_cell(column: Column, row: Mapping[str, Any], figures: Mapping[str, Any]) 
         return column.zero
     elif column.signed or column.kind_from:
         text = _own_kind(column, row, value)
-    elif column.kind == "bytes_per_s":  # the unit is in the label
-        text = f"{value / 1e9:.3g}"
+    elif column.kind == "bytes_per_s" and isinstance(value, int | float):  # the unit is in the label
+        text = human_rate(value).removesuffix(" GB/s")
     elif column.error is not None:
-        text = estimated(column.kind, value, row.get(column.error), about=False)
+        text = estimated(column.kind, number_in(row, column.name), number_in(row, column.error), about=False)
     else:
         text = plain(column.kind, value)
     beside = [str(row[name]) for name in column.beside if row.get(name)]
