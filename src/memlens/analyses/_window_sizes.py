@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..capture.model.locality import CLASSES
+
 if TYPE_CHECKING:
     from ..capture.model.locality import AccessBatch
 
-CONSTANT, STRIDED = 1, 2
+CONSTANT, STRIDED = CLASSES.index("constant"), CLASSES.index("strided")
 LEAST_SIZE = 16
 KINDS = ("footprint", "footprint_strided", "footprint_irregular")
 HELD_ACCESSES = 1 << 20

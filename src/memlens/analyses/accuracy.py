@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from ..capture.store.layouts import enum_value
 from ..errors import NoDataError
 from ..registry import AnalysisDescriptor, Option
 
@@ -23,7 +24,9 @@ QUANTITIES = {"loads": "loads", "stores": "stores", "read_bytes": "load_bytes", 
 """Our names and those of the columns of `code_counts`."""
 SCOPES = ("heap_and_global", "all")
 WHOLE_PROGRAM = "(whole program)"
-STACK_KNOWN, ATOMIC, EMULATOR_WIDTH = 1, 8, 32
+STACK_KNOWN, ATOMIC, EMULATOR_WIDTH = (
+    enum_value("code_flags", name) for name in ("stack_known", "atomic", "emulator_width")
+)
 MAX_WINDOWS = 5000
 """Decoded for the address-based categories: about a million accesses, under two seconds."""
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..capture.model.locality import NODE_KINDS
 from ..errors import MemoryLimitError, UsageError
 from ..registry import AnalysisDescriptor, Option
 from ._memgaze_levels import memgaze_levels, ratio
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from ..results import Result
 
 TREES = ("paper", "memgaze")
-KINDS = ("function", "window", "sample", "interval")
+KINDS = NODE_KINDS
 LEAF_ACCESSES = 8
 MOST_LEAF_ACCESSES = 64
 MOST_NODES = 1 << 17
