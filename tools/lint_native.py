@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FORMATTED = ("format", "native", "tests/native", "tests/fuzz", "workloads")
 CHECKED = (
-    *("native/perf", "native/recorder", "native/runtime", "native/emulator"),
+    *("native/perf", "native/recorder", "native/runtime"),
     *("native/core/capture", "native/core/importing", "native/core/symbols"),
 )
 SUFFIXES = {".c", ".cpp", ".h", ".hpp"}
