@@ -13,6 +13,8 @@
 
 #include <stdint.h>
 
+#include "memlens_lists.h"
+
 #define ML_GUEST_CALL_NUMBER 27756 /* 0x6d6c */
 #define ML_GUEST_CALL_VERSION 1
 

@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "memlens_lists.h"
+
 #ifdef __cplusplus
 #define ML_STATIC_ASSERT static_assert
 #else
@@ -44,7 +46,6 @@ struct ml_file_header {
 };
 ML_STATIC_ASSERT(sizeof(struct ml_file_header) == 64, "file header is 64 bytes");
 
-enum ml_writer { ML_WRITER_RECORDER = 1, ML_WRITER_RUNTIME = 2, ML_WRITER_IMPORTER = 3 };
 enum ml_encoding { ML_ENCODING_PLAIN = 0, ML_ENCODING_ZSTD = 1 };
 
 /* Before every payload. The payload is padded with zeros to 8 bytes; the padding

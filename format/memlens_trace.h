@@ -36,6 +36,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "memlens_lists.h"
+
 /* Thread-local, initial-exec, default visibility: `extern __thread struct ml_trace_thread __memlens_trace`. */
 struct ml_trace_thread {
   /* accesses before the one at which a window begins; 0 inside a window and before a thread is known */
@@ -81,22 +83,7 @@ static inline uint64_t ml_trace_executed(uint64_t header) {
   return (header >> ML_TRACE_FORM_SHIFT & 3) == ML_TRACE_SIZED ? words / 2 + implied : words + implied;
 }
 
-/* ---- classes of sites (part `traced` of a table) ------------------------------------------------------------------- */
-enum ml_trace_class {
-  ML_TRACE_CONSTANT = 0, /* a scalar of the frame or a global one: not recorded, implied by its segment */
-  /* its address steps evenly in the loop around it; the step is told, 0 = it does not move there */
-  ML_TRACE_STRIDED = 1,
-  ML_TRACE_IRREGULAR = 2, /* anything else: enum ml_trace_kind tells of which kind */
-};
-enum ml_trace_kind {
-  /* strided and constant sites; irregular ones outside any loop whose address nothing tells of */
-  ML_TRACE_PLAIN = 0,
-  ML_TRACE_INDIRECT = 1, /* through a pointer that was loaded */
-  ML_TRACE_COMPUTED = 2, /* an index that was loaded or computed: hashes, index arrays */
-  ML_TRACE_CHASE = 3,    /* the loaded value leads to the next address of the same site */
-  /* of strided sites: the step is one that the loop does not change, but only the program knows it (0 in the table) */
-  ML_TRACE_STEP_AT_RUN = 4,
-};
+/* Classes of sites (part `traced` of a table): lists.def, trace_class and trace_kind. */
 
 /* ---- settings ---------------------------------------------------------------------------------------------------------
  * The recorder tells them in this variable: NAME=VALUE separated by commas.

@@ -186,6 +186,9 @@ void bind_stream(nb::module_& module) {
 void bind_reuse(nb::module_& module) {
   module.attr("REUSE_FIRST") = kFirst;
   module.attr("REUSE_EARLIER") = kEarlier;
+  nb::list classes;
+  for (const char* name : kAccessClassNames) classes.append(name);
+  module.attr("ACCESS_CLASSES") = nb::tuple(classes);
   nb::class_<Reuse>(module, "ReuseDistances", "Exact reuse distances and intervals: native/core/locality/reuse.h.")
       .def(nb::init<uint64_t, uint64_t>(), nb::kw_only(), "block_bytes"_a = 64,
            "memory_limit_bytes"_a = std::numeric_limits<uint64_t>::max())

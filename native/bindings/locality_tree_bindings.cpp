@@ -91,6 +91,9 @@ nb::dict memgaze_columns(const Input<uint64_t>& addresses, const Input<uint8_t>&
 }  // namespace
 
 void bind_locality_trees(nb::module_& module) {
+  nb::list kinds;
+  for (const char* name : kNodeKindNames) kinds.append(name);
+  module.attr("NODE_KINDS") = nb::tuple(kinds);
   nb::class_<IntervalTree>(module, "IntervalTree", "Windows of every size: native/core/locality/interval_tree.h.")
       .def(nb::init<uint64_t, unsigned, unsigned, uint64_t>(), nb::kw_only(), "block_bytes"_a = 64, "leaf_shift"_a = 3,
            "keep_shift"_a = 3, "memory_limit_bytes"_a = std::numeric_limits<uint64_t>::max())

@@ -15,8 +15,9 @@ using namespace nb::literals;
 
 namespace {
 
-constexpr const char* kind_names[ML_PEAK_KINDS] = {"read",    "write",  "copy",  "stream_write",
-                                                   "latency", "double", "single"};
+#define PEAK_NAME(KIND, name) name,
+constexpr const char* kind_names[ML_PEAK_KINDS] = {ML_PEAKS(PEAK_NAME)};
+#undef PEAK_NAME
 
 std::vector<std::string> kernels() {
   std::vector<std::string> names;
@@ -75,6 +76,9 @@ int check(unsigned number) {
 }  // namespace
 
 void bind_peaks(nb::module_& module) {
+  nb::list names;
+  for (const char* name : kind_names) names.append(name);
+  module.attr("PEAK_KINDS") = nb::tuple(names);
   module.def("peak_kernels", &kernels, "Kernels that this processor can run, by number.");
   module.def("measure_peaks", &measure, nb::kw_only(), "cpus"_a, "kinds"_a, "bytes"_a = 0, "node"_a = -1,
              "huge_pages"_a = true, "time_ns"_a = 100000000, "kernel"_a = 0, "line_bytes"_a = 64,

@@ -185,9 +185,30 @@ class PerfFile {
   uint64_t undecoded_ = 0;
 };
 
+// Numbers of perf's records that Python reads: native/perf/memlens_perf.h.
+nb::dict perf_constants() {
+  nb::dict constants;
+#define CONSTANT(name) constants[#name] = static_cast<int>(name)
+  CONSTANT(MP_RECORD_LOST);
+  CONSTANT(MP_RECORD_COMM);
+  CONSTANT(MP_RECORD_FORK);
+  CONSTANT(MP_RECORD_MMAP2);
+  CONSTANT(MP_RECORD_AUX);
+  CONSTANT(MP_RECORD_ITRACE_START);
+  CONSTANT(MP_RECORD_SWITCH);
+  CONSTANT(MP_RECORD_SWITCH_CPU_WIDE);
+  CONSTANT(MP_RECORD_AUXTRACE_INFO);
+  CONSTANT(MP_RECORD_AUXTRACE);
+  CONSTANT(MP_MISC_SWITCH_OUT);
+  CONSTANT(MP_AUX_TRUNCATED);
+#undef CONSTANT
+  return constants;
+}
+
 }  // namespace
 
 void bind_perf(nb::module_& module) {
+  module.def("perf_constants", &perf_constants);
   perf_file_error = nb::exception<PerfFileError>(module, "PerfFileError", PyExc_ValueError);
   nb::class_<PerfFile>(module, "PerfFile",
                        "A perf.data file, by its open descriptor: events, and records in the order of the file.")

@@ -130,8 +130,8 @@ static void count_inline(struct qemu_plugin_insn *handle, struct insn *insn) {
   if (insn->modifies || (ML_PLUGIN_API == 1 && insn->kind_count == 2)) {
     struct access_kind *kind = &insn->kinds[0];
     if (!kind->has_inline) {
-      kind->inline_place =
-          ml_slot_new(insn->pc, insn->generation, kind->width, kind->parts, 3 | ml_slot_whole(insn), insn->flags);
+      kind->inline_place = ml_slot_new(insn->pc, insn->generation, kind->width, kind->parts,
+                                       ML_SLOT_STORE_BOTH | ml_slot_whole(insn), insn->flags);
       kind->has_inline = true;
     }
 #if ML_PLUGIN_API == 1
@@ -246,7 +246,7 @@ static struct block_count *block_count_of(struct insn *const *insns, unsigned co
   memcpy(block->insns, insns, count * sizeof *insns);
   unsigned accesses = 0;
   for (unsigned i = 0; i < count; i++) accesses += insns[i]->kind_count;
-  block->place = ml_slot_new(first->pc, first->generation, 0, accesses, 4, first->flags);
+  block->place = ml_slot_new(first->pc, first->generation, 0, accesses, ML_SLOT_STORE_RUNS, first->flags);
   for (unsigned i = 0; i < count; i++)
     for (unsigned k = 0; k < insns[i]->kind_count; k++) {
       struct access_kind *kind = &insns[i]->kinds[k];
@@ -421,7 +421,8 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     if (insn == NULL) continue;
     if (facts->role == ROLE_UNSEEN && insn->unseen_name == NULL) {
       insn->unseen_name = facts->unseen;
-      insn->unseen_place = ml_slot_new(insn->pc, insn->generation, 0, 1, 2, insn->flags | ML_ENUM_code_flags_UNSEEN);
+      insn->unseen_place =
+          ml_slot_new(insn->pc, insn->generation, 0, 1, ML_SLOT_STORE_UNSEEN, insn->flags | ML_ENUM_code_flags_UNSEEN);
     }
     if (facts->role == ROLE_UNSEEN)
       qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_unseen, QEMU_PLUGIN_CB_NO_REGS, insn);

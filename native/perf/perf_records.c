@@ -166,7 +166,7 @@ bool mp_identity_read(const struct mp_attr *attr, const unsigned char *body, siz
   if (size > bytes) return false;
   *own_bytes = bytes - size;
   struct cursor from = {body + bytes - size, body + bytes};
-  uint32_t pair[2];
+  uint32_t pair[2] = {MP_NOBODY, MP_NOBODY};
   uint64_t stream_id;
   if (kind & MP_SAMPLE_TID) {
     (void)take(&from, pair, sizeof pair);

@@ -26,16 +26,14 @@ void *ml_peak_chase(void *from, uint64_t steps); /* steps: a multiple of 8 */
 /* 0: each kernel does what it should; else the number of the first that does not, -1: no such kernels. */
 int ml_peak_kernels_check(unsigned number, void *memory, uint64_t bytes);
 
-enum ml_peak_kind {
-  ML_PEAK_READ,
-  ML_PEAK_WRITE,
-  ML_PEAK_COPY,
-  ML_PEAK_STREAM_WRITE,
-  ML_PEAK_LATENCY,
-  ML_PEAK_DOUBLE,
-  ML_PEAK_SINGLE,
-  ML_PEAK_KINDS
-};
+/* clang-format off */
+#define ML_PEAKS(X) \
+  X(READ, "read") X(WRITE, "write") X(COPY, "copy") X(STREAM_WRITE, "stream_write") X(LATENCY, "latency") \
+  X(DOUBLE, "double") X(SINGLE, "single")
+/* clang-format on */
+#define ML_PEAK_VALUE(KIND, name) ML_PEAK_##KIND,
+enum ml_peak_kind { ML_PEAKS(ML_PEAK_VALUE) ML_PEAK_KINDS };
+#undef ML_PEAK_VALUE
 
 struct ml_peak_request {
   const int *cpus; /* one pinned thread on each */

@@ -156,7 +156,7 @@ static void follow(struct ml_program *program, const char *path) {
   for (;;) {
     struct ml_script *script = program->script_count < ML_MAX_SCRIPTS ? &program->scripts[program->script_count] : NULL;
     const enum found found = look_at(program, path, script);
-    if (found == FOUND_SCRIPT) {
+    if (script != NULL && found == FOUND_SCRIPT) {
       path = script->interpreter;
       program->script_count++;
       continue;

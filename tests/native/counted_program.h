@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "memlens_count.h"
+#include "memlens_format.h"
 
 static int arena_fd = -1;
 static struct ml_count_header *arena;
@@ -77,7 +78,7 @@ static inline void new_image(void) {
   process = claim(ML_COUNT_PROCESS, sizeof *process, 0, 0, 0, 0);
   process->parent_pid = (uint64_t)getppid();
   process->ticks_per_second = 1000000000;
-  process->clock = ML_CLOCK_SYSTEM;
+  process->clock = ML_ENUM_count_clock_SYSTEM;
   process->start_ticks = process->start_ns = born_ns;
 }
 

@@ -12,11 +12,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "memlens_lists.h"
+
 namespace memlens::counting {
 
 using Bytes = std::span<const unsigned char>;
 constexpr uint32_t kNone = UINT32_MAX;
-constexpr size_t kMixes = 7;
+constexpr size_t kMixes = ML_MIX_FLOAT_RESULTS + 1;
 
 struct StaticTables {
   // Every distinct text once; other columns hold its number. Number 0 is "".

@@ -19,12 +19,18 @@
 #include <vector>
 
 #include "kernels.h"
+#include "named_list.h"
 #include "settled.h"
 #include "summaries.h"
 
 namespace memlens::locality {
 
-enum class AccessClass : uint8_t { kUnknown = 0, kConstant = 1, kStrided = 2, kIrregular = 3 };
+// clang-format off
+#define MEMLENS_ACCESS_CLASSES(X) \
+  X(kUnknown, "unknown") X(kConstant, "constant") X(kStrided, "strided") X(kIrregular, "irregular")
+// clang-format on
+enum class AccessClass : uint8_t { MEMLENS_ACCESS_CLASSES(MEMLENS_LIST_VALUE) };
+inline constexpr const char* kAccessClassNames[] = {MEMLENS_ACCESS_CLASSES(MEMLENS_LIST_NAME)};
 
 struct FootprintRow {
   uint64_t accesses = 0;  // without constants

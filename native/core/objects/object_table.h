@@ -45,9 +45,14 @@
 namespace memlens::objects {
 
 // In the order of precedence: the first layer with an object at an address is the answer.
-enum class Layer : uint8_t { heap, memlens, variable, stack, mmap, brk, file };
-inline constexpr size_t kLayers = 7;
-inline constexpr const char* kLayerNames[] = {"heap", "memlens", "variable", "stack", "mmap", "brk", "file"};
+// clang-format off
+#define MEMLENS_OBJECT_LAYERS(X) \
+  X(heap, "heap") X(memlens, "memlens") X(variable, "variable") X(stack, "stack") X(mmap, "mmap") X(brk, "brk") \
+  X(file, "file")
+// clang-format on
+enum class Layer : uint8_t { MEMLENS_OBJECT_LAYERS(MEMLENS_LIST_VALUE) };
+inline constexpr const char* kLayerNames[] = {MEMLENS_OBJECT_LAYERS(MEMLENS_LIST_NAME)};
+inline constexpr size_t kLayers = std::size(kLayerNames);
 
 struct Counts {
   uint64_t failed_calls = 0;      // allocations that returned no memory

@@ -17,12 +17,17 @@
 
 #include "address_space.h"
 #include "memlens_format.h"
+#include "named_list.h"
 
 namespace memlens::replay {
 
-enum class AreaKind : uint8_t { anonymous, heap, stack, file, shared_memory, special, unknown, memlens };
-inline constexpr const char* kAreaKindNames[] = {"anonymous",     "heap",    "stack",   "file",
-                                                 "shared_memory", "special", "unknown", "memlens"};
+// clang-format off
+#define MEMLENS_AREA_KINDS(X) \
+  X(anonymous, "anonymous") X(heap, "heap") X(stack, "stack") X(file, "file") X(shared_memory, "shared_memory") \
+  X(special, "special") X(unknown, "unknown") X(memlens, "memlens")
+// clang-format on
+enum class AreaKind : uint8_t { MEMLENS_AREA_KINDS(MEMLENS_LIST_VALUE) };
+inline constexpr const char* kAreaKindNames[] = {MEMLENS_AREA_KINDS(MEMLENS_LIST_NAME)};
 
 class AddressSpaces {
  public:

@@ -33,14 +33,19 @@
 #include "address_spaces.h"
 #include "code_resolver.h"
 #include "memlens_format.h"
+#include "named_list.h"
 #include "page_history.h"
 #include "shared_pages.h"
 
 namespace memlens::replay {
 
-enum class FaultClass : uint8_t { first, again, upgrade, copy, file, hint, major, placed };
-inline constexpr const char* kFaultClassNames[] = {"first", "again", "upgrade", "copy",
-                                                   "file",  "hint",  "major",   "placed"};
+// clang-format off
+#define MEMLENS_FAULT_CLASSES(X) \
+  X(first, "first") X(again, "again") X(upgrade, "upgrade") X(copy, "copy") X(file, "file") X(hint, "hint") \
+  X(major, "major") X(placed, "placed")
+// clang-format on
+enum class FaultClass : uint8_t { MEMLENS_FAULT_CLASSES(MEMLENS_LIST_VALUE) };
+inline constexpr const char* kFaultClassNames[] = {MEMLENS_FAULT_CLASSES(MEMLENS_LIST_NAME)};
 
 struct Options {
   unsigned page_shift = 12;

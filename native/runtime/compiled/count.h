@@ -26,6 +26,7 @@
 #include <stdint.h>
 
 #include "memlens_count.h"
+#include "memlens_format.h"
 #include "private_names.h"
 
 #define ML_LIKELY(condition) __builtin_expect(!!(condition), 1)
@@ -64,7 +65,7 @@ ML_EXPORT int __memlens_count_thrd_create(int (*real)(void *, int (*)(void *), v
                                           int (*start)(void *), void *argument);
 
 /* ---- clock.c ------------------------------------------------------------------------------------------- */
-extern uint32_t ml_clock_kind;      /* enum ml_count_clock */
+extern uint32_t ml_clock_kind;      /* ML_ENUM_count_clock_* */
 extern uint64_t ml_clock_read_cost; /* ticks */
 uint64_t ml_now_ns(void);
 void ml_clock_start(void);                                 /* chooses and measures */
@@ -73,7 +74,7 @@ void ml_clock_pair(uint64_t *ticks, uint64_t *ns);         /* both clocks at one
 
 static inline uint64_t ml_ticks(void) {
 #if defined(__x86_64__)
-  if (ML_LIKELY(ml_clock_kind == ML_CLOCK_TSC)) {
+  if (ML_LIKELY(ml_clock_kind == ML_ENUM_count_clock_TSC)) {
     uint32_t low, high;
     __asm__ volatile("rdtsc" : "=a"(low), "=d"(high)::"memory");
     return (uint64_t)high << 32 | low;
