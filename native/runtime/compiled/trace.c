@@ -296,12 +296,13 @@ void ml_trace_switched(struct ml_thread *self) {
 static void stamp(void) {
   const struct ml_thread *self = ml_tls.self;
   struct ml_trace *trace = self != NULL ? self->trace : NULL;
-  if (trace == NULL || !trace->active || trace->busy || trace->parked || !trace->open) return;
+  if (trace == NULL || !trace->active || trace->busy || trace->parked || (!trace->open && !trace->buffering)) return;
   const int saved = errno;
   const uint64_t left = THREAD.left;
   begin_work(trace);
   settle(trace, left);
   ml_trace_cut(trace);
+  if (!trace->open) trace->has_facts = false; /* read anew when the window opens */
   end_work(trace, trace->open ? 0 : trace->start - trace->executed);
   errno = saved;
 }

@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "import": "convert other tools' traces into captures: lackey, MemGaze, drmemtrace, ptwrite",
     "cc": "compile C with clang so that every run counts its accesses",
     "c++": "the same for C++",
+    "numa": "show which accesses are remote, which thread placed what, and when threads moved",
     "zoom": "zoom into hot, badly reused accesses, over memory or over time",
     "suggest": "rank functions as candidates for regions",
     "verify": "compare claimed counts of accesses with the emulator's exact counts",

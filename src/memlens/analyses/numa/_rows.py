@@ -40,7 +40,37 @@ def _remote(sums: _Shares, number: int, whole: bool) -> tuple[float | None, floa
     return share, float((residual * windows / (windows - 1)) ** 0.5 / compared)
 
 
-def figures_of(pass_: NumaConsumer) -> dict[str, float | int | bool | None]:
+def _worst(pass_: NumaConsumer) -> dict[str, Cell]:
+    """The object that most remote accesses go to, and which thread placed the pages of them, at which line."""
+    import numpy as np
+
+    found: dict[str, Cell] = dict.fromkeys(("worst_object", "worst_share", "worst_thread", "worst_place"))
+    sums = pass_.sums["object"]
+    remote = sum((sums.weight[:, NUMBER[name]] for name in REMOTE), np.zeros(len(sums.weight)))
+    if not len(remote) or not remote.sum():
+        return found
+    worst = int(remote.argmax())
+    found["worst_object"] = pass_.dimensions["object"].keys[worst][0]
+    found["worst_share"] = float(remote[worst] / remote.sum())
+    mine = np.flatnonzero((pass_.object_of_page == worst) & (pass_.pages.toucher >= 0) & (pass_.remote_by_page > 0))
+    if not len(mine):
+        return found
+    weights = pass_.remote_by_page[mine]
+    threads, of_thread = np.unique(pass_.pages.toucher[mine], return_inverse=True)
+    by_thread = np.bincount(of_thread.reshape(-1), weights=weights)
+    if by_thread.max() > 0.5 * by_thread.sum():
+        found["worst_thread"] = int(threads[by_thread.argmax()])
+    codes, of_code = np.unique(pass_.pages.touch_code[mine], return_inverse=True)
+    code = int(codes[np.bincount(of_code.reshape(-1), weights=weights).argmax()])
+    site = pass_.capture.whole.replay.code_sites.slice(code, 1).to_pylist()[0]
+    if site["function"] and site["file"]:
+        found["worst_place"] = f"{site['function']} ({site['file'].rpartition('/')[2]}:{site['line']})"
+    elif site["function"] or site["module"]:
+        found["worst_place"] = site["function"] or site["module"].rpartition("/")[2]
+    return found
+
+
+def figures_of(pass_: NumaConsumer) -> dict[str, Cell]:
     sums = pass_.sums["program"]
     have = len(sums.weight) > 0
     weights = sums.weight[0] if have else [0.0] * len(CLASSES)
@@ -50,7 +80,7 @@ def figures_of(pass_: NumaConsumer) -> dict[str, float | int | bool | None]:
     distances = [(distance, count) for distance, count in _distances(pass_).items() if distance is not None]
     counted = sum(count for _, count in distances)
     unpinned = float(sum(weights[NUMBER[name]] for name in ("unpinned_page", "unpinned_thread", "unpinned_both")))
-    figures: dict[str, float | int | bool | None] = {
+    figures: dict[str, Cell] = {
         "nodes": len(pass_.topology.nodes),
         "memory_only_nodes": len(pass_.topology.without_cpus),
         "accesses": float(sum(weights)),
@@ -71,7 +101,7 @@ def figures_of(pass_: NumaConsumer) -> dict[str, float | int | bool | None]:
         "threads": len(states),
         "binding_unknown": pass_.not_known_binding,
     }
-    return figures
+    return figures | _worst(pass_)
 
 
 def group_rows(pass_: NumaConsumer, name: str, dimension: Dimension, most: int) -> pa.Table:

@@ -58,7 +58,8 @@ def numa_view(result: Result) -> View:
     headline = (
         "one NUMA node: nothing is remote"
         if one_node
-        else "{remote_share} of the accesses are remote[, {remote_bytes}][; {unpinned_share} by threads or to pages without a node][; {unknown} not known]"
+        else "{remote_share} of the accesses are remote[, {remote_bytes}][; {worst_share} of those go to {worst_object}][, placed by thread {worst_thread}][ at {worst_place}]"
+        "[; {unpinned_share} by unpinned threads or to their pages]"
     )
     return View(
         title="NUMA accesses",
@@ -76,6 +77,10 @@ def numa_view(result: Result) -> View:
                    help="Accesses by threads that may run on several nodes, or to pages that such threads placed."),
             *(Figure(name=name, label=label, kind="count", help=text, show="nonzero",
                      better="lower" if "remote" in name else "neither") for name, (label, text) in LABELS.items()),
+            Figure(name="worst_object", label="most remote object", kind="object"),
+            Figure(name="worst_share", label="its share of the remote accesses", kind="share"),
+            Figure(name="worst_thread", label="first touched by thread", kind="thread"),
+            Figure(name="worst_place", label="first touched at", kind="text"),
             Figure(name="mean_distance", label="mean distance", kind="number", better="lower",
                    help="As the firmware states it, 10 is local; of accesses by threads with a node."),
             Figure(name="bytes", label="bytes", kind="moved"),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ...capture.reader import Capture
     from ...results import Note, Result
     from .._groups import Dimension
+    from ._rows import Cell
 
     Floats = npt.NDArray[np.float64]
     Words = npt.NDArray[np.uint64]
@@ -131,6 +132,9 @@ class NumaConsumer:
         """By object and stream: lowest address, end, accesses."""
         self.page_use = np.zeros((len(self.pages.key), self.n_nodes))
         """Accesses to each generation of a page by the home of the thread."""
+        self.object_of_page = np.full(len(self.pages.key), -1, dtype=np.int64)
+        """The object that was accessed last in each generation of a page."""
+        self.remote_by_page = np.zeros(len(self.pages.key))
         self._seen = np.zeros(len(self.pages.key), dtype=bool)
         self._whole = self.accesses.is_whole
 
@@ -215,6 +219,8 @@ class NumaConsumer:
     ) -> None:
         import numpy as np
 
+        from ._classes import NUMBER, REMOTE
+
         weight = np.asarray(batch.weight, dtype=np.float64)
         width = np.asarray(batch.bytes, dtype=np.float64)
         numbers = {name: np.asarray(self._dimensions[name].numbers(batch)).astype(np.int64) for name in BY}
@@ -244,6 +250,10 @@ class NumaConsumer:
             cells[1] += np.bincount(node[mine], weights=(weight * width)[mine], minlength=self.n_nodes)
         known = (generation >= 0) & (home >= 0)
         np.add.at(self.page_use, (generation[known], home[known].astype(np.int64)), weight[known])
+        paged = generation >= 0
+        self.object_of_page[generation[paged]] = numbers["object"][rows][paged]
+        remote = paged & np.isin(classes, [NUMBER[name] for name in REMOTE])
+        np.add.at(self.remote_by_page, generation[remote], weight[remote])
         self._spans(batch, numbers["object"][rows], rows, weight, width)
 
     def _spans(
@@ -294,7 +304,7 @@ class NumaConsumer:
     def dimensions(self) -> dict[str, Dimension]:
         return self._dimensions
 
-    def _notes(self, figures: dict[str, float | int | bool | None]) -> list[Note]:
+    def _notes(self, figures: dict[str, Cell]) -> list[Note]:
         from ...results import Note
 
         notes: list[Note] = []

@@ -319,7 +319,8 @@ class PagePlaces:
         nodes = np.concatenate((node.astype(np.int16), touches.node))
         is_touch = np.concatenate((np.zeros(len(key), dtype=bool), np.ones(len(of_touch), dtype=bool)))
         flags = np.concatenate((np.where(bound != 0, YES, NOT_KNOWN).astype(np.int8), touches.bound))
-        threads = np.concatenate((np.full(len(key), -1, dtype=np.int64), touches.thread))
+        nobody = np.full(len(key), -1, dtype=np.int64)
+        threads, codes = np.concatenate((nobody, touches.thread)), np.concatenate((nobody, touches.code))
         order = np.lexsort((~is_touch, times, keys))
         keys, times, nodes, is_touch, flags = keys[order], times[order], nodes[order], is_touch[order], flags[order]
         # A generation of a page: from a first touch to the next, and what was asked before any.
@@ -331,6 +332,8 @@ class PagePlaces:
         self.begin_ns = np.where(is_touch[begins], times[begins], np.uint64(0))
         self.toucher = threads[order][begins]
         """The thread whose fault placed each, -1 where none was recorded."""
+        self.touch_code = codes[order][begins]
+        """The code of that fault."""
         low = np.full(count, np.iinfo(np.int16).max, dtype=np.int16)
         high = np.full(count, UNKNOWN, dtype=np.int16)
         known = nodes >= 0
