@@ -244,11 +244,16 @@ ML_EXPORT long move_pages(int pid, unsigned long count, void **pages, const int 
     result = function != NULL ? function(pid, count, pages, nodes, status, flags)
                               : syscall(SYS_move_pages, pid, count, pages, nodes, status, flags);
   if (result >= 0 && nodes != NULL && count > 0) {
-    uint64_t mask = 0;
-    for (unsigned long i = 0; i < count && i < 65536; i++)
+    uint64_t mask = 0, low = UINT64_MAX, high = 0;
+    for (unsigned long i = 0; i < count; i++) {
+      const uint64_t page = (uint64_t)(uintptr_t)pages[i] / 4096;
+      low = page < low ? page : low;
+      high = page > high ? page : high;
       if (nodes[i] >= 0 && nodes[i] < 64) mask |= UINT64_C(1) << nodes[i];
-    record_pinning(ML_ENUM_pinning_operation_MOVE_PAGES, (uint32_t)pid, &mask, sizeof mask,
-                   (uint64_t)(uintptr_t)pages[0], count, 0, (uint64_t)(unsigned)flags, result);
+    }
+    const uint64_t span = high - low < UINT32_MAX ? high - low + 1 : 0;
+    record_pinning(ML_ENUM_pinning_operation_MOVE_PAGES, (uint32_t)pid, &mask, sizeof mask, low * 4096, count, 0,
+                   (uint64_t)(unsigned)flags | span << 32, result);
   }
   return result;
 }

@@ -351,18 +351,43 @@ class PagePlaces:
             same = self.key[1:] == self.key[:-1]
             self.has_several[1:] |= same
             self.has_several[:-1] |= same
+        last_ns = np.zeros(count, dtype=np.uint64)
+        np.maximum.at(last_ns, generation[known], times[known])
         self._moving = {
             int(number): self._segments(times[rows], nodes[rows], int(self.key[number]))
             for number in np.flatnonzero(self.node == MOVING).tolist()
             for rows in (np.flatnonzero((generation == number) & known),)
         }
+        self._move_on(last_ns)
 
     def _apply_policies(self) -> None:
         """Pages in ranges that the program bound or moved."""
-        for process, begin, end, _ in [*self._policies, *((p, b, e, t) for p, b, e, t in self._moves if e)]:
-            base = process << (PROCESS_SHIFT - PAGE_SHIFT)
-            low, high = np.searchsorted(self.key, [base | begin >> PAGE_SHIFT, base | -(-end >> PAGE_SHIFT)])
-            self.bound[low:high] = YES
+        for process, begin, end, _ in [*self._policies, *(move for move in self._moves if move[2])]:
+            self.bound[self._rows(process, begin, end)] = YES
+
+    def _rows(self, process: int, begin: int, end: int) -> slice:
+        """Generations of the pages in a range of addresses; of all pages where the end is 0."""
+        shift = PROCESS_SHIFT - PAGE_SHIFT
+        base = process << shift
+        first, last = (base | begin >> PAGE_SHIFT, base | -(-end >> PAGE_SHIFT)) if end else (base, (process + 1) << shift)
+        low, high = np.searchsorted(self.key, np.array([first, last], dtype=np.uint64)).tolist()
+        return slice(low, high)
+
+    def _move_on(self, last_ns: Words) -> None:
+        """Pages that a call moves after the last answer about them: where they lie then is not known."""
+        for process, begin, end, time_ns in sorted(self._moves, key=lambda move: move[3]):
+            rows = self._rows(process, begin, end)
+            numbers = np.arange(rows.start, rows.stop)
+            gone = numbers[(last_ns[rows] < time_ns) & (self.begin_ns[rows] <= time_ns) & (self.node[rows] != UNKNOWN)]
+            for number in gone.tolist():
+                begins, nodes = self._moving.get(number) or (
+                    np.zeros(1, dtype=np.uint64), np.array([self.node[number]], dtype=np.int16),
+                )  # fmt: skip
+                if nodes[-1] != MOVING:
+                    begins = np.append(begins, np.uint64(time_ns))
+                    nodes = np.append(nodes, np.int16(MOVING))
+                self._moving[number] = begins, nodes
+            self.node[gone] = MOVING
 
     def _segments(self, times: Words, nodes: Nodes, key: int) -> tuple[Words, Nodes]:
         """(begins, nodes) of the times in which a page that moved lay on one node, or was moving."""
@@ -427,14 +452,16 @@ Move = tuple[int, int, int, int]
 
 
 def _moves(capture: TableSource) -> list[Move]:
-    """Calls that move pages. `move_pages` names single pages, of which the first is recorded: any page may be one of them."""
+    """Calls that move pages, with the range that their pages lie in."""
     found: list[Move] = []
     for row in capture.table("pinning_events").to_pylist():
         operation, flags = row["operation"], _number(row["flags"])
-        if operation in ("move_pages", "migrate_pages"):
+        begin, span = _number(row["address"]), flags >> 32 << PAGE_SHIFT
+        if operation == "migrate_pages" or (operation == "move_pages" and not span):
             found.append((_number(row["process"]), 0, 0, _number(row["time_ns"])))
+        elif operation == "move_pages":
+            found.append((_number(row["process"]), begin, begin + span, _number(row["time_ns"])))
         elif operation == "mbind" and flags & (MPOL_MF_MOVE | MPOL_MF_MOVE_ALL):
-            begin = _number(row["address"])
             found.append((_number(row["process"]), begin, begin + _number(row["bytes"]), _number(row["time_ns"])))
     return found
 
