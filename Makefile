@@ -18,7 +18,7 @@ TEST_PACKAGES := binutils elfutils debuginfod~ clang llvm util-linux nodejs defa
   libc6-dev-arm64-cross~ libc6-dev-riscv64-cross~ libc6-dev-ppc64el-cross~ libclang-rt-dev~ dwz~ \
   heaptrack~ valgrind~ libipt-dev~ linux-perf~ gawk~ strace~ time~ sqlite3~ xz-utils file~ libnuma-dev~ libjemalloc2~ libtcmalloc-minimal4~ libmimalloc2.0~ golang-go~ rustc~ \
   clang-16~ llvm-16-dev~ libclang-16-dev~ lld-16~ clang-19~ llvm-19-dev~ libclang-19-dev~ lld-19~ libomp-19-dev~ libclang-rt-16-dev~ libclang-rt-19-dev~ g++-aarch64-linux-gnu~ g++-riscv64-linux-gnu~ g++-powerpc64le-linux-gnu~ \
-  node-typescript~ autoconf~ automake~ libtool~ mawk ccache~ libc6-i386~
+  clang-format-19~ clang-tidy-19~ node-typescript~ autoconf~ automake~ libtool~ mawk ccache~ libc6-i386~
 JUDGE_PACKAGES := time gcc mawk gzip xz-utils sqlite3 lua5.4 perl python3-numpy~ git nodejs default-jdk-headless golang-go ripgrep libblas-test~ clustalo~ redis-server~ \
   postgresql~ hpcc~ openmpi-bin~ heaptrack valgrind qemu-user clang-19 llvm-19-dev lld-19 dpkg-dev tcl~
 BENCH_PACKAGES := linux-perf/linux-tools-generic
@@ -116,6 +116,7 @@ lint: $(VENV)/.stamp-test ## check style and types
 	@$(BIN)/ruff check src tests benchmarks tools
 	@$(BIN)/ruff format --check src tests benchmarks tools
 	@$(BIN)/mypy
+	@$(BIN)/python tools/lint_native.py $(BUILD)/tidy
 
 .PHONY: bench
 bench: $(VENV)/.stamp-build $(BUILD)/workloads/.stamp ## measure the overhead of record, beside perf; writes docs/overhead.md

@@ -46,17 +46,30 @@ from memlens import _core, analyses
 from memlens.capture.store.layouts import layouts
 from memlens.capture.store.records import Chunk
 path, extra = sys.argv[1:]
-def snapshot(capture):
+from memlens.analyses._growing import GrowingInTime, GrowingLocality
+def timed(work):
     begin, cpu, read, decoded = time.monotonic(), time.process_time(), Chunk.bytes_read, _core.windows_decoded()
-    result = analyses.run_all(capture)
+    accesses = work()
     return {"seconds": time.monotonic() - begin, "cpu_seconds": time.process_time() - cpu, "bytes": Chunk.bytes_read - read,
-            "windows": _core.windows_decoded() - decoded, "accesses": result["locality"].figures["recorded_accesses"]}
+            "windows": _core.windows_decoded() - decoded, "accesses": accesses}
+def everything():
+    return analyses.run_all(capture)["locality"].figures["recorded_accesses"]
 capture = memlens.open(path)
-first = snapshot(capture)
+growing = [GrowingLocality(capture), GrowingInTime(capture, "caches"), GrowingInTime(capture, "sharing")]
+def by_name(what):
+    names = ("locality", "caches", "sharing")
+    return {name: timed(lambda: what(at, name).figures["recorded_accesses" if name == "locality" else "accesses"])
+            for at, name in enumerate(names)}
+first = timed(everything)
+by_name(lambda at, name: growing[at].snapshot())
 with open(path + "/records-recorder.mlc", "ab") as file:
     file.write(open(extra, "rb").read())
 added = capture.refresh()
-print(json.dumps({"first": first, "second": snapshot(capture), "added": added,
+second = timed(everything)
+print(json.dumps({"first": first, "second": second, "added": added,
+                  "continued": by_name(lambda at, name: growing[at].snapshot()),
+                  "anew": by_name(lambda at, name: analyses.run(name, capture)),
+                  "started_over": [one.started_over for one in growing],
                   "chunk_bytes": capture.chunks_of("window")[-1].header["stored_bytes"]}))
 """
 
@@ -218,6 +231,13 @@ def page_of(
         verdicts.append(Verdict(f"{one.kind}: second report and page at most 1 s", f"{worst:.2f} s", worst <= SECOND_S))
     if grown is not None:
         second = grown["second"]
+        verdicts.append(
+            Verdict(
+                "a chunk more: engines continue",
+                f"{sum(grown['started_over'])} started over",
+                not any(grown["started_over"]),
+            )
+        )
         verdicts.append(Verdict("a chunk more: only that chunk's windows are decoded", f"{second['windows']:,}", second["windows"] <= big_captures.WINDOWS_A_CHUNK))  # fmt: skip
     lines = [
         "# Time and memory of reports", "",
@@ -237,7 +257,16 @@ def page_of(
         lines += [row([name, f"{one['accesses']:,}", f"{one['bytes']:,} bytes", f"{one['windows']:,}", f"{one['seconds']:.1f} s", f"{one['cpu_seconds']:.1f} s"])
                   for name, one in (("first", grown["first"]), ("second", grown["second"]))]  # fmt: skip
         lines += ["", f"The chunk has {grown['chunk_bytes']:,} bytes. What else is read are the records of other kinds: names of code and objects are replayed anew, because a new "
-                  "record may lie before the last one in time. Engines of accesses start over from the accesses that are kept in memory.", ""]  # fmt: skip
+                  "record may lie before the last one in time.", "",
+                  *head(["second snapshot", "anew: wall", "CPU", "continued: wall", "CPU", "windows decoded"])]  # fmt: skip
+        for name, one in grown["continued"].items():
+            anew = grown["anew"][name]
+            lines.append(
+                row([name, *(f"{value:.2f} s" for value in (anew["seconds"], anew["cpu_seconds"], one["seconds"], one["cpu_seconds"])),
+                     f"{one['windows']:,}"])
+            )  # fmt: skip
+        lines += ["", "Engines of `locality`, `caches` and `sharing` continue (`src/memlens/analyses/_growing.py`): up to the last window of each thread, and of these "
+                  "two in the order of time. A report runs all analyses anew, from the accesses that are kept in memory.", ""]  # fmt: skip
     lines += verdict_lines(verdicts)
     return "\n".join(lines), all(verdict.holds for verdict in verdicts)
 

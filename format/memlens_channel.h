@@ -52,7 +52,7 @@ struct ml_channel_header {
   uint64_t slot_stride;
   uint64_t ring_bytes; /* a power of two */
   uint32_t slot_max;
-  uint32_t ring_count; /* of a slot */
+  uint32_t ring_count;   /* of a slot */
   uint64_t sample_bytes; /* 0 = record every object */
   uint64_t large_bytes;
   uint32_t flags;   /* enum ml_channel_flags */
@@ -61,9 +61,9 @@ struct ml_channel_header {
   uint32_t budget_ppm; /* of a thread's time, what recording its objects may cost; 0 = whatever it costs */
   uint32_t reserved;
   ML_ATOMIC(uint32_t) slots_published;
-  ML_ATOMIC(uint32_t) closed;  /* 1: nobody reads any more */
-  ML_ATOMIC(uint32_t) wake;    /* futex: a writer wants the recorder to come */
-  ML_ATOMIC(uint32_t) refused; /* processes that found no slot */
+  ML_ATOMIC(uint32_t) closed;   /* 1: nobody reads any more */
+  ML_ATOMIC(uint32_t) wake;     /* futex: a writer wants the recorder to come */
+  ML_ATOMIC(uint32_t) refused;  /* processes that found no slot */
   ML_ATOMIC(uint32_t) left_out; /* programs that were started without the library, which they could not load */
   /* A bit for each slot that is free: whoever clears it may claim that slot. The slot's own state decides. */
   ML_ATOMIC(uint64_t) free_slots[ML_CHANNEL_MAX_SLOTS / 64];
@@ -76,19 +76,19 @@ struct ml_channel_ring {
 
 struct ml_channel_slot {
   ML_ATOMIC(uint32_t) state; /* enum ml_claim */
-  uint32_t pid; /* in the process's own PID namespace */
+  uint32_t pid;              /* in the process's own PID namespace */
   uint64_t pid_namespace;
   uint64_t claimed_ns;
   ML_ATOMIC(uint64_t) dropped, nested, untracked, waits, waited_ns, stacks;
   uint64_t own_bytes;
   ML_ATOMIC(uint32_t) flags; /* enum runtime_flags of memlens_format.h */
-  uint32_t writer; /* enum ml_channel_writer */
+  uint32_t writer;           /* enum ml_channel_writer */
   struct ml_channel_ring rings[ML_CHANNEL_MAX_RINGS];
 };
 
 struct ml_ring_record {
   ML_ATOMIC(uint32_t) commit; /* bytes of header and record, padded to 8, with ML_RING_COMMITTED; 0 = not there yet */
-  uint16_t kind;           /* enum ml_kind, 0 = padding to the end of the ring */
+  uint16_t kind;              /* enum ml_kind, 0 = padding to the end of the ring */
   uint16_t reserved;
 };
 

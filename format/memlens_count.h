@@ -23,6 +23,8 @@
 
 #include <stdint.h>
 
+#include "memlens_lists.h"
+
 /* ---- compiled code and runtime --------------------------------------------------------------------------- */
 /* Changes when anything below or a symbol's meaning does. Objects name the symbol of their version: a program
  * whose objects or runtime differ does not link, and the linker prints this name. */
@@ -41,7 +43,7 @@ struct ml_count_function {
   int64_t table;         /* address of its table minus address of this member */
   uint32_t counters;
   uint32_t table_bytes;
-  uint64_t first_site;   /* of a trace (memlens_trace.h), in the numbering of the process; 0 until registered */
+  uint64_t first_site; /* of a trace (memlens_trace.h), in the numbering of the process; 0 until registered */
   uint32_t trace_sites;
   uint32_t reserved;
 };
@@ -106,52 +108,12 @@ struct ml_count_region {
  * has no terms, when the mix was not asked for. */
 #define ML_COUNT_TABLE_VERSION 3
 #define ML_COUNT_TABLE_OLDEST 1 /* still read: without loops */
-enum ml_count_table_flags {
-  ML_TABLE_MIX = 1,   /* blocks have operation counts, and every block a group */
-  ML_TABLE_NAIVE = 2, /* one counter for each site: the build that judges the others */
-  ML_TABLE_ENTRY = 4, /* block 0 is the function's first and has a group: how often the function was called */
-  /* A function that is not counted, and why. It has no counters, blocks or sites. */
-  ML_TABLE_NAKED = 8,      /* no frame of its own: nothing may be added to it */
-  ML_TABLE_RESOLVER = 16,  /* chooses an implementation for the loader (ifunc), or is called by one that does: runs before threads' variables are there */
-  ML_TABLE_EXCLUDED = 32,  /* its source says so: __attribute__((no_profile_instrument_function)) */
-  ML_TABLE_TOO_LARGE = 64, /* needs more counters than ML_COUNT_MAX_OF_FUNCTION */
-  ML_TABLE_TRACE = 128, /* the part `traced` is there */
-  ML_TABLE_UNCOUNTED = 256, /* traced only: no group has terms */
-  ML_TABLE_TRACE_BYTES = 512,
-  ML_TABLE_LOOPS = 1024, /* the part `loops` is there */
-  ML_TABLE_TRACE_STAND_INS = 2048, /* version 3 */
-};
-enum ml_counter_kind {
-  ML_COUNTER_BLOCK = 0,   /* one add where the code runs, or on an edge between blocks */
-  ML_COUNTER_ENTRY = 1,   /* a loop's trip count, added before the loop */
-  ML_COUNTER_EXIT = 2,    /* steps of a variable of the program, taken when a loop is left: its trip count, or how often an edge in it was passed */
-  ML_COUNTER_BYTES = 3,   /* sizes */
-  ML_COUNTER_KEPT = 4,    /* kept in a register inside a loop */
-};
-enum ml_site_kind {
-  ML_SITE_LOAD = 0,
-  ML_SITE_STORE = 1,
-  ML_SITE_ATOMIC = 2, /* reads and writes its bytes */
-  ML_SITE_COPY = 3,   /* reads its bytes and writes as many */
-  ML_SITE_FILL = 4,   /* writes its bytes */
-  ML_SITE_READ = 5,   /* a library function that reads its bytes (memcmp, …) */
-  ML_SITE_CALL = 6,   /* of a function that is not in this translation unit: `callee`; no bytes */
-  ML_SITE_PREFETCH = 7,
-};
+/* Flags of a function that is not counted, each a reason. */
+#define ML_TABLE_REFUSED (ML_TABLE_NAKED | ML_TABLE_RESOLVER | ML_TABLE_EXCLUDED | ML_TABLE_TOO_LARGE)
 /* Callees of ML_SITE_CALL that are no names: no function can be called so. */
-#define ML_SITE_CALLEE_ASSEMBLY "(inline assembly)"         /* with an operand in memory, or that says that it changes memory */
-#define ML_SITE_CALLEE_FAR "(through a pointer)"            /* a call through a pointer that leads out of the module */
-enum ml_site_flags {
-  ML_SITE_STACK_READ = 1,    /* what it reads is in the frame of this function: found by following the address to an alloca */
-  ML_SITE_STACK_WRITTEN = 2, /* the same for what it writes */
-  ML_SITE_VECTOR = 4,
-  ML_SITE_MASKED = 8,        /* `bytes` is the most that it can move, the counter of bytes sums what it did */
-  ML_SITE_VOLATILE = 16,
-  ML_SITE_NONTEMPORAL = 32,
-  ML_SITE_ATOMIC_ORDER = 64, /* an atomic load or store */
-  ML_SITE_FLOAT = 128,       /* the value is floating-point */
-  ML_SITE_GATHER = 256,      /* one address for each lane */
-};
+/* with an operand in memory, or that says that it changes memory */
+#define ML_SITE_CALLEE_ASSEMBLY "(inline assembly)"
+#define ML_SITE_CALLEE_FAR "(through a pointer)" /* a call through a pointer that leads out of the module */
 
 /* ---- arena ----------------------------------------------------------------------------------------------------
  * A header page, a directory of ML_COUNT_ENTRIES entries, then what the entries point to, each a multiple of 4096
@@ -166,8 +128,9 @@ enum ml_site_flags {
 #define ML_COUNT_EVENTS 4
 
 enum ml_count_sampling {
-  ML_SAMPLE_ALL = 0,    /* count every execution */
-  ML_SAMPLE_EVERY = 1,  /* count the first `sample_first` executions of a region, then every `sample_every`-th: aliases with periodic programs */
+  ML_SAMPLE_ALL = 0, /* count every execution */
+  /* count the first `sample_first` executions of a region, then every `sample_every`-th: aliases with periodic programs */
+  ML_SAMPLE_EVERY = 1,
   ML_SAMPLE_RANDOM = 2, /* the same, but each later one with probability 1 / `sample_every`, from `seed` */
   ML_SAMPLE_BUDGET = 3, /* count as long as counting costs less than `budget_ppm` of the region's time */
 };
@@ -178,7 +141,13 @@ enum ml_count_sampling {
 
 #define ML_COUNT_GROUPS_MAX 64u
 
-enum ml_count_kind { ML_COUNT_PROCESS = 1, ML_COUNT_MODULE = 2, ML_COUNT_NODE = 3, ML_COUNT_PLACE = 4, ML_COUNT_GROUPS = 5 };
+enum ml_count_kind {
+  ML_COUNT_PROCESS = 1,
+  ML_COUNT_MODULE = 2,
+  ML_COUNT_NODE = 3,
+  ML_COUNT_PLACE = 4,
+  ML_COUNT_GROUPS = 5
+};
 
 enum ml_count_entry_flags {
   ML_COUNT_ENDED = 1,        /* of a place: its thread has ended */
@@ -188,13 +157,6 @@ enum ml_count_entry_flags {
 /* What every window adds to lies in the page of the process, in an ml_trace_share for each thread (those beyond the last share it). */
 #define ML_TRACE_SHARES 48u
 #define ML_TRACE_SHARES_BYTE 1024 /* behind the start of the process's content */
-enum ml_trace_state {
-  ML_TRACE_NOT_ASKED = 0,
-  ML_TRACE_ON = 1,
-  ML_TRACE_NO_LIBRARY = 2, /* the library that records is not in the process (a static program, or nobody preloaded it) */
-  ML_TRACE_BAD_SETTINGS = 3,
-};
-enum ml_count_clock { ML_CLOCK_TSC = 1, ML_CLOCK_CNTVCT = 2, ML_CLOCK_TIME = 3, ML_CLOCK_TIMEBASE = 4, ML_CLOCK_SYSTEM = 5 };
 
 /* A node is a path of regions: a name below a parent. A region that is entered again while it is open (recursion) is counted for the
  * node that is open. Content of its entry: a page, the name, NUL-terminated, and at ML_COUNT_SPAN_BYTE a span. */
@@ -211,12 +173,15 @@ enum ml_count_clock { ML_CLOCK_TSC = 1, ML_CLOCK_CNTVCT = 2, ML_CLOCK_TIME = 3, 
 #define ML_COUNT_PLACE_COUNTERS 4096 /* bytes before the first counter */
 
 #ifdef __cplusplus
-static_assert(sizeof(ml_count_function) == 40 && sizeof(ml_count_region) == 16 && sizeof(ml_count_entry) == 64, "layout");
+static_assert(sizeof(ml_count_function) == 40 && sizeof(ml_count_region) == 16 && sizeof(ml_count_entry) == 64,
+              "layout");
 #else
 _Static_assert(sizeof(struct ml_count_function) == 40 && sizeof(struct ml_count_region) == 16, "compiled code");
 _Static_assert(sizeof(struct ml_count_process) <= ML_TRACE_SHARES_BYTE && sizeof(struct ml_trace_share) == 64 &&
-                   ML_TRACE_SHARES_BYTE + ML_TRACE_SHARES * 64 <= 4096, "one page");
-_Static_assert(sizeof(struct ml_count_entry) == 64 && sizeof(struct ml_count_place) <= ML_COUNT_PLACE_COUNTERS, "arena");
+                   ML_TRACE_SHARES_BYTE + ML_TRACE_SHARES * 64 <= 4096,
+               "one page");
+_Static_assert(sizeof(struct ml_count_entry) == 64 && sizeof(struct ml_count_place) <= ML_COUNT_PLACE_COUNTERS,
+               "arena");
 #endif
 
 #endif

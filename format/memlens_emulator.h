@@ -13,6 +13,8 @@
 
 #include <stdint.h>
 
+#include "memlens_lists.h"
+
 #define ML_GUEST_CALL_NUMBER 27756 /* 0x6d6c */
 #define ML_GUEST_CALL_VERSION 1
 
@@ -61,7 +63,13 @@ struct ml_guest_policy {
 #define ML_STRUCTS "emulator_arena.def"
 #include "memlens_structs.h"
 
-enum ml_arena_kind { ML_ARENA_SLOTS = 1, ML_ARENA_COUNTERS = 2, ML_ARENA_REGIONS = 3, ML_ARENA_MEMBERS = 4, ML_ARENA_RUNS = 5 };
+enum ml_arena_kind {
+  ML_ARENA_SLOTS = 1,
+  ML_ARENA_COUNTERS = 2,
+  ML_ARENA_REGIONS = 3,
+  ML_ARENA_MEMBERS = 4,
+  ML_ARENA_RUNS = 5
+};
 
 #define ML_BLOCK_BYTES 8192
 #define ML_SLOTS_OF_BLOCK 254 /* slots and counters are 32 bytes */

@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "memlens_lists.h"
+
 #ifdef __cplusplus
 #define ML_STATIC_ASSERT static_assert
 #else
@@ -26,9 +28,9 @@ enum ml_format_version {
   ML_FORMAT_CURRENT = ML_FORMAT_FOUNDATION,
 };
 
-#define ML_FILE_MAGIC UINT64_C(0x31534e454c4d454d)  /* "MEMLENS1" in file order */
-#define ML_CHUNK_MAGIC UINT32_C(0x4b4e4843)         /* "CHNK" in file order */
-#define ML_MAX_CHUNK_BYTES (UINT32_C(1) << 26)      /* a larger length in a header is damage */
+#define ML_FILE_MAGIC UINT64_C(0x31534e454c4d454d) /* "MEMLENS1" in file order */
+#define ML_CHUNK_MAGIC UINT32_C(0x4b4e4843)        /* "CHNK" in file order */
+#define ML_MAX_CHUNK_BYTES (UINT32_C(1) << 26)     /* a larger length in a header is damage */
 
 /* First 64 bytes of every record file. */
 struct ml_file_header {
@@ -37,14 +39,13 @@ struct ml_file_header {
   uint32_t header_bytes;
   uint64_t created_monotonic_ns;
   uint64_t created_unix_ns;
-  uint32_t pid;       /* of the writer */
-  uint32_t writer;    /* enum ml_writer */
+  uint32_t pid;    /* of the writer */
+  uint32_t writer; /* enum ml_writer */
   uint64_t reserved[2];
-  uint64_t checksum;  /* XXH64 of the bytes before it */
+  uint64_t checksum; /* XXH64 of the bytes before it */
 };
 ML_STATIC_ASSERT(sizeof(struct ml_file_header) == 64, "file header is 64 bytes");
 
-enum ml_writer { ML_WRITER_RECORDER = 1, ML_WRITER_RUNTIME = 2, ML_WRITER_IMPORTER = 3 };
 enum ml_encoding { ML_ENCODING_PLAIN = 0, ML_ENCODING_ZSTD = 1 };
 
 /* Before every payload. The payload is padded with zeros to 8 bytes; the padding
@@ -58,11 +59,11 @@ struct ml_chunk_header {
   uint32_t stored_bytes;   /* payload as it lies in the file */
   uint32_t payload_bytes;  /* payload decoded */
   uint32_t record_count;
-  uint32_t process;        /* process number in this capture, 0 = all */
-  uint32_t thread;         /* kernel thread id, 0 = each record says */
-  uint64_t sequence;       /* from 0 in each file, +1 a chunk: a gap is a lost chunk */
-  uint64_t dropped;        /* records of this kind and process lost since its previous chunk */
-  uint64_t begin_ns;       /* earliest and latest record, 0 0 if they have no time */
+  uint32_t process;  /* process number in this capture, 0 = all */
+  uint32_t thread;   /* kernel thread id, 0 = each record says */
+  uint64_t sequence; /* from 0 in each file, +1 a chunk: a gap is a lost chunk */
+  uint64_t dropped;  /* records of this kind and process lost since its previous chunk */
+  uint64_t begin_ns; /* earliest and latest record, 0 0 if they have no time */
   uint64_t end_ns;
   uint64_t payload_checksum; /* XXH64 of the stored bytes */
   uint64_t header_checksum;  /* XXH64 of the header bytes before it */
@@ -70,15 +71,17 @@ struct ml_chunk_header {
 ML_STATIC_ASSERT(sizeof(struct ml_chunk_header) == 80, "chunk header is 80 bytes");
 
 /* Record structs. */
+/* clang-format off */
 #define ML_RECORD(name, KIND, number, version, bytes, table, text) struct ml_##name {
 #define ML_FIELD(name, type, field, role, text) type field;
 #define ML_END(name) };
+/* clang-format on */
 #include "records.def"
 #undef ML_RECORD
 #undef ML_FIELD
 #undef ML_END
 
-#define ML_RECORD(name, KIND, number, version, bytes, table, text)                       \
+#define ML_RECORD(name, KIND, number, version, bytes, table, text)                      \
   ML_STATIC_ASSERT(sizeof(struct ml_##name) == (bytes), #name " has " #bytes " bytes"); \
   ML_STATIC_ASSERT((bytes) % 8 == 0, #name " is a multiple of 8 bytes");
 #define ML_FIELD(name, type, field, role, text)
@@ -111,6 +114,7 @@ enum ml_record_version {
 
 /* Values of enumerated fields: value names are listed once, here, and given to
  * Python by name. ML_ENUM(enum, VALUE, number, "name") */
+/* clang-format off */
 #define ML_ENUMS(ML_ENUM)                                        \
   ML_ENUM(unwinder, NONE, 0, "none")                             \
   ML_ENUM(unwinder, FP, 1, "fp")                                 \
@@ -238,6 +242,7 @@ enum ml_record_version {
   ML_ENUM(module_status, MISSING, 1, "missing")                  \
   ML_ENUM(module_status, REPLACED, 2, "replaced")                \
   ML_ENUM(module_status, NO_TABLES, 3, "no_tables")
+/* clang-format on */
 
 #define ML_ENUM_CONSTANT(family, VALUE, number, text) ML_ENUM_##family##_##VALUE = number,
 enum ml_enum_values { ML_ENUMS(ML_ENUM_CONSTANT) ML_ENUM_END };

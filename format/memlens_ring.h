@@ -16,14 +16,16 @@ struct ml_geometry {
 };
 
 /* False: not a channel of this build in a file of `file_bytes`, or one that somebody wrote over. */
-static inline bool ml_geometry_copy(const struct ml_channel_header *header, uint64_t file_bytes, struct ml_geometry *geometry) {
+static inline bool ml_geometry_copy(const struct ml_channel_header *header, uint64_t file_bytes,
+                                    struct ml_geometry *geometry) {
   *geometry = (struct ml_geometry){.slot_stride = __atomic_load_n(&header->slot_stride, __ATOMIC_RELAXED),
                                    .ring_bytes = __atomic_load_n(&header->ring_bytes, __ATOMIC_RELAXED),
                                    .file_bytes = __atomic_load_n(&header->file_bytes, __ATOMIC_RELAXED),
                                    .slot_max = __atomic_load_n(&header->slot_max, __ATOMIC_RELAXED),
                                    .ring_count = __atomic_load_n(&header->ring_count, __ATOMIC_RELAXED)};
   return geometry->ring_count >= 1 && geometry->ring_count <= ML_CHANNEL_MAX_RINGS && geometry->ring_bytes >= 64 &&
-         geometry->ring_bytes <= ML_CHANNEL_MAX_RING_BYTES && (geometry->ring_bytes & (geometry->ring_bytes - 1)) == 0 &&
+         geometry->ring_bytes <= ML_CHANNEL_MAX_RING_BYTES &&
+         (geometry->ring_bytes & (geometry->ring_bytes - 1)) == 0 &&
          geometry->slot_stride == ML_CHANNEL_SLOT_HEADER_BYTES + geometry->ring_count * geometry->ring_bytes &&
          geometry->slot_max >= 1 && geometry->slot_max <= ML_CHANNEL_MAX_SLOTS &&
          geometry->file_bytes == ML_CHANNEL_HEADER_BYTES + geometry->slot_max * geometry->slot_stride &&

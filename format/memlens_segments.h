@@ -25,7 +25,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-#define ML_SEGMENTS_VECTORS __attribute__((target("avx2,popcnt"))) /* of a function that calls ml_segments_add_known_vectors */
+/* of a function that calls ml_segments_add_known_vectors */
+#define ML_SEGMENTS_VECTORS __attribute__((target("avx2,popcnt")))
 #endif
 
 #define ML_SEGMENTS_ENTRIES 1024
@@ -35,10 +36,10 @@
 #define ML_SEGMENTS_NAME_BYTES 24  /* of room for one segment's name: 10 + 1 + 8, and what is overwritten behind it */
 #define ML_SEGMENTS_WORD_BYTES 272 /* and for its words: 31 * 8, and what is overwritten behind them */
 #define ML_SEGMENTS_FRONT_BYTES 8  /* in front of the names, for their number of bytes */
-#define ML_SEGMENTS_MOST_RECORDED (1u << 15) /* accesses of one record: the reader takes one whole */
+#define ML_SEGMENTS_MOST_RECORDED (1u << 15)   /* accesses of one record: the reader takes one whole */
 #define ML_SEGMENTS_MOST_NAME_BYTES (1u << 20) /* of one record, zeros included */
-#define ML_SEGMENTS_WIDE 16u       /* in the code of a group: its differences have eight bytes */
-#define ML_SEGMENTS_BEYOND 3       /* words behind those of a segment that ml_segments_add_known_vectors may read */
+#define ML_SEGMENTS_WIDE 16u                   /* in the code of a group: its differences have eight bytes */
+#define ML_SEGMENTS_BEYOND 3 /* words behind those of a segment that ml_segments_add_known_vectors may read */
 
 struct ml_segments_block {
   uint64_t last[4], step[4];
@@ -54,7 +55,7 @@ struct ml_segments {
   struct ml_segments_block block[ML_SEGMENTS_BLOCKS];
   struct ml_segments_entry entry[ML_SEGMENTS_ENTRIES];
   uint32_t next_block;
-  uint32_t n_noted; /* ML_SEGMENTS_NOTED + 1: more than could be noted */
+  uint32_t n_noted;                  /* ML_SEGMENTS_NOTED + 1: more than could be noted */
   uint16_t noted[ML_SEGMENTS_NOTED]; /* entries that were told a shape */
 };
 
@@ -67,19 +68,22 @@ struct ml_segments_at {
 static inline void ml_segments_begin(struct ml_segments *segments) {
   if (segments->n_noted > ML_SEGMENTS_NOTED) memset(segments->entry, 0, sizeof segments->entry);
   else
-    for (uint32_t i = 0; i < segments->n_noted; i++) segments->entry[segments->noted[i]] = (struct ml_segments_entry){0, 0, 0};
+    for (uint32_t i = 0; i < segments->n_noted; i++)
+      segments->entry[segments->noted[i]] = (struct ml_segments_entry){0, 0, 0};
   segments->n_noted = 0;
   segments->next_block = 0;
 }
 
 /* The entry of the segment that has this site and this key, or NULL: it has to be added with ml_segments_add. */
-static inline const struct ml_segments_entry *ml_segments_known(const struct ml_segments *segments, uint64_t site, uint64_t key) {
+static inline const struct ml_segments_entry *ml_segments_known(const struct ml_segments *segments, uint64_t site,
+                                                                uint64_t key) {
   const struct ml_segments_entry *entry = &segments->entry[site % ML_SEGMENTS_ENTRIES];
   return __builtin_expect(entry->key == key, 1) ? entry : NULL;
 }
 
 /* Up to four words: their code behind the name, and what they differ by. */
-static inline void ml_segments_group(struct ml_segments_block *block, struct ml_segments_at *at, const uint64_t *words, unsigned count) {
+static inline void ml_segments_group(struct ml_segments_block *block, struct ml_segments_at *at, const uint64_t *words,
+                                     unsigned count) {
   uint64_t moved[4], far = 0;
   unsigned misses = 0;
   for (unsigned i = 0; i < count; i++) {
@@ -93,12 +97,14 @@ static inline void ml_segments_group(struct ml_segments_block *block, struct ml_
   const unsigned bytes = far != 0 ? 8 : 4;
   *at->names++ = (unsigned char)(misses | (far != 0 ? ML_SEGMENTS_WIDE : 0));
   for (unsigned i = 0; i < count; i++) {
-    memcpy(at->words, &moved[i], 8); /* little endian, as all of the format; the next one is written over what is too much */
+    /* little endian, as all of the format; the next one is written over what is too much */
+    memcpy(at->words, &moved[i], 8);
     at->words += bytes & (0 - (misses >> i & 1));
   }
 }
 
-static inline __attribute__((always_inline)) void ml_segments_name(struct ml_segments_at *at, uint64_t site, unsigned told) {
+static inline __attribute__((always_inline)) void ml_segments_name(struct ml_segments_at *at, uint64_t site,
+                                                                   unsigned told) {
   const uint64_t named = ml_stream_zigzag(site - at->previous) << 1 | told;
   at->previous = site;
   if (__builtin_expect(named < 128, 1)) *at->names++ = (unsigned char)named;
@@ -106,9 +112,10 @@ static inline __attribute__((always_inline)) void ml_segments_name(struct ml_seg
 }
 
 /* Appends a segment that is known. */
-static inline __attribute__((always_inline)) void ml_segments_add_known(struct ml_segments *segments, const struct ml_segments_entry *entry,
-                                                                        struct ml_segments_at *at, uint64_t site, const uint64_t *words,
-                                                                        unsigned count) {
+static inline __attribute__((always_inline)) void ml_segments_add_known(struct ml_segments *segments,
+                                                                        const struct ml_segments_entry *entry,
+                                                                        struct ml_segments_at *at, uint64_t site,
+                                                                        const uint64_t *words, unsigned count) {
   struct ml_segments_block *block = &segments->block[entry->block];
   ml_segments_name(at, site, 0);
   for (unsigned i = 0; i < count; i += 4) ml_segments_group(block++, at, words + i, count - i < 4 ? count - i : 4);
@@ -117,6 +124,7 @@ static inline __attribute__((always_inline)) void ml_segments_add_known(struct m
 #if defined(__x86_64__)
 static const int64_t ml_segments_masks[8] __attribute__((aligned(64))) = {-1, -1, -1, -1, 0, 0, 0, 0};
 /* Bytes of the words of a mask, side by side. */
+/* clang-format off */
 #define ML_SEGMENTS_PACK(a, b, c, d) {4 * a, 4 * a + 1, 4 * a + 2, 4 * a + 3, 4 * b, 4 * b + 1, 4 * b + 2, 4 * b + 3, \
                                       4 * c, 4 * c + 1, 4 * c + 2, 4 * c + 3, 4 * d, 4 * d + 1, 4 * d + 2, 4 * d + 3}
 static const unsigned char ml_segments_packs[16][16] __attribute__((aligned(64))) = {
@@ -124,11 +132,12 @@ static const unsigned char ml_segments_packs[16][16] __attribute__((aligned(64))
     ML_SEGMENTS_PACK(2, 0, 0, 0), ML_SEGMENTS_PACK(0, 2, 0, 0), ML_SEGMENTS_PACK(1, 2, 0, 0), ML_SEGMENTS_PACK(0, 1, 2, 0),
     ML_SEGMENTS_PACK(3, 0, 0, 0), ML_SEGMENTS_PACK(0, 3, 0, 0), ML_SEGMENTS_PACK(1, 3, 0, 0), ML_SEGMENTS_PACK(0, 1, 3, 0),
     ML_SEGMENTS_PACK(2, 3, 0, 0), ML_SEGMENTS_PACK(0, 2, 3, 0), ML_SEGMENTS_PACK(1, 2, 3, 0), ML_SEGMENTS_PACK(0, 1, 2, 3)};
+/* clang-format on */
 
-ML_SEGMENTS_VECTORS static inline __attribute__((always_inline)) void ml_segments_group_vectors(struct ml_segments_block *block,
-                                                                                                struct ml_segments_at *at,
-                                                                                                const uint64_t *words, unsigned count) {
-  const __m256i word = _mm256_loadu_si256((const __m256i *)words), last = _mm256_load_si256((const __m256i *)block->last);
+ML_SEGMENTS_VECTORS static inline __attribute__((always_inline)) void ml_segments_group_vectors(
+    struct ml_segments_block *block, struct ml_segments_at *at, const uint64_t *words, unsigned count) {
+  const __m256i word = _mm256_loadu_si256((const __m256i *)words),
+                last = _mm256_load_si256((const __m256i *)block->last);
   const __m256i belongs = _mm256_loadu_si256((const __m256i *)(ml_segments_masks + 4 - count));
   const __m256i moved = _mm256_sub_epi64(word, last);
   const __m256i as_expected = _mm256_cmpeq_epi64(moved, _mm256_load_si256((const __m256i *)block->step));
@@ -148,21 +157,22 @@ ML_SEGMENTS_VECTORS static inline __attribute__((always_inline)) void ml_segment
     return;
   }
   *at->names++ = (unsigned char)misses;
-  const __m128i low = _mm_castps_si128(
-      _mm_shuffle_ps(_mm_castsi128_ps(_mm256_castsi256_si128(moved)), _mm_castsi128_ps(_mm256_extracti128_si256(moved, 1)), 0x88));
-  _mm_storeu_si128((__m128i *)at->words, _mm_shuffle_epi8(low, _mm_load_si128((const __m128i *)ml_segments_packs[misses])));
+  const __m128i low = _mm_castps_si128(_mm_shuffle_ps(_mm_castsi128_ps(_mm256_castsi256_si128(moved)),
+                                                      _mm_castsi128_ps(_mm256_extracti128_si256(moved, 1)), 0x88));
+  _mm_storeu_si128((__m128i *)at->words,
+                   _mm_shuffle_epi8(low, _mm_load_si128((const __m128i *)ml_segments_packs[misses])));
   at->words += 4 * (unsigned)__builtin_popcount(misses);
 }
 
 /* The same. The words are followed by ML_SEGMENTS_BEYOND others that may be read. */
-ML_SEGMENTS_VECTORS static inline __attribute__((always_inline)) void ml_segments_add_known_vectors(struct ml_segments *segments,
-                                                                                                    const struct ml_segments_entry *entry,
-                                                                                                    struct ml_segments_at *at, uint64_t site,
-                                                                                                    const uint64_t *words, unsigned count) {
+ML_SEGMENTS_VECTORS static inline __attribute__((always_inline)) void ml_segments_add_known_vectors(
+    struct ml_segments *segments, const struct ml_segments_entry *entry, struct ml_segments_at *at, uint64_t site,
+    const uint64_t *words, unsigned count) {
   struct ml_segments_block *block = &segments->block[entry->block];
   ml_segments_name(at, site, 0);
   ml_segments_group_vectors(block, at, words, count < 4 ? count : 4);
-  for (unsigned i = 4; i < count; i += 4) ml_segments_group_vectors(++block, at, words + i, count - i < 4 ? count - i : 4);
+  for (unsigned i = 4; i < count; i += 4)
+    ml_segments_group_vectors(++block, at, words + i, count - i < 4 ? count - i : 4);
 }
 #endif
 
@@ -183,8 +193,8 @@ static inline void ml_segments_tell(struct ml_segments *segments, uint32_t numbe
 
 /* Appends a segment of `count` words, 1 to 31, whose first site is `site`. From then on it is known by its key, which is not 0; to a caller
  * who does not want that it is 0. */
-static inline void ml_segments_add(struct ml_segments *segments, struct ml_segments_at *at, uint64_t key, uint64_t site, const uint64_t *words,
-                                   unsigned count, unsigned form) {
+static inline void ml_segments_add(struct ml_segments *segments, struct ml_segments_at *at, uint64_t key, uint64_t site,
+                                   const uint64_t *words, unsigned count, unsigned form) {
   const uint32_t number = (uint32_t)(site % ML_SEGMENTS_ENTRIES);
   struct ml_segments_entry *entry = &segments->entry[number];
   const unsigned shape = count | form << 5, told = entry->shape != shape;

@@ -25,26 +25,23 @@
 #define ML_STREAM_MAX_ACCESS 32 /* bytes of room for one access: 10 + 10 + 5, and what is overwritten behind it */
 
 struct ml_stream {
-  uint64_t previous;               /* code of the access before */
-  uint32_t n_noted;                /* ML_STREAM_NOTED + 1: more than could be noted */
+  uint64_t previous; /* code of the access before */
+  uint32_t n_noted;  /* ML_STREAM_NOTED + 1: more than could be noted */
   uint32_t reserved;
   uint64_t last[ML_STREAM_ENTRIES]; /* address of the last access of each entry */
-  uint16_t noted[ML_STREAM_NOTED]; /* entries of last[] that may not be 0 */
+  uint16_t noted[ML_STREAM_NOTED];  /* entries of last[] that may not be 0 */
 };
 
 /* State of a new window. The state must have been zeros once (static or calloc memory). */
 static inline void ml_stream_begin(struct ml_stream *stream) {
   stream->previous = 0;
-  if (stream->n_noted > ML_STREAM_NOTED)
-    memset(stream->last, 0, sizeof stream->last);
+  if (stream->n_noted > ML_STREAM_NOTED) memset(stream->last, 0, sizeof stream->last);
   else
     for (uint32_t i = 0; i < stream->n_noted; i++) stream->last[stream->noted[i]] = 0;
   stream->n_noted = 0;
 }
 
-static inline uint64_t ml_stream_zigzag(uint64_t difference) {
-  return (difference << 1) ^ (0 - (difference >> 63));
-}
+static inline uint64_t ml_stream_zigzag(uint64_t difference) { return (difference << 1) ^ (0 - (difference >> 63)); }
 
 static inline uint64_t ml_stream_unzigzag(uint64_t value) { return (value >> 1) ^ (0 - (value & 1)); }
 
@@ -94,8 +91,8 @@ __attribute__((noinline, unused)) static unsigned char *ml_stream_add_long(struc
 }
 
 /* Appends an access by the instruction at `pc`: encoding pc_delta. `operation`: 1 load, 2 store, 3 atomic. */
-static inline unsigned char *ml_stream_add_pc(struct ml_stream *stream, unsigned char *at, uint64_t pc, uint64_t address,
-                                              uint32_t bytes, unsigned operation) {
+static inline unsigned char *ml_stream_add_pc(struct ml_stream *stream, unsigned char *at, uint64_t pc,
+                                              uint64_t address, uint32_t bytes, unsigned operation) {
   uint64_t *last = &stream->last[pc % ML_STREAM_ENTRIES];
   uint64_t before = *last, third = (uint64_t)bytes * 4 + operation;
   uint64_t first = ml_stream_zigzag(pc - stream->previous), second = ml_stream_zigzag(address - before);

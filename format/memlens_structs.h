@@ -3,7 +3,9 @@
 #define ML_STRUCT(name, bytes, text) struct ml_##name {
 #define ML_MEMBER(name, type, member, text) type member;
 #define ML_ARRAY(name, type, member, count, text) type member[count];
+/* clang-format off */
 #define ML_STRUCT_END(name) };
+/* clang-format on */
 #include ML_STRUCTS
 #undef ML_STRUCT
 #undef ML_MEMBER

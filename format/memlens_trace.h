@@ -36,9 +36,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "memlens_lists.h"
+
 /* Thread-local, initial-exec, default visibility: `extern __thread struct ml_trace_thread __memlens_trace`. */
 struct ml_trace_thread {
-  uint64_t left;    /* accesses before the one at which a window begins; 0 inside a window and before a thread is known */
+  /* accesses before the one at which a window begins; 0 inside a window and before a thread is known */
+  uint64_t left;
   uint64_t *cursor; /* where the next record goes */
   uint64_t *limit;  /* where room ends; 0 outside a window */
 };
@@ -57,39 +60,30 @@ struct ml_trace_thread {
 
 /* ---- words ----------------------------------------------------------------------------------------------------
  * A header, then W words. Bits of a header, from the lowest: */
-#define ML_TRACE_SITE_BITS 32      /* site of the first word, in the numbering of the process */
-#define ML_TRACE_WORDS_SHIFT 32    /* 5 bits: W */
-#define ML_TRACE_IMPLIED_SHIFT 37  /* 11 bits: constants that the segment executes and does not record */
-#define ML_TRACE_FORM_SHIFT 48     /* 2 bits: enum ml_trace_form */
-#define ML_TRACE_STORES_SHIFT 50   /* 14 bits: bit i = word i (or pair i; for lanes bit 0) is a store and nothing else; atomics count as loads */
-#define ML_TRACE_WORDS_MAX 14      /* of a segment in the form of words */
-#define ML_TRACE_LANES_MAX 31      /* of a gather */
+#define ML_TRACE_SITE_BITS 32     /* site of the first word, in the numbering of the process */
+#define ML_TRACE_WORDS_SHIFT 32   /* 5 bits: W */
+#define ML_TRACE_IMPLIED_SHIFT 37 /* 11 bits: constants that the segment executes and does not record */
+#define ML_TRACE_FORM_SHIFT 48    /* 2 bits: enum ml_trace_form */
+/* 14 bits: bit i = word i (or pair i; for lanes bit 0) is a store and nothing else; atomics count as loads */
+#define ML_TRACE_STORES_SHIFT 50
+#define ML_TRACE_WORDS_MAX 14 /* of a segment in the form of words */
+#define ML_TRACE_LANES_MAX 31 /* of a gather */
 #define ML_TRACE_IMPLIED_MAX 2047
 enum ml_trace_form {
   ML_TRACE_WORDS = 0, /* word i is an address of site + i */
-  ML_TRACE_SIZED = 1, /* words 2i and 2i + 1 are an address and the number of bytes of site + i; no bytes: not an access after all */
+  /* words 2i and 2i + 1 are an address and the number of bytes of site + i; no bytes: not an access after all */
+  ML_TRACE_SIZED = 1,
   ML_TRACE_LANES = 2, /* every word is an address of the same site: the lanes of a gather that take part */
 };
 
 /* Accesses that a segment executes. */
 static inline uint64_t ml_trace_executed(uint64_t header) {
-  const uint64_t words = header >> ML_TRACE_WORDS_SHIFT & 31, implied = header >> ML_TRACE_IMPLIED_SHIFT & ML_TRACE_IMPLIED_MAX;
+  const uint64_t words = header >> ML_TRACE_WORDS_SHIFT & 31,
+                 implied = header >> ML_TRACE_IMPLIED_SHIFT & ML_TRACE_IMPLIED_MAX;
   return (header >> ML_TRACE_FORM_SHIFT & 3) == ML_TRACE_SIZED ? words / 2 + implied : words + implied;
 }
 
-/* ---- classes of sites (part `traced` of a table) ------------------------------------------------------------------- */
-enum ml_trace_class {
-  ML_TRACE_CONSTANT = 0,  /* a scalar of the frame or a global one: not recorded, implied by its segment */
-  ML_TRACE_STRIDED = 1,   /* its address steps evenly in the loop around it; the step is told, 0 = it does not move there */
-  ML_TRACE_IRREGULAR = 2, /* anything else: enum ml_trace_kind tells of which kind */
-};
-enum ml_trace_kind {
-  ML_TRACE_PLAIN = 0,    /* strided and constant sites; irregular ones outside any loop whose address nothing tells of */
-  ML_TRACE_INDIRECT = 1, /* through a pointer that was loaded */
-  ML_TRACE_COMPUTED = 2, /* an index that was loaded or computed: hashes, index arrays */
-  ML_TRACE_CHASE = 3,    /* the loaded value leads to the next address of the same site */
-  ML_TRACE_STEP_AT_RUN = 4, /* of strided sites: the step is one that the loop does not change, but only the program knows it (0 in the table) */
-};
+/* Classes of sites (part `traced` of a table): lists.def, trace_class and trace_kind. */
 
 /* ---- settings ---------------------------------------------------------------------------------------------------------
  * The recorder tells them in this variable: NAME=VALUE separated by commas.

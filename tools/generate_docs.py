@@ -357,7 +357,7 @@ def enum_tables() -> str:
 
     rows = [
         (code(f"ml_{family}"), ", ".join(f"{value} {name}" for value, name in values.items()))
-        for family, values in _core.enum_values().items()
+        for family, values in (*_core.enum_values().items(), *_core.lists().items())
     ]
     return markdown_table(["family", "values"], rows)
 

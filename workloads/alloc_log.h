@@ -37,9 +37,7 @@ static inline uint64_t log_now_ns(void) {
     return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
 }
 
-static inline pid_t log_thread(void) {
-    return (pid_t)syscall(SYS_gettid);
-}
+static inline pid_t log_thread(void) { return (pid_t)syscall(SYS_gettid); }
 
 // backtrace() loads a library at its first call; that must not happen inside a logged call.
 static inline void log_prepare(void) {
@@ -63,9 +61,7 @@ __attribute__((always_inline)) static inline void log_call(const char *operation
     call->n_frames = log_frames ? backtrace(call->frames, LOG_DEPTH) : 0;
 }
 
-static inline void log_forget(void) {
-    logged_count = 0;
-}
+static inline void log_forget(void) { logged_count = 0; }
 
 static inline void log_write(void) {
     if (log_path == NULL) return;
@@ -94,24 +90,24 @@ static inline void log_write(void) {
 }
 
 // The calls, logged. Macros: the call must stand in the function whose frame is expected.
-#define LOGGED(operation, bytes, old, call)                                   \
-    ({                                                                        \
-        uint64_t log_begin_ns = log_now_ns();                                 \
-        void *log_result = (void *)(call);                                    \
+#define LOGGED(operation, bytes, old, call)                                     \
+    ({                                                                          \
+        uint64_t log_begin_ns = log_now_ns();                                   \
+        void *log_result = (void *)(call);                                      \
         log_call(operation, log_result, bytes, (uintptr_t)(old), log_begin_ns); \
-        log_result;                                                           \
+        log_result;                                                             \
     })
-#define LOGGED_FREE(operation, pointer, call)                                     \
-    do {                                                                          \
-        uintptr_t log_freed = (uintptr_t)(pointer);                               \
-        uint64_t log_begin_ns = log_now_ns();                                     \
-        call;                                                                     \
-        log_call(operation, (const void *)log_freed, 0, 0, log_begin_ns);         \
+#define LOGGED_FREE(operation, pointer, call)                             \
+    do {                                                                  \
+        uintptr_t log_freed = (uintptr_t)(pointer);                       \
+        uint64_t log_begin_ns = log_now_ns();                             \
+        call;                                                             \
+        log_call(operation, (const void *)log_freed, 0, 0, log_begin_ns); \
     } while (0)
 #define MALLOC(bytes) LOGGED("malloc", bytes, 0, malloc(bytes))
-#define FREE(pointer)                                       \
-    do {                                                    \
-        void *log_pointer = (pointer);                      \
+#define FREE(pointer)                                        \
+    do {                                                     \
+        void *log_pointer = (pointer);                       \
         LOGGED_FREE("free", log_pointer, free(log_pointer)); \
     } while (0)
 

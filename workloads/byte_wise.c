@@ -43,7 +43,8 @@ int main(int argc, char **argv) {
     if (!bytes) fail("no memory");
     memset(bytes, 1, count);
     unsigned state = 1;
-    for (long pass = 0; pass < passes; pass++) state = wide ? cipher_words(bytes, count, state) : cipher_bytes(bytes, count, state);
+    for (long pass = 0; pass < passes; pass++)
+        state = wide ? cipher_words(bytes, count, state) : cipher_bytes(bytes, count, state);
     printf("byte_wise bytes=%zu state=%u last=%u\n", count, state, bytes[count - 1]);
     free(bytes);
     return end_run(&run);

@@ -11,7 +11,7 @@
 #include <malloc.h>
 
 static volatile size_t one = 1;  // keeps sizes unknown to the compiler
-static void *volatile null;     // and this: it would turn realloc(NULL, n) into malloc(n)
+static void *volatile null;      // and this: it would turn realloc(NULL, n) into malloc(n)
 
 OWN_FRAME static void chains(void) {
     char *p = MALLOC(40 * one);

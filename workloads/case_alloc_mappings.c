@@ -7,7 +7,8 @@
 
 OWN_FRAME static void map_and_cut(void) {
     const size_t page = page_bytes();
-    char *p = LOGGED("mmap", 8 * page, 0, mmap(NULL, 8 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    char *p =
+        LOGGED("mmap", 8 * page, 0, mmap(NULL, 8 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     LOGGED("munmap", 2 * page, 0, munmap(p + 2 * page, 2 * page) == 0 ? p + 2 * page : NULL);
     LOGGED("munmap", page, 0, munmap(p, page) == 0 ? p : NULL);
     LOGGED("failed", 0, 0, munmap(p + 1, page) == 0 ? p : NULL);

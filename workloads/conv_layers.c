@@ -19,20 +19,19 @@ struct layer {
     int filters, channels, side, kernel, step, repeats;  // side 1: fully connected
 };
 static const struct layer alexnet[] = {
-    {96, 3, 227, 11, 4, 1}, {256, 96, 27, 5, 1, 1}, {384, 256, 13, 3, 1, 1}, {384, 384, 13, 3, 1, 1}, {256, 384, 13, 3, 1, 1},
-    {4096, 9216, 1, 1, 1, 1}, {4096, 4096, 1, 1, 1, 1}, {1000, 4096, 1, 1, 1, 1},
+    {96, 3, 227, 11, 4, 1},  {256, 96, 27, 5, 1, 1},   {384, 256, 13, 3, 1, 1},  {384, 384, 13, 3, 1, 1},
+    {256, 384, 13, 3, 1, 1}, {4096, 9216, 1, 1, 1, 1}, {4096, 4096, 1, 1, 1, 1}, {1000, 4096, 1, 1, 1, 1},
 };
 static const struct layer resnet[] = {
-    {64, 3, 224, 7, 2, 1},  {64, 64, 56, 1, 1, 3},  {64, 64, 56, 3, 1, 3},  {256, 64, 56, 1, 1, 3},
-    {128, 256, 28, 1, 1, 4}, {128, 128, 28, 3, 1, 4}, {512, 128, 28, 1, 1, 4}, {256, 512, 14, 1, 1, 6},
-    {256, 256, 14, 3, 1, 6}, {1024, 256, 14, 1, 1, 6}, {512, 1024, 7, 1, 1, 3}, {512, 512, 7, 3, 1, 3}, {2048, 512, 7, 1, 1, 3},
+    {64, 3, 224, 7, 2, 1},   {64, 64, 56, 1, 1, 3},    {64, 64, 56, 3, 1, 3},   {256, 64, 56, 1, 1, 3},
+    {128, 256, 28, 1, 1, 4}, {128, 128, 28, 3, 1, 4},  {512, 128, 28, 1, 1, 4}, {256, 512, 14, 1, 1, 6},
+    {256, 256, 14, 3, 1, 6}, {1024, 256, 14, 1, 1, 6}, {512, 1024, 7, 1, 1, 3}, {512, 512, 7, 3, 1, 3},
+    {2048, 512, 7, 1, 1, 3},
 };
 
 enum { MOST_LAYERS = 160 };
 // The deep one has more blocks in its second and third stage.
-static int repeats_of_152(int repeats, int side) {
-    return side == 28 ? 8 : side == 14 ? 36 : repeats;
-}
+static int repeats_of_152(int repeats, int side) { return side == 28 ? 8 : side == 14 ? 36 : repeats; }
 
 OWN_FRAME static void im2col(const float *image, long channels, long side, long kernel, long step, long out_side,
                              float *columns) {
@@ -146,7 +145,8 @@ int main(int argc, char **argv) {
         while (end < n_kinds && layers[end].repeats > 1 && layers[end].repeats == layers[i].repeats &&
                layers[end].side == layers[i].side)
             end++;
-        const int repeats = is_alexnet || depth == 50 ? layers[i].repeats : repeats_of_152(layers[i].repeats, layers[i].side);
+        const int repeats =
+            is_alexnet || depth == 50 ? layers[i].repeats : repeats_of_152(layers[i].repeats, layers[i].side);
         for (int repeat = 0; repeat < repeats; repeat++)
             for (size_t kind = i; kind < end; kind++) {
                 struct made_layer *layer = &made[n_layers++];

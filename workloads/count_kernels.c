@@ -67,9 +67,7 @@ static void *run_thread(void *argument) {
     return NULL;
 }
 
-static uint64_t total(uint64_t of_turn, uint64_t of_call) {
-    return of_turn * (uint64_t)n_turns + of_call;
-}
+static uint64_t total(uint64_t of_turn, uint64_t of_call) { return of_turn * (uint64_t)n_turns + of_call; }
 
 static void print_answer(void) {
     printf("{\"isa\": \"%s\", \"n\": %ld, \"threads\": [", ISA, n_turns);

@@ -40,10 +40,8 @@ struct Tower<0> {
 };
 
 OWN_FRAME void recurse(long depth, unsigned char *base, size_t n_pages) {
-    if (depth > 1)
-        recurse(depth - 1, base, n_pages);
-    else
-        Tower<7>::descend(base, n_pages, page_bytes());
+    if (depth > 1) recurse(depth - 1, base, n_pages);
+    else Tower<7>::descend(base, n_pages, page_bytes());
     n_returns = n_returns + 1;
 }
 

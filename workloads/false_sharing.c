@@ -18,13 +18,9 @@ static long n_threads = 2, iterations = 500, n_more = 0, n_meetings = 0;
 static bool padded = false;
 static pthread_barrier_t meeting;
 
-static uint64_t increments(void) {
-    return (uint64_t)iterations * 1000000 + (uint64_t)n_more;
-}
+static uint64_t increments(void) { return (uint64_t)iterations * 1000000 + (uint64_t)n_more; }
 
-static size_t counter_stride(void) {
-    return (padded ? 128 : sizeof(uint64_t)) / sizeof(uint64_t);
-}
+static size_t counter_stride(void) { return (padded ? 128 : sizeof(uint64_t)) / sizeof(uint64_t); }
 
 OWN_FRAME static void clear_counters(_Atomic uint64_t *counters, size_t n_counters) {
     KEEP_FRAME();
@@ -47,7 +43,8 @@ static void work(long thread_index, void *shared) {
     const size_t n_increments = increments();
     for (long part = 0; part <= n_meetings; part++) {
         if (part > 0) pthread_barrier_wait(&meeting);
-        increment_counter(mine, part_begin(n_increments, part + 1, n_meetings + 1) - part_begin(n_increments, part, n_meetings + 1));
+        increment_counter(mine, part_begin(n_increments, part + 1, n_meetings + 1) -
+                                    part_begin(n_increments, part, n_meetings + 1));
     }
 }
 

@@ -44,7 +44,8 @@ int main(int argc, char **argv) {
     for (long pass = 0; pass < passes; pass++)
         sum += split ? sum_masses(masses, (size_t)records, 1)
                      : sum_masses(&bodies[0].mass, (size_t)records, sizeof *bodies / sizeof bodies->mass);
-    require(sum == (uint64_t)passes * (uint64_t)records * (uint64_t)(records - 1) / 2, "the sum must be that of all records");
+    require(sum == (uint64_t)passes * (uint64_t)records * (uint64_t)(records - 1) / 2,
+            "the sum must be that of all records");
     printf("field_walk records=%ld passes=%ld split=%d sum=%llu\n", records, passes, split, (unsigned long long)sum);
     return end_run(&run);
 }

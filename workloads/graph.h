@@ -133,12 +133,8 @@ enum { CHUNK_VERTICES = 512 };
 
 // ---- shared words: several threads read and write them without a lock ----
 
-static inline uint32_t peek(const uint32_t *word) {
-    return __atomic_load_n(word, __ATOMIC_RELAXED);
-}
-static inline void poke(uint32_t *word, uint32_t value) {
-    __atomic_store_n(word, value, __ATOMIC_RELAXED);
-}
+static inline uint32_t peek(const uint32_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
+static inline void poke(uint32_t *word, uint32_t value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }
 static inline bool replace(uint32_t *word, uint32_t expected, uint32_t value) {
     return __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
@@ -305,9 +301,7 @@ static inline int end_graph_run(struct graph_run *g) {
 }
 
 // Sums words so that an exchange of two shows.
-static inline uint64_t add_to_checksum(uint64_t checksum, uint64_t word) {
-    return mix64(checksum ^ word);
-}
+static inline uint64_t add_to_checksum(uint64_t checksum, uint64_t word) { return mix64(checksum ^ word); }
 
 // Depth of each vertex from the source by a plain queue, NO_VERTEX where it is not reached: the oracle of several.
 static inline void serial_depths(const struct graph *graph, uint32_t source, uint32_t *depths) {

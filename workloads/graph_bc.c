@@ -12,9 +12,9 @@ struct centrality {
     uint32_t *depths;
     uint64_t *n_paths;
     double *dependencies, *scores;
-    uint32_t *order;        // vertices by level
-    uint32_t depth;         // of the frontier under way
-    size_t level_begin;     // of the level under way, in order
+    uint32_t *order;     // vertices by level
+    uint32_t depth;      // of the frontier under way
+    size_t level_begin;  // of the level under way, in order
     struct vertex_queue next;
 };
 

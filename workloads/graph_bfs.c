@@ -20,9 +20,7 @@ struct search_result {
     uint64_t n_reached, depth_sum, depth;
 };
 
-static bool has_bit(const uint64_t *bitmap, uint32_t v) {
-    return bitmap[v / 64] >> v % 64 & 1;
-}
+static bool has_bit(const uint64_t *bitmap, uint32_t v) { return bitmap[v / 64] >> v % 64 & 1; }
 
 OWN_FRAME static void step_down(size_t begin, size_t end, long thread_index, void *shared) {
     (void)thread_index;

@@ -43,8 +43,7 @@ static inline void enqueue(volatile uint32_t *queue, uint64_t *tail, uint32_t v)
     queue[(*tail)++] = v;  // touch: here queue
 }
 
-OWN_FRAME static uint64_t search(const uint32_t *edges, uint32_t *levels, uint32_t *queue, uint64_t n,
-                                 uint32_t root) {
+OWN_FRAME static uint64_t search(const uint32_t *edges, uint32_t *levels, uint32_t *queue, uint64_t n, uint32_t root) {
     KEEP_FRAME();
     for (uint64_t v = 0; v < n; v++) levels[v] = NOT_REACHED;  // touch: here level
     uint64_t head = 0, tail = 0;
@@ -62,9 +61,7 @@ OWN_FRAME static uint64_t search(const uint32_t *edges, uint32_t *levels, uint32
     return tail;
 }
 
-static unsigned bits(uint32_t v) {
-    return v ? 32 - (unsigned)__builtin_clz(v) : 0;
-}
+static unsigned bits(uint32_t v) { return v ? 32 - (unsigned)__builtin_clz(v) : 0; }
 
 int main(int argc, char **argv) {
     const struct option_spec options[] = {
@@ -81,14 +78,13 @@ int main(int argc, char **argv) {
 
     for (long i = 0; i < iterations; i++) {
         uint64_t n_reached = search(edges, levels, queue, n, relabel(0, k));
-        if (n_reached != n)
-            fail("reached %llu of %llu vertices", (unsigned long long)n_reached, (unsigned long long)n);
+        if (n_reached != n) fail("reached %llu of %llu vertices", (unsigned long long)n_reached, (unsigned long long)n);
         for (uint64_t v = 0; v < n; v++)
             if (levels[relabel((uint32_t)v, k)] != (bits((uint32_t)v) + 2) / 3)
                 fail("wrong level of vertex %llu", (unsigned long long)v);
     }
     printf("graph_search pages=%zu vertices=%llu depth=%u searches=%ld\n",
-           pages_in(n * DEGREE * sizeof *edges) + 2 * pages_in(n * sizeof *levels), (unsigned long long)n,
-           (k + 2) / 3, iterations);
+           pages_in(n * DEGREE * sizeof *edges) + 2 * pages_in(n * sizeof *levels), (unsigned long long)n, (k + 2) / 3,
+           iterations);
     return end_run(&run);
 }

@@ -49,7 +49,8 @@ int main(int argc, char **argv) {
     struct run run = begin_run(argc, argv, options, COUNT_OF(options));
     require(n_arcs >= 1 && block >= 1, "--arcs and --block must be at least 1");
     size_t n_nodes = (size_t)n_arcs / 8 + 2;
-    struct network n = {.arcs = malloc((size_t)n_arcs * sizeof *n.arcs), .potentials = malloc(n_nodes * sizeof *n.potentials)};
+    struct network n = {.arcs = malloc((size_t)n_arcs * sizeof *n.arcs),
+                        .potentials = malloc(n_nodes * sizeof *n.potentials)};
     require(n.arcs && n.potentials, "out of memory");
     for (size_t i = 0; i < n_nodes; i++) n.potentials[i] = (int64_t)(mix64(i) % 1000);
     for (size_t i = 0; i < (size_t)n_arcs; i++)

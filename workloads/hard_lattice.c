@@ -28,10 +28,12 @@ int main(int argc, char **argv) {
     struct run run = begin_run(argc, argv, options, COUNT_OF(options));
     for (int y = 0; y < SIDE; y++)
         for (int x = 0; x < SIDE; x++)
-            for (int k = 0; k < VALUES; k++) lattice[0][y][x][k] = lattice[1][y][x][k] = (double)((x * 7 + y * 3 + k) % 16);
+            for (int k = 0; k < VALUES; k++)
+                lattice[0][y][x][k] = lattice[1][y][x][k] = (double)((x * 7 + y * 3 + k) % 16);
     double begin_s = now_s();
     for (long i = 0; i < iterations; i++) stream(lattice[(i + 1) % 2], lattice[i % 2]);
     if (run.print_time) fprintf(stderr, "kernel_seconds=%.6f\n", now_s() - begin_s);
-    printf("hard_lattice cells=%d centre=%.9g\n", (SIDE - 2) * (SIDE - 2), lattice[iterations % 2][SIDE / 2][SIDE / 2][0]);
+    printf("hard_lattice cells=%d centre=%.9g\n", (SIDE - 2) * (SIDE - 2),
+           lattice[iterations % 2][SIDE / 2][SIDE / 2][0]);
     return end_run(&run);
 }

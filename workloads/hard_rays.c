@@ -32,8 +32,9 @@ int main(int argc, char **argv) {
     struct sphere *spheres = malloc((size_t)n_spheres * sizeof *spheres);
     require(spheres != NULL, "out of memory");
     for (long i = 0; i < n_spheres; i++)
-        spheres[i] = (struct sphere){(float)(mix64((uint64_t)i) % 200) - 100, (float)(mix64((uint64_t)i + 1000) % 200) - 100,
-                                     (float)(mix64((uint64_t)i + 2000) % 100), (float)(mix64((uint64_t)i + 3000) % 20) + 1};
+        spheres[i] =
+            (struct sphere){(float)(mix64((uint64_t)i) % 200) - 100, (float)(mix64((uint64_t)i + 1000) % 200) - 100,
+                            (float)(mix64((uint64_t)i + 2000) % 100), (float)(mix64((uint64_t)i + 3000) % 20) + 1};
     double begin_s = now_s();
     unsigned long n_hits = 0;
     for (long r = 0; r < n_rays; r++) {

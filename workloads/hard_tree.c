@@ -19,7 +19,9 @@ struct node {
 };
 
 OWN_FRAME static double leaf(const struct node *n, double x) { return n->constant * x; }
-OWN_FRAME static double sum(const struct node *n, double x) { return n->left->run(n->left, x) + n->right->run(n->right, x); }
+OWN_FRAME static double sum(const struct node *n, double x) {
+    return n->left->run(n->left, x) + n->right->run(n->right, x);
+}
 OWN_FRAME static double blend(const struct node *n, double x) {
     double a = n->left->run(n->left, x + 1), b = n->right->run(n->right, x - 1);
     return a * n->constant + b * (1 - n->constant);

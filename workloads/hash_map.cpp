@@ -51,12 +51,8 @@ class HashMap {
 };
 
 // Odd keys are in the map, even ones are not; the map scatters them.
-uint64_t inserted_key(uint64_t i) {
-    return 2 * i + 1;
-}
-uint64_t absent_key(uint64_t i) {
-    return 2 * i + 2;
-}
+uint64_t inserted_key(uint64_t i) { return 2 * i + 1; }
+uint64_t absent_key(uint64_t i) { return 2 * i + 2; }
 
 }  // namespace
 

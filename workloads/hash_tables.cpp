@@ -203,7 +203,8 @@ Graph make_graph(uint32_t n_vertices, uint32_t degree) {
     graph.edges = static_cast<uint32_t *>(map_fresh(graph.offsets[n_vertices] * sizeof *graph.edges));
     for (uint64_t e = 0; e < graph.offsets[n_vertices]; e++) graph.edges[e] = (uint32_t)(mix64(~e) % n_vertices);
     graph.communities = static_cast<uint32_t *>(map_fresh(n_vertices * sizeof *graph.communities));
-    for (uint32_t v = 0; v < n_vertices; v++) graph.communities[v] = (uint32_t)(mix64(v * UINT64_C(7)) % (n_vertices / 64));
+    for (uint32_t v = 0; v < n_vertices; v++)
+        graph.communities[v] = (uint32_t)(mix64(v * UINT64_C(7)) % (n_vertices / 64));
     return graph;
 }
 

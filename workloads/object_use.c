@@ -17,7 +17,8 @@ OWN_FRAME static unsigned char *make_object(size_t bytes, bool heap, bool aligne
     if (!heap) return map_fresh(bytes);
     unsigned char *object = aligned ? aligned_alloc(2 * MIB, bytes) : malloc(bytes);  // allocate: here
     require(object != NULL, "out of memory");
-    unsigned char *first_page = (unsigned char *)(((uintptr_t)object + page_bytes() - 1) & ~(uintptr_t)(page_bytes() - 1));
+    unsigned char *first_page =
+        (unsigned char *)(((uintptr_t)object + page_bytes() - 1) & ~(uintptr_t)(page_bytes() - 1));
     madvise(first_page, bytes - page_bytes(), MADV_NOHUGEPAGE);
     return object;
 }

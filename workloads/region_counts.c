@@ -66,8 +66,11 @@ static void work(long thread_index, void *shared) {
     (void)thread_index;
     uint64_t *n_right = shared;
     const size_t n = (size_t)n_items;
-    struct arrays arrays = {.words = map_fresh(n * 8), .copies = map_fresh(n * 8), .numbers = map_fresh(n * 4),
-                            .halves = map_fresh(n * 2), .bytes = map_fresh(n)};
+    struct arrays arrays = {.words = map_fresh(n * 8),
+                            .copies = map_fresh(n * 8),
+                            .numbers = map_fresh(n * 4),
+                            .halves = map_fresh(n * 2),
+                            .bytes = map_fresh(n)};
     uint64_t numbers_sum = 0, table_sum = 0;
     for (size_t i = 0; i < n; i++) {
         arrays.words[i] = mix64(i);
@@ -100,7 +103,8 @@ static void work(long thread_index, void *shared) {
         memlens_end("inner");
         memlens_end("outer");
         is_right = is_right && sum == 2 * numbers_sum && found == table_sum && ones == n;
-        is_right = is_right && arrays.copies[n - 1] == mix64(n - 1) + (uint64_t)k && arrays.halves[n - 1] == (uint16_t)(n - 1);
+        is_right =
+            is_right && arrays.copies[n - 1] == mix64(n - 1) + (uint64_t)k && arrays.halves[n - 1] == (uint16_t)(n - 1);
     }
     if (is_right) __atomic_fetch_add(n_right, 1, __ATOMIC_RELAXED);
 }

@@ -36,7 +36,8 @@ int main(int argc, char **argv) {
         sum += sum_columns(matrix, (size_t)rows, (size_t)columns, pitch);
         __asm__ volatile("" : : : "memory");  // each pass for itself
     }
-    const uint64_t expected = (uint64_t)passes * (uint64_t)rows * (uint64_t)columns * (uint64_t)(rows + columns - 2) / 2;
+    const uint64_t expected =
+        (uint64_t)passes * (uint64_t)rows * (uint64_t)columns * (uint64_t)(rows + columns - 2) / 2;
     require(sum == expected, "the sum must be that of all numbers");
     printf("set_conflicts rows=%ld columns=%ld passes=%ld padded=%d sum=%llu\n", rows, columns, passes, padded,
            (unsigned long long)sum);

@@ -64,8 +64,7 @@ int main(int argc, char **argv) {
     touch_pages(base, (size_t)n_pages);
     require(sum_first_bytes(base, (size_t)n_pages) == (uint64_t)n_pages, "a page lost its write");
     require(n_handled == (segv_handler ? n_pages : 0), "one SIGSEGV a page is expected");
-    printf("signal_exit pages=%ld signal=%ld status=%ld handled=%d\n", n_pages, signal_number, status,
-           (int)n_handled);
+    printf("signal_exit pages=%ld signal=%ld status=%ld handled=%d\n", n_pages, signal_number, status, (int)n_handled);
     int result = end_run(&run);
     if (signal_number) {
         const struct rlimit no_core = {0, 0};

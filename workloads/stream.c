@@ -59,8 +59,10 @@ int main(int argc, char **argv) {
     struct run run = begin_run(argc, argv, options, COUNT_OF(options));
     require(mib >= 1 && n_threads >= 1, "--mib and --threads must be at least 1");
     size_t bytes = (size_t)mib * MIB, n = bytes / sizeof(double);
-    struct arrays arrays = {
-        .a = map_fresh(bytes), .b = map_fresh(bytes), .c = map_fresh(bytes), .n_pages = pages_in(bytes)};
+    struct arrays arrays = {.a = map_fresh(bytes),
+                            .b = map_fresh(bytes),
+                            .c = map_fresh(bytes),
+                            .n_pages = pages_in(bytes)};
     pthread_barrier_init(&arrays.barrier, NULL, (unsigned)n_threads);
     run_on_threads(n_threads, work, &arrays);
 

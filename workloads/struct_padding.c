@@ -7,8 +7,19 @@
 #include "workload.h"
 
 enum { ELEMENTS = 1 << 18 };
-static struct loose { char kind; double mass; char state; int cell; short flags; } loose[ELEMENTS];
-static struct tight { double mass; int cell; short flags; char kind, state; } tight[ELEMENTS];
+static struct loose {
+    char kind;
+    double mass;
+    char state;
+    int cell;
+    short flags;
+} loose[ELEMENTS];
+static struct tight {
+    double mass;
+    int cell;
+    short flags;
+    char kind, state;
+} tight[ELEMENTS];
 _Static_assert(sizeof(struct loose) == 32 && sizeof(struct tight) == 16, "the known answer is for these sizes");
 
 OWN_FRAME static double sum_loose(void) {

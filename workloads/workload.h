@@ -203,13 +203,9 @@ static inline int end_run(const struct run *run) {
 
 // ---- memory ----
 
-static inline size_t page_bytes(void) {
-    return (size_t)sysconf(_SC_PAGESIZE);
-}
+static inline size_t page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 
-static inline size_t pages_in(size_t bytes) {
-    return (bytes + page_bytes() - 1) / page_bytes();
-}
+static inline size_t pages_in(size_t bytes) { return (bytes + page_bytes() - 1) / page_bytes(); }
 
 static inline unsigned char *map_or_fail(size_t bytes, int flags, int fd) {
     void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
@@ -260,8 +256,7 @@ static inline int cached_file(size_t bytes) {
     require(page != NULL, "out of memory");
     for (size_t p = 0; p < bytes / page_bytes(); p++) {
         page[0] = (unsigned char)p;
-        if (write(fd, page, page_bytes()) != (ssize_t)page_bytes())
-            fail("cannot write %s: %s", path, strerror(errno));
+        if (write(fd, page, page_bytes()) != (ssize_t)page_bytes()) fail("cannot write %s: %s", path, strerror(errno));
     }
     free(page);
     return fd;

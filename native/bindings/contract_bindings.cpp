@@ -7,6 +7,7 @@
 #include "memlens_count.h"
 #include "memlens_emulator.h"
 #include "memlens_format.h"
+#include "memlens_stream.h"
 #include "memlens_trace.h"
 
 namespace nb = nanobind;
@@ -28,16 +29,16 @@ nb::dict record_layouts() {
   nb::dict layouts;
   nb::list fields;
 #define ML_RECORD(name, KIND, number, version, record_bytes, table, text) \
-  {                                                                \
-    nb::dict layout;                                               \
-    layout["kind"] = number;                                       \
-    layout["version"] = version;                                   \
-    layout["bytes"] = record_bytes;                                \
-    layout["table"] = #table;                                      \
-    layout["text"] = text;                                         \
-    fields = nb::list();                                           \
-    layout["fields"] = fields;                                     \
-    layouts[#name] = layout;                                       \
+  {                                                                       \
+    nb::dict layout;                                                      \
+    layout["kind"] = number;                                              \
+    layout["version"] = version;                                          \
+    layout["bytes"] = record_bytes;                                       \
+    layout["table"] = #table;                                             \
+    layout["text"] = text;                                                \
+    fields = nb::list();                                                  \
+    layout["fields"] = fields;                                            \
+    layouts[#name] = layout;                                              \
   }
 #define ML_FIELD(name, type, field, role, text) \
   fields.append(nb::make_tuple(#field, numpy_code(#type), offsetof(ml_##name, field), #role, text));
@@ -61,9 +62,11 @@ nb::dict arena_layouts() {
     layout["members"] = members;            \
     layouts[#name] = layout;                \
   }
-#define ML_MEMBER(name, type, member, text) members.append(nb::make_tuple(#member, numpy_code(#type), offsetof(ml_##name, member), 0));
-#define ML_ARRAY(name, type, member, count, text) \
-  members.append(nb::make_tuple(#member, numpy_code(#type), offsetof(ml_##name, member), sizeof(ml_##name::member) / sizeof(type)));
+#define ML_MEMBER(name, type, member, text) \
+  members.append(nb::make_tuple(#member, numpy_code(#type), offsetof(ml_##name, member), 0));
+#define ML_ARRAY(name, type, member, count, text)                                        \
+  members.append(nb::make_tuple(#member, numpy_code(#type), offsetof(ml_##name, member), \
+                                sizeof(ml_##name::member) / sizeof(type)));
 #define ML_STRUCT_END(name)
 #include "count_arena.def"
 #include "emulator_arena.def"
@@ -87,6 +90,7 @@ nb::dict arena_constants() {
   CONSTANT(ML_COUNT_PLACE_COUNTERS);
   CONSTANT(ML_COUNT_SPAN_BYTE);
   CONSTANT(ML_COUNT_WORDS_MAX);
+  CONSTANT(ML_TABLE_REFUSED);
   CONSTANT(ML_COUNT_MAX_OF_FUNCTION);
   CONSTANT(ML_COUNT_PROCESS);
   CONSTANT(ML_COUNT_MODULE);
@@ -101,9 +105,7 @@ nb::dict arena_constants() {
   CONSTANT(ML_SAMPLE_BUDGET);
   CONSTANT(ML_TRACE_SHARES);
   CONSTANT(ML_TRACE_SHARES_BYTE);
-  CONSTANT(ML_TRACE_CONSTANT);
-  CONSTANT(ML_TRACE_STRIDED);
-  CONSTANT(ML_TRACE_IRREGULAR);
+  CONSTANT(ML_TRACE_FIRST_SITE);
   CONSTANT(ML_ARENA_MAGIC);
   CONSTANT(ML_ARENA_VERSION);
   CONSTANT(ML_ARENA_FIRST_BYTE);
@@ -114,15 +116,33 @@ nb::dict arena_constants() {
   CONSTANT(ML_ARENA_RUNS);
   CONSTANT(ML_BLOCK_BYTES);
   CONSTANT(ML_SLOT_WHOLE);
+  CONSTANT(ML_STREAM_ENTRIES);
 #undef CONSTANT
   return constants;
 }
 
+nb::dict lists() {
+  nb::dict lists;
+#define ML_LIST(name, text)                                                                                 \
+  {                                                                                                         \
+    nb::dict items;                                                                                         \
+    for (const auto& [number, item] : memlens::bindings::list_items(#name)) items[nb::int_(number)] = item; \
+    lists[#name] = items;                                                                                   \
+  }
+#define ML_ITEM(name, VALUE, number, text)
+#define ML_LIST_END(name)
+#include "lists.def"
+#undef ML_LIST
+#undef ML_ITEM
+#undef ML_LIST_END
+  return lists;
+}
+
 nb::dict enum_values() {
   nb::dict families;
-#define ADD(family, VALUE, number, text)                                   \
-  {                                                                        \
-    if (!families.contains(#family)) families[#family] = nb::dict();       \
+#define ADD(family, VALUE, number, text)                                     \
+  {                                                                          \
+    if (!families.contains(#family)) families[#family] = nb::dict();         \
     nb::cast<nb::dict>(families[#family])[nb::int_(number)] = nb::str(text); \
   }
   ML_ENUMS(ADD)
@@ -132,9 +152,23 @@ nb::dict enum_values() {
 
 }  // namespace
 
+std::vector<std::pair<int, const char*>> memlens::bindings::list_items(std::string_view list) {
+  std::vector<std::pair<int, const char*>> items;
+#define ML_LIST(name, text)
+#define ML_ITEM(name, VALUE, number, text) \
+  if (list == #name) items.emplace_back(number, text);
+#define ML_LIST_END(name)
+#include "lists.def"
+#undef ML_LIST
+#undef ML_ITEM
+#undef ML_LIST_END
+  return items;
+}
+
 void memlens::bindings::add_contract(nb::module_& module) {
   module.def("record_layouts", &record_layouts);
   module.def("enum_values", &enum_values);
+  module.def("lists", &lists);
   module.def("arena_layouts", &arena_layouts);
   module.def("arena_constants", &arena_constants);
 }

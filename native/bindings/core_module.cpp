@@ -55,7 +55,9 @@ class BufferOf {
   ~BufferOf() { PyBuffer_Release(&view_); }
   BufferOf(const BufferOf&) = delete;
   BufferOf& operator=(const BufferOf&) = delete;
-  std::span<const unsigned char> span() const { return {static_cast<const unsigned char*>(view_.buf), static_cast<size_t>(view_.len)}; }
+  std::span<const unsigned char> span() const {
+    return {static_cast<const unsigned char*>(view_.buf), static_cast<size_t>(view_.len)};
+  }
 
  private:
   Py_buffer view_;
@@ -130,7 +132,8 @@ class Module {
   nb::list resolve(const std::vector<uint64_t>& file_offsets) {
     std::vector<uint64_t> addresses;
     addresses.reserve(file_offsets.size());
-    for (uint64_t offset : file_offsets) addresses.push_back(module_->file_offset_to_vaddr(offset).value_or(UINT64_MAX));
+    for (uint64_t offset : file_offsets)
+      addresses.push_back(module_->file_offset_to_vaddr(offset).value_or(UINT64_MAX));
     std::vector<sym::Frame> frames;
     std::vector<uint32_t> first;
     {
@@ -163,8 +166,9 @@ nb::list jit_entries(const sym::JitSymbols& symbols) {
   nb::list result;
   for (const auto& entry : symbols.entries()) {
     const auto* line = entry.line_at(entry.begin);
-    result.append(nb::make_tuple(entry.begin, entry.end, entry.begin_time_ns,
-                                 shown_text(entry.name), shown_text(line != nullptr ? line->file() : std::string()), line != nullptr ? line->line : 0u));
+    result.append(nb::make_tuple(entry.begin, entry.end, entry.begin_time_ns, shown_text(entry.name),
+                                 shown_text(line != nullptr ? line->file() : std::string()),
+                                 line != nullptr ? line->line : 0u));
   }
   return result;
 }
@@ -217,15 +221,16 @@ NB_MODULE(_core, module) {
   module.def("checksum", [](const nb::bytes& bytes) { return ml_checksum(bytes.c_str(), bytes.size()); }, "bytes"_a);
 
   nb::class_<ChunkWriter>(module, "ChunkWriter")
-      .def("__init__",
-           [](ChunkWriter* self, const OsText& path, int writer, int level) {
-             try {
-               new (self) ChunkWriter(path.bytes, static_cast<ml_writer>(writer), level);
-             } catch (const std::system_error& error) {
-               raise_os_error(error);
-             }
-           },
-           "path"_a, nb::kw_only(), "writer"_a = 1, "level"_a = 1)
+      .def(
+          "__init__",
+          [](ChunkWriter* self, const OsText& path, int writer, int level) {
+            try {
+              new (self) ChunkWriter(path.bytes, static_cast<ml_writer>(writer), level);
+            } catch (const std::system_error& error) {
+              raise_os_error(error);
+            }
+          },
+          "path"_a, nb::kw_only(), "writer"_a = 1, "level"_a = 1)
       .def(
           "append",
           [](ChunkWriter& self, int kind, nb::object payload, uint32_t record_count, uint32_t process, uint32_t thread,
@@ -233,13 +238,15 @@ NB_MODULE(_core, module) {
             const BufferOf bytes(payload);
             const auto compressed = view(packed);
             nb::gil_scoped_release unlocked;
-            return self.append({static_cast<uint16_t>(kind), process, thread, record_count, dropped, begin_ns, end_ns, compress},
-                               bytes.span(), compressed);
+            return self.append(
+                {static_cast<uint16_t>(kind), process, thread, record_count, dropped, begin_ns, end_ns, compress},
+                bytes.span(), compressed);
           },
           "kind"_a, "payload"_a, nb::kw_only(), "record_count"_a, "process"_a = 0, "thread"_a = 0, "dropped"_a = 0,
           "begin_ns"_a = 0, "end_ns"_a = 0, "compress"_a = true, "packed"_a = nb::bytes("", 0),
-          nb::sig("def append(self, kind: int, payload: object, *, record_count: int, process: int = 0, thread: int = 0, dropped: int = 0, "
-                  "begin_ns: int = 0, end_ns: int = 0, compress: bool = True, packed: bytes = b'') -> int"),
+          nb::sig(
+              "def append(self, kind: int, payload: object, *, record_count: int, process: int = 0, thread: int = 0, dropped: int = 0, "
+              "begin_ns: int = 0, end_ns: int = 0, compress: bool = True, packed: bytes = b'') -> int"),
           "Appends one chunk, `packed` if it has been compressed already; returns 0 or an errno.")
       .def_prop_ro("chunks", &ChunkWriter::chunks)
       .def_prop_ro("bytes", &ChunkWriter::bytes)
@@ -255,38 +262,41 @@ NB_MODULE(_core, module) {
            "The oldest, compressed, or empty if it cannot be; None: not yet, or none was given.");
 
   nb::class_<ChunkReader>(module, "ChunkReader")
-      .def("__init__", [](ChunkReader* self, const OsText& path) { new (self) ChunkReader(path.bytes); }, "path"_a)
+      .def(
+          "__init__", [](ChunkReader* self, const OsText& path) { new (self) ChunkReader(path.bytes); }, "path"_a)
       .def("refresh", &ChunkReader::refresh)
       .def_prop_ro("count", [](const ChunkReader& self) { return self.chunks().size(); })
-      .def("header",
-           [](const ChunkReader& self, size_t index) {
-             const auto& h = self.chunks().at(index).header;
-             nb::dict result;
-             result["kind"] = h.kind;
-             result["record_version"] = h.record_version;
-             result["record_count"] = h.record_count;
-             result["process"] = h.process;
-             result["thread"] = h.thread;
-             result["sequence"] = h.sequence;
-             result["dropped"] = h.dropped;
-             result["begin_ns"] = h.begin_ns;
-             result["end_ns"] = h.end_ns;
-             result["stored_bytes"] = h.stored_bytes;
-             result["payload_bytes"] = h.payload_bytes;
-             return result;
-           },
-           "index"_a)
-      .def("payload",
-           [](ChunkReader& self, size_t index) -> nb::object {
-             std::optional<std::vector<unsigned char>> payload;
-             {
-               nb::gil_scoped_release unlocked;
-               payload = self.payload(self.chunks().at(index));
-             }
-             if (!payload) return nb::none();
-             return nb::bytes(reinterpret_cast<const char*>(payload->data()), payload->size());
-           },
-           "index"_a, "Decoded payload, or None if it is damaged.")
+      .def(
+          "header",
+          [](const ChunkReader& self, size_t index) {
+            const auto& h = self.chunks().at(index).header;
+            nb::dict result;
+            result["kind"] = h.kind;
+            result["record_version"] = h.record_version;
+            result["record_count"] = h.record_count;
+            result["process"] = h.process;
+            result["thread"] = h.thread;
+            result["sequence"] = h.sequence;
+            result["dropped"] = h.dropped;
+            result["begin_ns"] = h.begin_ns;
+            result["end_ns"] = h.end_ns;
+            result["stored_bytes"] = h.stored_bytes;
+            result["payload_bytes"] = h.payload_bytes;
+            return result;
+          },
+          "index"_a)
+      .def(
+          "payload",
+          [](ChunkReader& self, size_t index) -> nb::object {
+            std::optional<std::vector<unsigned char>> payload;
+            {
+              nb::gil_scoped_release unlocked;
+              payload = self.payload(self.chunks().at(index));
+            }
+            if (!payload) return nb::none();
+            return nb::bytes(reinterpret_cast<const char*>(payload->data()), payload->size());
+          },
+          "index"_a, "Decoded payload, or None if it is damaged.")
       .def_prop_ro("file_header",
                    [](const ChunkReader& self) {
                      const auto& h = self.file_header();
@@ -318,8 +328,8 @@ NB_MODULE(_core, module) {
   bind_locality_trees(module);
 
   nb::class_<Module>(module, "ModuleSymbols")
-      .def(nb::init<const OsText&, const std::string&, const std::vector<OsText>&>(), "path"_a,
-           nb::kw_only(), "build_id"_a = "", "debug_directories"_a = std::vector<OsText>{})
+      .def(nb::init<const OsText&, const std::string&, const std::vector<OsText>&>(), "path"_a, nb::kw_only(),
+           "build_id"_a = "", "debug_directories"_a = std::vector<OsText>{})
       .def_prop_ro("status", &Module::status)
       .def_prop_ro("build_id", &Module::build_id)
       .def_prop_ro("debug_file", &Module::debug_file)
@@ -339,8 +349,8 @@ NB_MODULE(_core, module) {
         nb::list result;
         try {
           for (const memlens::capture::RingRecords& records : memlens::capture::read_ring_file(path.bytes))
-            result.append(nb::make_tuple(records.kind, records.count,
-                                         nb::bytes(records.payload.data(), records.payload.size())));
+            result.append(
+                nb::make_tuple(records.kind, records.count, nb::bytes(records.payload.data(), records.payload.size())));
         } catch (const std::system_error& error) {
           PyErr_SetObject(PyExc_OSError, nb::make_tuple(error.code().value(), std::string(error.what()), path).ptr());
           throw nb::python_error();
@@ -350,9 +360,11 @@ NB_MODULE(_core, module) {
       "path"_a, "(kind, count, payload) of what a killed process left in its rings");
   module.def("read_build_id", [](const OsText& path) { return sym::read_build_id_hex(path.bytes); }, "path"_a);
   module.def("demangle", [](const std::string& name) { return sym::demangle(name); }, "name"_a);
-  module.def("read_perf_map", [](const OsText& path) { return jit_entries(sym::JitSymbols::read_perf_map(path.bytes)); },
-             "path"_a);
-  module.def("read_jitdump", [](const OsText& path) { return jit_entries(sym::JitSymbols::read_jitdump(path.bytes)); },
-             "path"_a);
+  module.def(
+      "read_perf_map", [](const OsText& path) { return jit_entries(sym::JitSymbols::read_perf_map(path.bytes)); },
+      "path"_a);
+  module.def(
+      "read_jitdump", [](const OsText& path) { return jit_entries(sym::JitSymbols::read_jitdump(path.bytes)); },
+      "path"_a);
   bind_variables(module);
 }

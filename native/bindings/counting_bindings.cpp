@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "arrays.h"
+#include "contract_bindings.h"
 #include "counting/static_tables.h"
 
 using namespace nb::literals;
@@ -17,7 +18,8 @@ using namespace memlens::bindings;
 using memlens::counting::Bytes;
 using memlens::counting::StaticTables;
 
-nb::dict decode(const nb::bytes& functions, uint64_t functions_address, const nb::bytes& tables, uint64_t tables_address) {
+nb::dict decode(const nb::bytes& functions, uint64_t functions_address, const nb::bytes& tables,
+                uint64_t tables_address) {
   StaticTables found;
   {
     const Bytes first = view(functions), second = view(tables);
@@ -51,9 +53,8 @@ nb::dict decode(const nb::bytes& functions, uint64_t functions_address, const nb
   blocks["depth"] = owned(std::move(found.blocks.depth));
   blocks["line"] = owned(std::move(found.blocks.line));
   blocks["has_mix"] = owned(std::move(found.blocks.has_mix));
-  static constexpr const char* kMixNames[memlens::counting::kMixes] = {
-      "integer_operations", "float_operations", "vector_operations", "branches", "calls", "prefetches", "float_results"};
-  for (size_t i = 0; i < memlens::counting::kMixes; ++i) blocks[kMixNames[i]] = owned(std::move(found.blocks.mix[i]));
+  for (const auto& [number, name] : list_items("block_mix"))
+    blocks[name] = owned(std::move(found.blocks.mix[static_cast<size_t>(number)]));
   sites["kind"] = owned(std::move(found.sites.kind));
   sites["flags"] = owned(std::move(found.sites.flags));
   sites["function"] = owned(std::move(found.sites.function));

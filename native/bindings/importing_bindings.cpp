@@ -68,15 +68,17 @@ template <typename Reader>
 void bind_common(nb::class_<Import<Reader>>& bound) {
   using Bound = Import<Reader>;
   bound
-      .def("feed",
-           [](Bound& self, const nb::bytes& block) {
-             const auto bytes = view(block);
-             nb::gil_scoped_release unlocked;
-             return self.reader.feed(bytes);
-           },
-           "block"_a, "The next block of the file; False when it cannot be read further.")
-      .def("take", [](Bound& self, bool is_end) { return take(self.sink, is_end); }, nb::kw_only(), "end"_a = false,
-           "Chunks that are full, all of them at the end: (process, payload, records, begin_ns, end_ns) each.")
+      .def(
+          "feed",
+          [](Bound& self, const nb::bytes& block) {
+            const auto bytes = view(block);
+            nb::gil_scoped_release unlocked;
+            return self.reader.feed(bytes);
+          },
+          "block"_a, "The next block of the file; False when it cannot be read further.")
+      .def(
+          "take", [](Bound& self, bool is_end) { return take(self.sink, is_end); }, nb::kw_only(), "end"_a = false,
+          "Chunks that are full, all of them at the end: (process, payload, records, begin_ns, end_ns) each.")
       .def_prop_ro("windows", [](const Bound& self) { return self.sink.windows(); })
       .def_prop_ro("accesses", [](const Bound& self) { return self.sink.accesses(); })
       .def_prop_ro("stream_bytes", [](const Bound& self) { return self.sink.stream_bytes(); })
@@ -94,8 +96,9 @@ void bind_lines(nb::class_<Import<Reader>>& bound) {
              return self.reader.finish();
            })
       .def_prop_ro("lines", [](const Bound& self) { return self.reader.lines().lines(); })
-      .def_prop_ro("ended_early", [](const Bound& self) { return self.reader.lines().ended_early(); },
-                   "The last line has no end.")
+      .def_prop_ro(
+          "ended_early", [](const Bound& self) { return self.reader.lines().ended_early(); },
+          "The last line has no end.")
       .def_prop_ro("malformed", [](const Bound& self) { return self.reader.faults().skipped; })
       .def_prop_ro("first_malformed", [](const Bound& self) { return first_fault(self.reader.faults()); });
 }
@@ -122,11 +125,12 @@ void bind_memgaze(nb::module_& module) {
   bind_common(bound);
   bind_lines(bound);
   bound
-      .def("set_site",
-           [](Bound& self, uint64_t pc, uint32_t implied_constants, bool is_store, bool is_scaled) {
-             self.reader.set_site(pc, implied_constants, is_store, is_scaled);
-           },
-           "pc"_a, nb::kw_only(), "implied_constants"_a, "is_store"_a, "is_scaled"_a = false)
+      .def(
+          "set_site",
+          [](Bound& self, uint64_t pc, uint32_t implied_constants, bool is_store, bool is_scaled) {
+            self.reader.set_site(pc, implied_constants, is_store, is_scaled);
+          },
+          "pc"_a, nb::kw_only(), "implied_constants"_a, "is_store"_a, "is_scaled"_a = false)
       .def_prop_ro("scaled", [](const Bound& self) { return self.reader.scaled(); })
       .def_prop_ro("samples", [](const Bound& self) { return self.reader.samples(); })
       .def_prop_ro("implied_constants", [](const Bound& self) { return self.reader.implied_constants(); })
@@ -149,7 +153,9 @@ void bind_drmemtrace(nb::module_& module) {
   bound.def("code_counts", [](const Bound& self) { return listed(self.reader.code_counts()); })
       .def_prop_ro("is_filtered", [](const Bound& self) { return self.reader.is_filtered(); })
       .def("begin_file", [](Bound& self) { self.reader.begin_file(); })
-      .def("end_file", [](Bound& self) { return self.reader.end_file(); }, "False when the file had not one whole entry.")
+      .def(
+          "end_file", [](Bound& self) { return self.reader.end_file(); },
+          "False when the file had not one whole entry.")
       .def_prop_ro("fault",
                    [](const Bound& self) -> nb::object {
                      const auto& fault = self.reader.fault();
@@ -168,8 +174,8 @@ void bind_drmemtrace(nb::module_& module) {
       .def_prop_ro("threads", [](const Bound& self) {
         nb::list threads;
         for (const auto& thread : self.reader.threads())
-          threads.append(nb::make_tuple(thread.process, thread.pid, thread.tid, thread.first_ns, thread.last_ns,
-                                        thread.accesses));
+          threads.append(
+              nb::make_tuple(thread.process, thread.pid, thread.tid, thread.first_ns, thread.last_ns, thread.accesses));
         return threads;
       });
 }
@@ -200,49 +206,59 @@ nb::dict counts_of(const PtWriteImport::Counts& counts) {
 void bind_ptwrite(nb::module_& module) {
   using Bound = Import<PtWriteImport>;
   nb::class_<Bound> bound(module, "PtWriteImport");
-  bound.def("__init__", [](Bound* self, const ClockNumbers& clock) { new (self) Bound(clock_of(clock)); },
-            nb::kw_only(), "clock"_a);
+  bound.def(
+      "__init__", [](Bound* self, const ClockNumbers& clock) { new (self) Bound(clock_of(clock)); }, nb::kw_only(),
+      "clock"_a);
   bind_common(bound);
   bound
-      .def("begin_stream",
-           [](Bound& self, uint32_t cpu, uint32_t process, uint32_t thread) {
-             self.reader.begin_stream(cpu, process, thread);
-           },
-           nb::kw_only(), "cpu"_a, "process"_a, "thread"_a)
-      .def("add_switch",
-           [](Bound& self, uint64_t time_ns, uint32_t process, uint32_t thread) {
-             self.reader.add_switch(time_ns, process, thread);
-           },
-           "time_ns"_a, "process"_a, "thread"_a)
-      .def("break_stream", [](Bound& self, bool lost) { self.reader.break_stream(lost); }, nb::kw_only(), "lost"_a)
+      .def(
+          "begin_stream",
+          [](Bound& self, uint32_t cpu, uint32_t process, uint32_t thread) {
+            self.reader.begin_stream(cpu, process, thread);
+          },
+          nb::kw_only(), "cpu"_a, "process"_a, "thread"_a)
+      .def(
+          "add_switch",
+          [](Bound& self, uint64_t time_ns, uint32_t process, uint32_t thread) {
+            self.reader.add_switch(time_ns, process, thread);
+          },
+          "time_ns"_a, "process"_a, "thread"_a)
+      .def(
+          "break_stream", [](Bound& self, bool lost) { self.reader.break_stream(lost); }, nb::kw_only(), "lost"_a)
       .def("end_stream", [](Bound& self) { self.reader.end_stream(); })
       .def_prop_ro("counts", [](const Bound& self) { return counts_of(self.reader.counts()); })
-      .def("take_losses",
-           [](Bound& self) {
-             nb::list losses;
-             for (const auto& loss : self.reader.take_losses())
-               losses.append(nb::make_tuple(loss.begin_ns, loss.end_ns, loss.cpu));
-             return losses;
-           },
-           "(begin_ns, end_ns, cpu) of holes whose end is known.")
+      .def(
+          "take_losses",
+          [](Bound& self) {
+            nb::list losses;
+            for (const auto& loss : self.reader.take_losses())
+              losses.append(nb::make_tuple(loss.begin_ns, loss.end_ns, loss.cpu));
+            return losses;
+          },
+          "(begin_ns, end_ns, cpu) of holes whose end is known.")
       .def_prop_ro("threads", [](const Bound& self) {
         nb::list threads;
         for (const auto& thread : self.reader.threads())
-          threads.append(nb::make_tuple(thread.process, thread.thread, thread.first_ns, thread.last_ns, thread.accesses));
+          threads.append(
+              nb::make_tuple(thread.process, thread.thread, thread.first_ns, thread.last_ns, thread.accesses));
         return threads;
       });
-  module.def("pt_packets", [](const nb::bytes& stream) {
-    nb::list packets;
-    PtBlockState block;
-    auto left = view(stream);
-    while (!left.empty()) {
-      const PtPacket packet = next_packet(left, block);
-      packets.append(nb::make_tuple(static_cast<int>(packet.kind), packet.bytes, packet.payload, packet.has_ip));
-      if (packet.kind == PtKind::kShort || packet.kind == PtKind::kUnknown) break;
-      left = left.subspan(packet.bytes);
-    }
-    return packets;
-  }, "stream"_a, "(kind, bytes, payload, has_ip) of each packet of a Processor Trace that begins with a whole packet.");
+  module.def(
+      "pt_packets",
+      [](const nb::bytes& stream) {
+        nb::list packets;
+        PtBlockState block;
+        auto left = view(stream);
+        while (!left.empty()) {
+          const PtPacket packet = next_packet(left, block);
+          packets.append(nb::make_tuple(static_cast<int>(packet.kind), packet.bytes, packet.payload, packet.has_ip));
+          if (packet.kind == PtKind::kShort || packet.kind == PtKind::kUnknown) break;
+          left = left.subspan(packet.bytes);
+        }
+        return packets;
+      },
+      "stream"_a,
+      "(kind, bytes, payload, has_ip) of each packet of a Processor Trace that begins with a whole packet.");
 }
 
 }  // namespace

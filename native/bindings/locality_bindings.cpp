@@ -127,46 +127,56 @@ nb::object heat_columns(const HeatMap* heat) {
 
 void bind_stream(nb::module_& module) {
   nb::class_<Stream>(module, "LocalityStream", "Locality of one thread's accesses: native/core/locality/stream.h.")
-      .def("__init__",
-           [](Stream* self, uint64_t block_bytes, uint32_t views, bool has_windows, uint64_t memory_limit_bytes,
-              uint32_t heat_columns, uint32_t heat_rows, uint64_t begin_ns, uint64_t end_ns) {
-             new (self) Stream({block_bytes, views, has_windows, memory_limit_bytes, heat_columns, heat_rows, begin_ns, end_ns});
-           },
-           nb::kw_only(), "block_bytes"_a = 64, "views"_a = 1, "has_windows"_a = true,
-           "memory_limit_bytes"_a = std::numeric_limits<uint64_t>::max(), "heat_columns"_a = 0, "heat_rows"_a = 1024,
-           "begin_ns"_a = 0, "end_ns"_a = 0)
-      .def("add",
-           [](Stream& self, const Input<uint64_t>& addresses, const Optional<uint32_t>& bytes,
-              const Optional<uint8_t>& classes, const Optional<uint32_t>& windows, const Optional<uint64_t>& times_ns,
-              const Optional<double>& weights, const std::vector<Optional<uint32_t>>& groups) {
-             StreamColumns columns{view(addresses), view(times_ns), view(bytes), view(windows), view(classes), view(weights), {}};
-             for (const auto& one : groups) columns.groups.push_back(view(one));
-             nb::gil_scoped_release unlocked;
-             self.add(columns);
-           },
-           "addresses"_a, nb::kw_only(), "bytes"_a = nb::none(), "classes"_a = nb::none(), "windows"_a = nb::none(),
-           "times_ns"_a = nb::none(), "weights"_a = nb::none(), "groups"_a)
-      .def("add_constants",
-           [](Stream& self, const Input<uint32_t>& windows, const Input<uint64_t>& counts, const Input<double>& weights,
-              const std::vector<Input<uint32_t>>& groups) {
-             ConstantColumns columns{view(windows), view(counts), view(weights), {}};
-             for (const auto& one : groups) columns.groups.push_back(view(one));
-             nb::gil_scoped_release unlocked;
-             self.add_constants(columns);
-           },
-           "windows"_a, nb::kw_only(), "counts"_a, "weights"_a, "groups"_a,
-           "Constant accesses that the stream leaves out; before the last accesses of their windows.")
+      .def(
+          "__init__",
+          [](Stream* self, uint64_t block_bytes, uint32_t views, bool has_windows, uint64_t memory_limit_bytes,
+             uint32_t heat_columns, uint32_t heat_rows, uint64_t begin_ns, uint64_t end_ns) {
+            new (self) Stream(
+                {block_bytes, views, has_windows, memory_limit_bytes, heat_columns, heat_rows, begin_ns, end_ns});
+          },
+          nb::kw_only(), "block_bytes"_a = 64, "views"_a = 1, "has_windows"_a = true,
+          "memory_limit_bytes"_a = std::numeric_limits<uint64_t>::max(), "heat_columns"_a = 0, "heat_rows"_a = 1024,
+          "begin_ns"_a = 0, "end_ns"_a = 0)
+      .def(
+          "add",
+          [](Stream& self, const Input<uint64_t>& addresses, const Optional<uint32_t>& bytes,
+             const Optional<uint8_t>& classes, const Optional<uint32_t>& windows, const Optional<uint64_t>& times_ns,
+             const Optional<double>& weights, const std::vector<Optional<uint32_t>>& groups) {
+            StreamColumns columns{view(addresses), view(times_ns), view(bytes), view(windows),
+                                  view(classes),   view(weights),  {}};
+            for (const auto& one : groups) columns.groups.push_back(view(one));
+            nb::gil_scoped_release unlocked;
+            self.add(columns);
+          },
+          "addresses"_a, nb::kw_only(), "bytes"_a = nb::none(), "classes"_a = nb::none(), "windows"_a = nb::none(),
+          "times_ns"_a = nb::none(), "weights"_a = nb::none(), "groups"_a)
+      .def(
+          "add_constants",
+          [](Stream& self, const Input<uint32_t>& windows, const Input<uint64_t>& counts, const Input<double>& weights,
+             const std::vector<Input<uint32_t>>& groups) {
+            ConstantColumns columns{view(windows), view(counts), view(weights), {}};
+            for (const auto& one : groups) columns.groups.push_back(view(one));
+            nb::gil_scoped_release unlocked;
+            self.add_constants(columns);
+          },
+          "windows"_a, nb::kw_only(), "counts"_a, "weights"_a, "groups"_a,
+          "Constant accesses that the stream leaves out; before the last accesses of their windows.")
       .def("finish", &Stream::finish)
-      .def("merge",
-           [](Stream& self, const Stream& other) {
-             nb::gil_scoped_release unlocked;
-             self.merge(other);
-           },
-           "other"_a)
+      .def(
+          "merge",
+          [](Stream& self, const Stream& other) {
+            nb::gil_scoped_release unlocked;
+            self.merge(other);
+          },
+          "other"_a)
       .def("reuse", &reuse_columns, "view"_a)
-      .def("footprint", [](const Stream& self, uint32_t number) { return footprint_columns(self.footprint(number)); }, "view"_a)
-      .def("curve", [](const Stream& self, const Input<uint64_t>& blocks) { return curve_columns(self.curve(), blocks); },
-           "cache_blocks"_a)
+      .def(
+          "footprint", [](const Stream& self, uint32_t number) { return footprint_columns(self.footprint(number)); },
+          "view"_a)
+      .def(
+          "curve",
+          [](const Stream& self, const Input<uint64_t>& blocks) { return curve_columns(self.curve(), blocks); },
+          "cache_blocks"_a)
       .def("heat", [](const Stream& self) { return heat_columns(self.heat()); })
       .def_prop_ro("accesses", &Stream::accesses)
       .def_prop_ro("windows", &Stream::windows)
@@ -176,55 +186,63 @@ void bind_stream(nb::module_& module) {
 void bind_reuse(nb::module_& module) {
   module.attr("REUSE_FIRST") = kFirst;
   module.attr("REUSE_EARLIER") = kEarlier;
+  nb::list classes;
+  for (const char* name : kAccessClassNames) classes.append(name);
+  module.attr("ACCESS_CLASSES") = nb::tuple(classes);
   nb::class_<Reuse>(module, "ReuseDistances", "Exact reuse distances and intervals: native/core/locality/reuse.h.")
       .def(nb::init<uint64_t, uint64_t>(), nb::kw_only(), "block_bytes"_a = 64,
            "memory_limit_bytes"_a = std::numeric_limits<uint64_t>::max())
       .def("begin_window", &Reuse::begin_window)
-      .def("add",
-           [](Reuse& self, const Input<uint64_t>& addresses, bool intervals) {
-             std::vector<uint32_t> distances(addresses.size());
-             std::vector<uint64_t> between(intervals ? addresses.size() : 0);
-             {
-               nb::gil_scoped_release unlocked;
-               self.add(view(addresses), distances, between);
-             }
-             return nb::make_tuple(owned(std::move(distances)), owned(std::move(between)));
-           },
-           "addresses"_a, nb::kw_only(), "intervals"_a = true, "(distances, intervals) of accesses.")
+      .def(
+          "add",
+          [](Reuse& self, const Input<uint64_t>& addresses, bool intervals) {
+            std::vector<uint32_t> distances(addresses.size());
+            std::vector<uint64_t> between(intervals ? addresses.size() : 0);
+            {
+              nb::gil_scoped_release unlocked;
+              self.add(view(addresses), distances, between);
+            }
+            return nb::make_tuple(owned(std::move(distances)), owned(std::move(between)));
+          },
+          "addresses"_a, nb::kw_only(), "intervals"_a = true, "(distances, intervals) of accesses.")
       .def_prop_ro("blocks", &Reuse::blocks)
       .def_prop_ro("accesses", &Reuse::accesses)
       .def_prop_ro("memory_bytes", &Reuse::memory_bytes);
   nb::class_<MissCurve>(module, "MissCurve", "Misses of fully associative LRU caches, from exact distances.")
       .def(nb::init<>())
-      .def("add",
-           [](MissCurve& self, const Input<uint32_t>& distances) {
-             const auto values = view(distances);
-             nb::gil_scoped_release unlocked;
-             self.add(values);
-           },
-           "distances"_a)
+      .def(
+          "add",
+          [](MissCurve& self, const Input<uint32_t>& distances) {
+            const auto values = view(distances);
+            nb::gil_scoped_release unlocked;
+            self.add(values);
+          },
+          "distances"_a)
       .def("curve", &curve_columns, "cache_blocks"_a);
   nb::class_<Shards>(module, "SampledCurve", "Miss-ratio curve from a sample of blocks: native/core/locality/shards.h.")
-      .def(nb::init<double, uint64_t, uint64_t>(), nb::kw_only(), "rate"_a = 0.01, "most_blocks"_a = 0, "block_bytes"_a = 64)
-      .def("add",
-           [](Shards& self, const Input<uint64_t>& addresses) {
-             const auto values = view(addresses);
-             nb::gil_scoped_release unlocked;
-             self.add(values);
-           },
-           "addresses"_a)
-      .def("curve",
-           [](const Shards& self, const Input<uint64_t>& cache_blocks) {
-             const std::vector<CurvePoint> points = self.curve(view(cache_blocks));
-             nb::dict columns;
-             columns["cache_blocks"] = column<uint64_t>(points, [](const auto& p) { return p.cache_blocks; });
-             columns["miss_ratio"] = column<double>(points, [](const auto& p) { return p.miss_ratio; });
-             columns["miss_ratio_error"] = column<double>(points, [](const auto& p) { return p.error; });
-             columns["low"] = column<double>(points, [](const auto& p) { return p.low; });
-             columns["high"] = column<double>(points, [](const auto& p) { return p.high; });
-             return columns;
-           },
-           "cache_blocks"_a)
+      .def(nb::init<double, uint64_t, uint64_t>(), nb::kw_only(), "rate"_a = 0.01, "most_blocks"_a = 0,
+           "block_bytes"_a = 64)
+      .def(
+          "add",
+          [](Shards& self, const Input<uint64_t>& addresses) {
+            const auto values = view(addresses);
+            nb::gil_scoped_release unlocked;
+            self.add(values);
+          },
+          "addresses"_a)
+      .def(
+          "curve",
+          [](const Shards& self, const Input<uint64_t>& cache_blocks) {
+            const std::vector<CurvePoint> points = self.curve(view(cache_blocks));
+            nb::dict columns;
+            columns["cache_blocks"] = column<uint64_t>(points, [](const auto& p) { return p.cache_blocks; });
+            columns["miss_ratio"] = column<double>(points, [](const auto& p) { return p.miss_ratio; });
+            columns["miss_ratio_error"] = column<double>(points, [](const auto& p) { return p.error; });
+            columns["low"] = column<double>(points, [](const auto& p) { return p.low; });
+            columns["high"] = column<double>(points, [](const auto& p) { return p.high; });
+            return columns;
+          },
+          "cache_blocks"_a)
       .def_prop_ro("rate", &Shards::rate)
       .def_prop_ro("accesses", &Shards::accesses)
       .def_prop_ro("sampled", &Shards::sampled)
@@ -237,55 +255,61 @@ void bind_footprint(nb::module_& module) {
   nb::class_<Footprint>(module, "Footprint", "Footprint and classes: native/core/locality/footprint.h.")
       .def(nb::init<bool, uint64_t>(), nb::kw_only(), "has_windows"_a = true,
            "memory_limit_bytes"_a = std::numeric_limits<uint64_t>::max())
-      .def("add",
-           [](Footprint& self, const Input<uint64_t>& addresses, const Optional<uint32_t>& bytes,
-              const Optional<uint8_t>& classes, const Optional<uint32_t>& groups) {
-             const auto a = view(addresses);
-             const auto b = view(bytes);
-             const auto c = view(classes);
-             const auto g = view(groups);
-             nb::gil_scoped_release unlocked;
-             self.add(a, b, c, g);
-           },
-           "addresses"_a, nb::kw_only(), "bytes"_a = nb::none(), "classes"_a = nb::none(), "groups"_a = nb::none())
+      .def(
+          "add",
+          [](Footprint& self, const Input<uint64_t>& addresses, const Optional<uint32_t>& bytes,
+             const Optional<uint8_t>& classes, const Optional<uint32_t>& groups) {
+            const auto a = view(addresses);
+            const auto b = view(bytes);
+            const auto c = view(classes);
+            const auto g = view(groups);
+            nb::gil_scoped_release unlocked;
+            self.add(a, b, c, g);
+          },
+          "addresses"_a, nb::kw_only(), "bytes"_a = nb::none(), "classes"_a = nb::none(), "groups"_a = nb::none())
       .def("add_implied_constants", &Footprint::add_implied_constants, "group"_a, "count"_a)
       .def("end_window", &Footprint::end_window)
       .def("columns", &footprint_columns)
       .def_prop_ro("memory_bytes", &Footprint::memory_bytes);
-  nb::class_<Classes>(module, "AccessClasses", "Classes of instructions from their addresses: native/core/locality/classes.h.")
+  nb::class_<Classes>(module, "AccessClasses",
+                      "Classes of instructions from their addresses: native/core/locality/classes.h.")
       .def(nb::init<uint64_t>(), nb::kw_only(), "least_accesses"_a = 1)
-      .def("add",
-           [](Classes& self, uint32_t stream, const Input<uint64_t>& pcs, const Input<uint64_t>& addresses,
-              const Input<uint8_t>& is_store, const Optional<uint32_t>& windows) {
-             const auto p = view(pcs);
-             const auto a = view(addresses);
-             const auto s = view(is_store);
-             const auto w = view(windows);
-             nb::gil_scoped_release unlocked;
-             self.add(stream, p, a, s, w);
-           },
-           "stream"_a, "pcs"_a, "addresses"_a, "is_store"_a, "windows"_a = nb::none())
-      .def("classify",
-           [](const Classes& self, uint32_t stream, const Input<uint64_t>& pcs, const Input<uint8_t>& is_store) {
-             std::vector<uint8_t> classes(pcs.size());
-             {
-               nb::gil_scoped_release unlocked;
-               self.classify(stream, view(pcs), view(is_store), classes);
-             }
-             return owned(std::move(classes));
-           },
-           "stream"_a, "pcs"_a, "is_store"_a)
-      .def_static("by_window",
-                  [](uint64_t least_accesses, const Input<uint64_t>& pcs, const Input<uint64_t>& addresses, const Input<uint8_t>& is_store,
-                     const Input<uint32_t>& windows) {
-                    std::vector<uint8_t> classes(pcs.size());
-                    {
-                      nb::gil_scoped_release unlocked;
-                      Classes::by_window(least_accesses, view(pcs), view(addresses), view(is_store), view(windows), classes);
-                    }
-                    return owned(std::move(classes));
-                  },
-                  "least_accesses"_a, "pcs"_a, "addresses"_a, "is_store"_a, "windows"_a, "Class of each access, from its window alone.")
+      .def(
+          "add",
+          [](Classes& self, uint32_t stream, const Input<uint64_t>& pcs, const Input<uint64_t>& addresses,
+             const Input<uint8_t>& is_store, const Optional<uint32_t>& windows) {
+            const auto p = view(pcs);
+            const auto a = view(addresses);
+            const auto s = view(is_store);
+            const auto w = view(windows);
+            nb::gil_scoped_release unlocked;
+            self.add(stream, p, a, s, w);
+          },
+          "stream"_a, "pcs"_a, "addresses"_a, "is_store"_a, "windows"_a = nb::none())
+      .def(
+          "classify",
+          [](const Classes& self, uint32_t stream, const Input<uint64_t>& pcs, const Input<uint8_t>& is_store) {
+            std::vector<uint8_t> classes(pcs.size());
+            {
+              nb::gil_scoped_release unlocked;
+              self.classify(stream, view(pcs), view(is_store), classes);
+            }
+            return owned(std::move(classes));
+          },
+          "stream"_a, "pcs"_a, "is_store"_a)
+      .def_static(
+          "by_window",
+          [](uint64_t least_accesses, const Input<uint64_t>& pcs, const Input<uint64_t>& addresses,
+             const Input<uint8_t>& is_store, const Input<uint32_t>& windows) {
+            std::vector<uint8_t> classes(pcs.size());
+            {
+              nb::gil_scoped_release unlocked;
+              Classes::by_window(least_accesses, view(pcs), view(addresses), view(is_store), view(windows), classes);
+            }
+            return owned(std::move(classes));
+          },
+          "least_accesses"_a, "pcs"_a, "addresses"_a, "is_store"_a, "windows"_a,
+          "Class of each access, from its window alone.")
       .def("verdicts", [](const Classes& self) {
         const std::vector<Classes::Verdict> rows = self.verdicts();
         nb::dict columns;
@@ -337,30 +361,33 @@ nb::dict cache_columns(const CacheModel& self) {
 
 void bind_caches(nb::module_& module) {
   nb::class_<CacheModel>(module, "CacheModel", "Set-associative caches and TLBs: native/core/locality/caches.h.")
-      .def("__init__",
-           [](CacheModel* self, const nb::list& levels, const nb::list& tlbs, uint64_t line_bytes, uint64_t page_bytes,
-              uint32_t cores, bool inclusive, bool next_line, bool stride) {
-             new (self) CacheModel({geometries(levels), geometries(tlbs), line_bytes, page_bytes, cores, inclusive, next_line, stride});
-           },
-           nb::kw_only(), "levels"_a, "tlbs"_a = nb::list(), "line_bytes"_a = 64, "page_bytes"_a = 4096, "cores"_a = 1,
-           "inclusive"_a = true, "next_line"_a = false, "stride"_a = false,
-           "Levels and TLBs are tuples (bytes, ways or 0, shared, policy), the nearest first.")
-      .def("add",
-           [](CacheModel& self, const Input<uint64_t>& addresses, const Optional<uint32_t>& bytes,
-              const Optional<uint8_t>& is_store, const Optional<uint32_t>& cores, const Optional<uint32_t>& groups,
-              const Optional<uint64_t>& sites, const Optional<uint32_t>& windows) {
-             const auto a = view(addresses);
-             const auto b = view(bytes);
-             const auto s = view(is_store);
-             const auto c = view(cores);
-             const auto g = view(groups);
-             const auto p = view(sites);
-             const auto w = view(windows);
-             nb::gil_scoped_release unlocked;
-             self.add(a, b, s, c, g, p, w);
-           },
-           "addresses"_a, nb::kw_only(), "bytes"_a = nb::none(), "is_store"_a = nb::none(), "cores"_a = nb::none(),
-           "groups"_a = nb::none(), "sites"_a = nb::none(), "windows"_a = nb::none())
+      .def(
+          "__init__",
+          [](CacheModel* self, const nb::list& levels, const nb::list& tlbs, uint64_t line_bytes, uint64_t page_bytes,
+             uint32_t cores, bool inclusive, bool next_line, bool stride) {
+            new (self) CacheModel(
+                {geometries(levels), geometries(tlbs), line_bytes, page_bytes, cores, inclusive, next_line, stride});
+          },
+          nb::kw_only(), "levels"_a, "tlbs"_a = nb::list(), "line_bytes"_a = 64, "page_bytes"_a = 4096, "cores"_a = 1,
+          "inclusive"_a = true, "next_line"_a = false, "stride"_a = false,
+          "Levels and TLBs are tuples (bytes, ways or 0, shared, policy), the nearest first.")
+      .def(
+          "add",
+          [](CacheModel& self, const Input<uint64_t>& addresses, const Optional<uint32_t>& bytes,
+             const Optional<uint8_t>& is_store, const Optional<uint32_t>& cores, const Optional<uint32_t>& groups,
+             const Optional<uint64_t>& sites, const Optional<uint32_t>& windows) {
+            const auto a = view(addresses);
+            const auto b = view(bytes);
+            const auto s = view(is_store);
+            const auto c = view(cores);
+            const auto g = view(groups);
+            const auto p = view(sites);
+            const auto w = view(windows);
+            nb::gil_scoped_release unlocked;
+            self.add(a, b, s, c, g, p, w);
+          },
+          "addresses"_a, nb::kw_only(), "bytes"_a = nb::none(), "is_store"_a = nb::none(), "cores"_a = nb::none(),
+          "groups"_a = nb::none(), "sites"_a = nb::none(), "windows"_a = nb::none())
       .def("columns", &cache_columns, "Accesses and misses by group.")
       .def("totals", [](const CacheModel& self) {
         nb::list totals;
@@ -379,18 +406,20 @@ void bind_caches(nb::module_& module) {
 
 void bind_sharing(nb::module_& module) {
   nb::class_<Sharing>(module, "LineSharing", "Lines that threads share: native/core/locality/sharing.h.")
-      .def(nb::init<uint64_t, uint64_t>(), nb::kw_only(), "line_bytes"_a = 64, "memory_limit_bytes"_a = uint64_t{2} << 30)
-      .def("add",
-           [](Sharing& self, const Input<uint64_t>& addresses, const Optional<uint32_t>& bytes,
-              const Input<uint8_t>& is_store, const Input<uint32_t>& threads) {
-             const auto a = view(addresses);
-             const auto b = view(bytes);
-             const auto s = view(is_store);
-             const auto t = view(threads);
-             nb::gil_scoped_release unlocked;
-             self.add(a, b, s, t);
-           },
-           "addresses"_a, "bytes"_a, "is_store"_a, "threads"_a)
+      .def(nb::init<uint64_t, uint64_t>(), nb::kw_only(), "line_bytes"_a = 64,
+           "memory_limit_bytes"_a = uint64_t{2} << 30)
+      .def(
+          "add",
+          [](Sharing& self, const Input<uint64_t>& addresses, const Optional<uint32_t>& bytes,
+             const Input<uint8_t>& is_store, const Input<uint32_t>& threads) {
+            const auto a = view(addresses);
+            const auto b = view(bytes);
+            const auto s = view(is_store);
+            const auto t = view(threads);
+            nb::gil_scoped_release unlocked;
+            self.add(a, b, s, t);
+          },
+          "addresses"_a, "bytes"_a, "is_store"_a, "threads"_a)
       .def("pairs",
            [](const Sharing& self) {
              const std::vector<SharedPair> rows = self.pairs();

@@ -61,8 +61,8 @@ nb::dict level_columns(const IntervalTree& self) {
   return columns;
 }
 
-nb::dict memgaze_columns(const Input<uint64_t>& addresses, const Input<uint8_t>& classes, const Input<uint32_t>& implied,
-                         const Input<uint64_t>& samples, uint64_t period) {
+nb::dict memgaze_columns(const Input<uint64_t>& addresses, const Input<uint8_t>& classes,
+                         const Input<uint32_t>& implied, const Input<uint64_t>& samples, uint64_t period) {
   MemgazeTable table;
   {
     nb::gil_scoped_release unlocked;
@@ -91,23 +91,27 @@ nb::dict memgaze_columns(const Input<uint64_t>& addresses, const Input<uint8_t>&
 }  // namespace
 
 void bind_locality_trees(nb::module_& module) {
+  nb::list kinds;
+  for (const char* name : kNodeKindNames) kinds.append(name);
+  module.attr("NODE_KINDS") = nb::tuple(kinds);
   nb::class_<IntervalTree>(module, "IntervalTree", "Windows of every size: native/core/locality/interval_tree.h.")
       .def(nb::init<uint64_t, unsigned, unsigned, uint64_t>(), nb::kw_only(), "block_bytes"_a = 64, "leaf_shift"_a = 3,
            "keep_shift"_a = 3, "memory_limit_bytes"_a = std::numeric_limits<uint64_t>::max())
       .def("begin_sample", &IntervalTree::begin_sample)
-      .def("add",
-           [](IntervalTree& self, const Input<uint64_t>& addresses, const Input<uint8_t>& classes,
-              const std::optional<Input<uint32_t>>& functions, const std::optional<Input<uint32_t>>& implied) {
-             const auto a = view(addresses);
-             const auto c = view(classes);
-             const auto f = view(functions);
-             const auto i = view(implied);
-             if (c.size() != a.size() || (!f.empty() && f.size() != a.size()) || (!i.empty() && i.size() != a.size()))
-               throw std::invalid_argument("columns of different lengths");
-             nb::gil_scoped_release unlocked;
-             self.add(a, c, f, i);
-           },
-           "addresses"_a, "classes"_a, "functions"_a = nb::none(), "implied"_a = nb::none())
+      .def(
+          "add",
+          [](IntervalTree& self, const Input<uint64_t>& addresses, const Input<uint8_t>& classes,
+             const std::optional<Input<uint32_t>>& functions, const std::optional<Input<uint32_t>>& implied) {
+            const auto a = view(addresses);
+            const auto c = view(classes);
+            const auto f = view(functions);
+            const auto i = view(implied);
+            if (c.size() != a.size() || (!f.empty() && f.size() != a.size()) || (!i.empty() && i.size() != a.size()))
+              throw std::invalid_argument("columns of different lengths");
+            nb::gil_scoped_release unlocked;
+            self.add(a, c, f, i);
+          },
+          "addresses"_a, "classes"_a, "functions"_a = nb::none(), "implied"_a = nb::none())
       .def("end_sample", &IntervalTree::end_sample, "executed"_a, "implied"_a = 0)
       .def("finish", &IntervalTree::finish)
       .def("nodes", &node_columns)

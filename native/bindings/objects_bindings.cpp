@@ -30,8 +30,8 @@ nb::object lent(const Column& column, nb::handle table) {
   using T = typename Column::Value;
   static_assert(sizeof(memlens::objects::Row) % sizeof(T) == 0);
   const T* first = column.size() != 0 ? &column[0] : nullptr;
-  return nb::cast(nb::ndarray<nb::numpy, const T, nb::ndim<1>>(first, {column.size()}, table,
-                                                              {static_cast<int64_t>(sizeof(memlens::objects::Row) / sizeof(T))}));
+  return nb::cast(nb::ndarray<nb::numpy, const T, nb::ndim<1>>(
+      first, {column.size()}, table, {static_cast<int64_t>(sizeof(memlens::objects::Row) / sizeof(T))}));
 }
 
 nb::dict object_columns(nb::handle self) {
@@ -105,10 +105,13 @@ nb::dict peak_columns(const ObjectTable& self) {
   columns["heap_highest_bytes"] = column<uint64_t>(processes, [](const auto& p) { return p.second.heap.peak().bytes; });
   columns["heap_peak_error"] = column<double>(processes, [](const auto& p) { return p.second.split.error(); });
   columns["samples"] = column<uint64_t>(processes, [](const auto& p) { return p.second.bytes_spread.samples; });
-  columns["allocations_error"] = column<double>(processes, [](const auto& p) { return p.second.allocations_spread.error(); });
-  columns["allocated_bytes_error"] = column<double>(processes, [](const auto& p) { return p.second.bytes_spread.error(); });
+  columns["allocations_error"] =
+      column<double>(processes, [](const auto& p) { return p.second.allocations_spread.error(); });
+  columns["allocated_bytes_error"] =
+      column<double>(processes, [](const auto& p) { return p.second.bytes_spread.error(); });
   columns["live_error"] = column<double>(processes, [](const auto& p) { return p.second.live_spread.error(); });
-  columns["live_bytes_error"] = column<double>(processes, [](const auto& p) { return p.second.live_bytes_spread.error(); });
+  columns["live_bytes_error"] =
+      column<double>(processes, [](const auto& p) { return p.second.live_bytes_spread.error(); });
   columns["heap_peak_ns"] = column<uint64_t>(processes, [](const auto& p) { return p.second.heap.peak().time_ns; });
   columns["mmap_peak_bytes"] = column<uint64_t>(processes, [](const auto& p) { return p.second.mmap.peak().bytes; });
   columns["mmap_peak_ns"] = column<uint64_t>(processes, [](const auto& p) { return p.second.mmap.peak().time_ns; });
@@ -149,9 +152,10 @@ nb::dict touch(const ObjectTable& self, const Input<uint32_t>& process, const In
                const Input<double>& weight, uint64_t sampled_from_ns, const Input<uint32_t>& placed_process,
                const Input<uint64_t>& placed_begin_ns, const Input<uint64_t>& placed_end_ns,
                const Input<uint64_t>& placed_address, const Input<uint64_t>& placed_bytes) {
-  const TouchInput input{view(process), view(thread), view(code), view(time_ns), view(address), view(span_bytes),
-                         view(new_bytes), view(mapped_around), view(weight), sampled_from_ns, view(placed_process), view(placed_begin_ns), view(placed_end_ns),
-                         view(placed_address), view(placed_bytes)};
+  const TouchInput input{view(process),       view(thread),         view(code),           view(time_ns),
+                         view(address),       view(span_bytes),     view(new_bytes),      view(mapped_around),
+                         view(weight),        sampled_from_ns,      view(placed_process), view(placed_begin_ns),
+                         view(placed_end_ns), view(placed_address), view(placed_bytes)};
   for (size_t length : {thread.size(), code.size(), time_ns.size(), address.size(), span_bytes.size(), new_bytes.size(),
                         mapped_around.size(), weight.size()})
     if (length != process.size()) throw nb::value_error("the columns of faults have one length");
@@ -190,20 +194,23 @@ void bind_objects(nb::module_& module) {
 
   using Table = ObjectTable;
   nb::class_<Table>(module, "ObjectTable")
-      .def("__init__",
-           [](Table* self, uint64_t page_bytes, std::optional<size_t> most_rows, size_t largest) {
-             new (self) Table(page_bytes, most_rows.value_or(SIZE_MAX), largest);
-           },
-           nb::kw_only(), "page_bytes"_a = 4096, "most_rows"_a = nb::none(), "largest"_a = 200,
-           "With most_rows, small objects that have ended are forgotten when there are so many: what is left has the sums of all.")
-      .def("add_strings", [](Table& self, const nb::bytes& b) { self.add_strings(view(b)); }, "payload"_a)
-      .def("add_allocations",
-           [](Table& self, uint32_t p, const nb::bytes& b, uint32_t arrival) {
-             const auto bytes = view(b);
-             nb::gil_scoped_release unlocked;
-             self.add_allocations(p, bytes, arrival);
-           },
-           "process"_a, "payload"_a, "arrival"_a = 0)
+      .def(
+          "__init__",
+          [](Table* self, uint64_t page_bytes, std::optional<size_t> most_rows, size_t largest) {
+            new (self) Table(page_bytes, most_rows.value_or(SIZE_MAX), largest);
+          },
+          nb::kw_only(), "page_bytes"_a = 4096, "most_rows"_a = nb::none(), "largest"_a = 200,
+          "With most_rows, small objects that have ended are forgotten when there are so many: what is left has the sums of all.")
+      .def(
+          "add_strings", [](Table& self, const nb::bytes& b) { self.add_strings(view(b)); }, "payload"_a)
+      .def(
+          "add_allocations",
+          [](Table& self, uint32_t p, const nb::bytes& b, uint32_t arrival) {
+            const auto bytes = view(b);
+            nb::gil_scoped_release unlocked;
+            self.add_allocations(p, bytes, arrival);
+          },
+          "process"_a, "payload"_a, "arrival"_a = 0)
       .def("expect", &Table::expect, "process"_a, "begin_ns"_a, "end_ns"_a,
            "The times of a process's allocations that are added after begin().")
       .def("add_process_end", &Table::add_process_end, "process"_a, "time_ns"_a)
@@ -217,28 +224,35 @@ void bind_objects(nb::module_& module) {
                    [](const Table& self) {
                      return std::vector<uint64_t>(self.made_of_kind().begin(), self.made_of_kind().end());
                    })
-      .def("peaks_together",
-           [](const Table& self, const Input<uint32_t>& group_of_site, size_t groups) {
-             const auto peaks = self.totals().peaks_together(view(group_of_site), groups);
-             return nb::make_tuple(column<uint64_t>(peaks, [](const auto& p) { return p.bytes; }),
-                                   column<uint64_t>(peaks, [](const auto& p) { return p.halves_bytes; }));
-           },
-           "group_of_site"_a, "groups"_a, "Peaks of live bytes of groups of sites, 2^32 - 1 = none: exact, and of the two halves of a sample.")
-      .def("add_tag_events", [](Table& self, uint32_t p, const nb::bytes& b) { self.add_tag_events(p, view(b)); },
-           "process"_a, "payload"_a)
-      .def("add_thread_memory", [](Table& self, uint32_t p, const nb::bytes& b) { self.add_thread_memory(p, view(b)); },
-           "process"_a, "payload"_a)
-      .def("add_process_events",
-           [](Table& self, uint32_t p, const nb::bytes& b) { self.add_process_events(p, view(b)); }, "process"_a,
-           "payload"_a)
-      .def("add_mappings", [](Table& self, uint32_t p, const nb::bytes& b) { self.add_mappings(p, view(b)); },
-           "process"_a, "payload"_a)
-      .def("add_variable",
-           [](Table& self, uint32_t process, uint64_t time_ns, uint64_t base, uint64_t bytes, uint32_t name, uint32_t thread,
-              bool is_thread_local) {
-             self.add_variable({time_ns, base, bytes, process, name, thread, is_thread_local});
-           },
-           nb::kw_only(), "process"_a, "time_ns"_a, "base"_a, "bytes"_a, "name"_a, "thread"_a, "is_thread_local"_a)
+      .def(
+          "peaks_together",
+          [](const Table& self, const Input<uint32_t>& group_of_site, size_t groups) {
+            const auto peaks = self.totals().peaks_together(view(group_of_site), groups);
+            return nb::make_tuple(column<uint64_t>(peaks, [](const auto& p) { return p.bytes; }),
+                                  column<uint64_t>(peaks, [](const auto& p) { return p.halves_bytes; }));
+          },
+          "group_of_site"_a, "groups"_a,
+          "Peaks of live bytes of groups of sites, 2^32 - 1 = none: exact, and of the two halves of a sample.")
+      .def(
+          "add_tag_events", [](Table& self, uint32_t p, const nb::bytes& b) { self.add_tag_events(p, view(b)); },
+          "process"_a, "payload"_a)
+      .def(
+          "add_thread_memory", [](Table& self, uint32_t p, const nb::bytes& b) { self.add_thread_memory(p, view(b)); },
+          "process"_a, "payload"_a)
+      .def(
+          "add_process_events",
+          [](Table& self, uint32_t p, const nb::bytes& b) { self.add_process_events(p, view(b)); }, "process"_a,
+          "payload"_a)
+      .def(
+          "add_mappings", [](Table& self, uint32_t p, const nb::bytes& b) { self.add_mappings(p, view(b)); },
+          "process"_a, "payload"_a)
+      .def(
+          "add_variable",
+          [](Table& self, uint32_t process, uint64_t time_ns, uint64_t base, uint64_t bytes, uint32_t name,
+             uint32_t thread, bool is_thread_local) {
+            self.add_variable({time_ns, base, bytes, process, name, thread, is_thread_local});
+          },
+          nb::kw_only(), "process"_a, "time_ns"_a, "base"_a, "bytes"_a, "name"_a, "thread"_a, "is_thread_local"_a)
       .def("run",
            [](Table& self) {
              nb::gil_scoped_release unlocked;
@@ -258,36 +272,40 @@ void bind_objects(nb::module_& module) {
                      return result;
                    })
       .def("columns", &object_columns, "All objects in the order of birth; object id is row + 1.")
-      .def("find",
-           [](const Table& self, const Input<uint32_t>& processes, const Input<uint64_t>& addresses,
-              const Input<uint64_t>& times, const std::string& layer, unsigned threads) {
-             const auto asked = queries(processes, addresses, times);
-             const size_t number = layer_number(layer);
-             std::vector<uint32_t> ids(addresses.size());
-             {
-               nb::gil_scoped_release unlocked;
-               self.find(asked, number, ids, threads);
-             }
-             return owned(std::move(ids));
-           },
-           "processes"_a, "addresses"_a, "times"_a, nb::kw_only(), "layer"_a = "any", "threads"_a = 2,
-           "The object at each address and time, 0 = none.")
-      .def("find_tags",
-           [](const Table& self, const Input<uint32_t>& processes, const Input<uint64_t>& addresses,
-              const Input<uint64_t>& times) {
-             const auto asked = queries(processes, addresses, times);
-             std::vector<uint32_t> ids(addresses.size());
-             {
-               nb::gil_scoped_release unlocked;
-               self.find_tags(asked, ids);
-             }
-             return owned(std::move(ids));
-           },
-           "processes"_a, "addresses"_a, "times"_a, "The innermost tag at each address and time, 0 = none.")
+      .def(
+          "find",
+          [](const Table& self, const Input<uint32_t>& processes, const Input<uint64_t>& addresses,
+             const Input<uint64_t>& times, const std::string& layer, unsigned threads) {
+            const auto asked = queries(processes, addresses, times);
+            const size_t number = layer_number(layer);
+            std::vector<uint32_t> ids(addresses.size());
+            {
+              nb::gil_scoped_release unlocked;
+              self.find(asked, number, ids, threads);
+            }
+            return owned(std::move(ids));
+          },
+          "processes"_a, "addresses"_a, "times"_a, nb::kw_only(), "layer"_a = "any", "threads"_a = 2,
+          "The object at each address and time, 0 = none.")
+      .def(
+          "find_tags",
+          [](const Table& self, const Input<uint32_t>& processes, const Input<uint64_t>& addresses,
+             const Input<uint64_t>& times) {
+            const auto asked = queries(processes, addresses, times);
+            std::vector<uint32_t> ids(addresses.size());
+            {
+              nb::gil_scoped_release unlocked;
+              self.find_tags(asked, ids);
+            }
+            return owned(std::move(ids));
+          },
+          "processes"_a, "addresses"_a, "times"_a, "The innermost tag at each address and time, 0 = none.")
       .def("by_stack", &site_columns, "Totals of each (process, allocation stack, kind).")
       .def("peaks", &peak_columns, "Totals of each process.")
-      .def("curve", &curve, "process"_a, "kind"_a = "heap", "Live bytes over time: (times, bytes), at most 2000 points.")
+      .def("curve", &curve, "process"_a, "kind"_a = "heap",
+           "Live bytes over time: (times, bytes), at most 2000 points.")
       .def("touch", &touch, nb::kw_only(), "process"_a, "time_ns"_a, "address"_a, "span_bytes"_a, "new_bytes"_a,
-           "thread"_a, "code"_a, "mapped_around"_a, "weight"_a, "sampled_from_ns"_a, "placed_process"_a, "placed_begin_ns"_a, "placed_end_ns"_a, "placed_address"_a,
-           "placed_bytes"_a, "What faults and placed pages say about each object.");
+           "thread"_a, "code"_a, "mapped_around"_a, "weight"_a, "sampled_from_ns"_a, "placed_process"_a,
+           "placed_begin_ns"_a, "placed_end_ns"_a, "placed_address"_a, "placed_bytes"_a,
+           "What faults and placed pages say about each object.");
 }

@@ -15,11 +15,14 @@ using namespace nb::literals;
 
 namespace {
 
-constexpr const char* kind_names[ML_PEAK_KINDS] = {"read", "write", "copy", "stream_write", "latency", "double", "single"};
+#define PEAK_NAME(KIND, name) name,
+constexpr const char* kind_names[ML_PEAK_KINDS] = {ML_PEAKS(PEAK_NAME)};
+#undef PEAK_NAME
 
 std::vector<std::string> kernels() {
   std::vector<std::string> names;
-  for (unsigned number = 0; const struct ml_peak_kernels* found = ml_peak_kernels(number); number++) names.emplace_back(found->name);
+  for (unsigned number = 0; const struct ml_peak_kernels* found = ml_peak_kernels(number); number++)
+    names.emplace_back(found->name);
   return names;
 }
 
@@ -73,9 +76,12 @@ int check(unsigned number) {
 }  // namespace
 
 void bind_peaks(nb::module_& module) {
+  nb::list names;
+  for (const char* name : kind_names) names.append(name);
+  module.attr("PEAK_KINDS") = nb::tuple(names);
   module.def("peak_kernels", &kernels, "Kernels that this processor can run, by number.");
-  module.def("measure_peaks", &measure, nb::kw_only(), "cpus"_a, "kinds"_a, "bytes"_a = 0, "node"_a = -1, "huge_pages"_a = true,
-             "time_ns"_a = 100000000, "kernel"_a = 0, "line_bytes"_a = 64,
+  module.def("measure_peaks", &measure, nb::kw_only(), "cpus"_a, "kinds"_a, "bytes"_a = 0, "node"_a = -1,
+             "huge_pages"_a = true, "time_ns"_a = 100000000, "kernel"_a = 0, "line_bytes"_a = 64,
              "Best, median and worst of each kind, for one pinned thread on each CPU with so many bytes.");
   module.def("check_peak_kernels", &check, "number"_a, "0: they do what they should; else the first that does not.");
 }

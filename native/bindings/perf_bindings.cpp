@@ -185,20 +185,45 @@ class PerfFile {
   uint64_t undecoded_ = 0;
 };
 
+// Numbers of perf's records that Python reads: native/perf/memlens_perf.h.
+nb::dict perf_constants() {
+  nb::dict constants;
+#define CONSTANT(name) constants[#name] = static_cast<int>(name)
+  CONSTANT(MP_RECORD_LOST);
+  CONSTANT(MP_RECORD_COMM);
+  CONSTANT(MP_RECORD_FORK);
+  CONSTANT(MP_RECORD_MMAP2);
+  CONSTANT(MP_RECORD_AUX);
+  CONSTANT(MP_RECORD_ITRACE_START);
+  CONSTANT(MP_RECORD_SWITCH);
+  CONSTANT(MP_RECORD_SWITCH_CPU_WIDE);
+  CONSTANT(MP_RECORD_AUXTRACE_INFO);
+  CONSTANT(MP_RECORD_AUXTRACE);
+  CONSTANT(MP_MISC_SWITCH_OUT);
+  CONSTANT(MP_AUX_TRUNCATED);
+#undef CONSTANT
+  return constants;
+}
+
 }  // namespace
 
 void bind_perf(nb::module_& module) {
+  module.def("perf_constants", &perf_constants);
   perf_file_error = nb::exception<PerfFileError>(module, "PerfFileError", PyExc_ValueError);
-  nb::class_<PerfFile>(module, "PerfFile", "A perf.data file, by its open descriptor: events, and records in the order of the file.")
+  nb::class_<PerfFile>(module, "PerfFile",
+                       "A perf.data file, by its open descriptor: events, and records in the order of the file.")
       .def(nb::init<int>(), "fd"_a)
-      .def_prop_ro("events", &PerfFile::events, "The events that were recorded: those of the header, and of a stream those read so far.")
-      .def("next", &PerfFile::next,
-           "(type, misc, body, byte behind it, (pid, tid, time, cpu), following bytes, event) of the next record; None at the end.")
+      .def_prop_ro("events", &PerfFile::events,
+                   "The events that were recorded: those of the header, and of a stream those read so far.")
+      .def(
+          "next", &PerfFile::next,
+          "(type, misc, body, byte behind it, (pid, tid, time, cpu), following bytes, event) of the next record; None at the end.")
       .def("next_sample", &PerfFile::next_sample, "The fields of the next sample; None at the end.")
       .def("data", &PerfFile::data, "at"_a, "bytes"_a, "Bytes of the file, fewer at its end.")
       .def_prop_ro("truncated_at", &PerfFile::truncated_at, "Where the file ends inside a record, or None.")
       .def_prop_ro("is_stream", &PerfFile::is_stream, "Whether it was written to a pipe.")
-      .def_prop_ro("undecoded", &PerfFile::undecoded, "Samples that next_sample passed over: cut, or with fields that are not known.");
+      .def_prop_ro("undecoded", &PerfFile::undecoded,
+                   "Samples that next_sample passed over: cut, or with fields that are not known.");
 }
 
 }  // namespace memlens::bindings

@@ -39,15 +39,16 @@ struct Batch {
 int buffer_of_batch(PyObject* self, Py_buffer* buffer, int flags) {
   Batch* batch = nb::inst_ptr<Batch>(nb::handle(self));
   static unsigned char none;
-  return PyBuffer_FillInfo(buffer, self, batch->data != nullptr ? batch->data.get() : &none, static_cast<Py_ssize_t>(batch->bytes), 1, flags);
+  return PyBuffer_FillInfo(buffer, self, batch->data != nullptr ? batch->data.get() : &none,
+                           static_cast<Py_ssize_t>(batch->bytes), 1, flags);
 }
 
 PyType_Slot batch_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(buffer_of_batch)}, {0, nullptr}};
 
 class Channel {
  public:
-  Channel(uint64_t sample_bytes, uint64_t large_bytes, bool alloc, bool annotations, uint32_t wait_ms, uint64_t ring_bytes,
-          uint32_t ring_count, uint32_t slot_max, bool windows, double budget_share) {
+  Channel(uint64_t sample_bytes, uint64_t large_bytes, bool alloc, bool annotations, uint32_t wait_ms,
+          uint64_t ring_bytes, uint32_t ring_count, uint32_t slot_max, bool windows, double budget_share) {
     const ml_channel_options options{.sample_bytes = sample_bytes,
                                      .large_bytes = large_bytes,
                                      .ring_bytes = ring_bytes,
@@ -144,8 +145,14 @@ class Session {
     }
     nb::list batches;
     for (ml_batch* at = first; at != nullptr; at = at->next) {
-      auto batch = std::make_unique<Batch>(Batch{at->kind, at->process, at->record_count, at->dropped, at->begin_ns, at->end_ns,
-                                                 {static_cast<unsigned char*>(at->data), &ml_batch_data_free}, at->bytes});
+      auto batch = std::make_unique<Batch>(Batch{at->kind,
+                                                 at->process,
+                                                 at->record_count,
+                                                 at->dropped,
+                                                 at->begin_ns,
+                                                 at->end_ns,
+                                                 {static_cast<unsigned char*>(at->data), &ml_batch_data_free},
+                                                 at->bytes});
       at->data = nullptr;
       batches.append(nb::cast(batch.release(), nb::rv_policy::take_ownership));
     }
@@ -164,10 +171,9 @@ class Session {
     }
     nb::list result;
     for (size_t i = 0; i < count; i++)
-      result.append(nb::make_tuple(infos[i].process, infos[i].pid, infos[i].mappings_changed,
-                                   infos[i].execs,
-                                   static_cast<int64_t>(infos[i].kernel_faults) -
-                                       static_cast<int64_t>(infos[i].fault_events)));
+      result.append(
+          nb::make_tuple(infos[i].process, infos[i].pid, infos[i].mappings_changed, infos[i].execs,
+                         static_cast<int64_t>(infos[i].kernel_faults) - static_cast<int64_t>(infos[i].fault_events)));
     return result;
   }
 
@@ -241,8 +247,8 @@ class Child {
     std::vector<char*> variables;
     for (const OsText& variable : environment) variables.push_back(const_cast<char*>(variable.bytes.c_str()));
     variables.push_back(nullptr);
-    const int status = ml_child_spawn(&child_, argv.data(), directory ? directory->bytes.c_str() : nullptr, variables.data(),
-                                      launcher ? launcher->bytes.c_str() : nullptr);
+    const int status = ml_child_spawn(&child_, argv.data(), directory ? directory->bytes.c_str() : nullptr,
+                                      variables.data(), launcher ? launcher->bytes.c_str() : nullptr);
     if (status != 0) raise_os_error(-status, "fork");
   }
   int pid() const { return child_.pid; }
@@ -330,18 +336,21 @@ NB_MODULE(_recorder, module) {
       .def_ro("begin_ns", &Batch::begin_ns)
       .def_ro("end_ns", &Batch::end_ns)
       .def("__len__", [](const Batch& self) { return self.bytes; })
-      .def_prop_ro("payload", [](const Batch& self) { return nb::bytes(reinterpret_cast<const char*>(self.data.get()), self.bytes); },
-                   "A copy of its bytes.");
+      .def_prop_ro(
+          "payload",
+          [](const Batch& self) { return nb::bytes(reinterpret_cast<const char*>(self.data.get()), self.bytes); },
+          "A copy of its bytes.");
   nb::class_<Channel>(module, "Channel")
-      .def(nb::init<uint64_t, uint64_t, bool, bool, uint32_t, uint64_t, uint32_t, uint32_t, bool, double>(), nb::kw_only(),
-           "sample_bytes"_a, "large_bytes"_a, "alloc"_a = true, "annotations"_a = true, "wait_ms"_a = 2000,
-           "ring_bytes"_a = 0, "ring_count"_a = 0, "slot_max"_a = 0, "windows"_a = false, "budget_share"_a = 0.0)
+      .def(nb::init<uint64_t, uint64_t, bool, bool, uint32_t, uint64_t, uint32_t, uint32_t, bool, double>(),
+           nb::kw_only(), "sample_bytes"_a, "large_bytes"_a, "alloc"_a = true, "annotations"_a = true,
+           "wait_ms"_a = 2000, "ring_bytes"_a = 0, "ring_count"_a = 0, "slot_max"_a = 0, "windows"_a = false,
+           "budget_share"_a = 0.0)
       .def_prop_ro("value", &Channel::value, "The environment variable that leads processes here.")
       .def("counts", &Channel::counts);
   nb::class_<Session>(module, "Session")
-      .def(nb::init<bool, bool, bool, int, uint32_t, uint64_t, uint64_t, double, bool, double>(), nb::kw_only(), "faults"_a,
-           "fault_before"_a = true, "include_kernel"_a = true, "stack_mode"_a = 1, "stack_dump_bytes"_a = 8192,
-           "ring_bytes"_a = 0, "queue_bytes"_a = 0, "timeline_hz"_a = 10.0,
+      .def(nb::init<bool, bool, bool, int, uint32_t, uint64_t, uint64_t, double, bool, double>(), nb::kw_only(),
+           "faults"_a, "fault_before"_a = true, "include_kernel"_a = true, "stack_mode"_a = 1,
+           "stack_dump_bytes"_a = 8192, "ring_bytes"_a = 0, "queue_bytes"_a = 0, "timeline_hz"_a = 10.0,
            "emulated"_a = false, "budget_share"_a = 0.0)
       .def("use_channel", &Session::use_channel, "channel"_a, nb::keep_alive<1, 2>())
       .def("attach", &Session::attach, "pid"_a, nb::kw_only(), "enable_on_exec"_a)
@@ -351,7 +360,8 @@ NB_MODULE(_recorder, module) {
       .def("note_exit", &Session::note_exit, "pid"_a, "status"_a)
       .def("take", &Session::take, nb::sig("def take(self) -> list[Batch]"))
       .def("string", &Session::string, "text"_a)
-      .def("processes", &Session::processes, "(process, pid, mappings_changed, execs, faults without an event) of each process that is alive")
+      .def("processes", &Session::processes,
+           "(process, pid, mappings_changed, execs, faults without an event) of each process that is alive")
       .def("ask_nodes", &Session::ask_nodes, "process"_a, "pages"_a, "evidence_ns"_a,
            "queues pages for resolve_nodes; how many found room")
       .def("resolve_nodes", &Session::resolve_nodes, "budget_ns"_a, "pages asked and pages skipped so far")
@@ -360,8 +370,7 @@ NB_MODULE(_recorder, module) {
   nb::class_<Child>(module, "Child")
       .def(nb::init<const std::vector<OsText>&, const std::optional<OsText>&, const std::vector<OsText>&,
                     const std::optional<OsText>&>(),
-           "command"_a, "directory"_a = nb::none(), "environment"_a = std::vector<OsText>{},
-           "launcher"_a = nb::none())
+           "command"_a, "directory"_a = nb::none(), "environment"_a = std::vector<OsText>{}, "launcher"_a = nb::none())
       .def_prop_ro("pid", &Child::pid)
       .def("go", &Child::go, "Lets the child exec; returns 0 or the errno of exec.")
       .def("abandon", &Child::abandon);

@@ -35,8 +35,8 @@ nb::dict fault_columns(const std::vector<ClassifiedFault>& faults) {
   columns["new_pages"] = column<uint32_t>(faults, [](const auto& f) { return f.new_pages; });
   columns["inferred"] = column<uint8_t>(faults, [](const auto& f) { return f.inferred; });
   columns["weight"] = column<double>(faults, [](const auto& f) { return static_cast<double>(f.weight); });
-  columns["in_kernel"] = column<uint8_t>(
-      faults, [](const auto& f) { return (f.record.flags & ML_ENUM_fault_flags_KERNEL_MODE) != 0; });
+  columns["in_kernel"] =
+      column<uint8_t>(faults, [](const auto& f) { return (f.record.flags & ML_ENUM_fault_flags_KERNEL_MODE) != 0; });
   columns["node"] = column<int32_t>(faults, [](const auto& f) { return f.node; });
   columns["code"] = column<uint32_t>(faults, [](const auto& f) { return f.code; });
   columns["stack"] = column<uint32_t>(faults, [](const auto& f) { return f.record.stack; });
@@ -60,7 +60,8 @@ nb::dict group_columns(const Replay& replay) {
   columns["node"] = column<int32_t>(groups, [](const auto& g) { return g.node; });
   columns["code"] = column<uint32_t>(groups, [](const auto& g) { return g.code; });
   columns["stack"] = column<uint32_t>(groups, [](const auto& g) { return g.stack; });
-  columns["stack_weight"] = column<uint32_t>(groups, [](const auto& g) { return stack_weight(g.stack, g.stack_weight_shift); });
+  columns["stack_weight"] =
+      column<uint32_t>(groups, [](const auto& g) { return stack_weight(g.stack, g.stack_weight_shift); });
   columns["rows"] = column<uint64_t>(groups, [](const auto& g) { return g.faults; });
   columns["weights"] = column<double>(groups, [](const auto& g) { return g.weights; });
   return columns;
@@ -128,7 +129,8 @@ nb::object codes_at(const Replay& self, const Input<uint32_t>& processes, const 
 
 nb::list sampled_stretches(const Replay& self) {
   nb::list found;
-  for (const auto& s : self.classifier().sampled_stretches()) found.append(nb::make_tuple(s.begin_ns, s.end_ns, s.weight));
+  for (const auto& s : self.classifier().sampled_stretches())
+    found.append(nb::make_tuple(s.begin_ns, s.end_ns, s.weight));
   return found;
 }
 
@@ -152,11 +154,12 @@ void bind_replay(nb::module_& module) {
   module.attr("AREA_KINDS") = nb::tuple(areas);
 
   nb::class_<Replay>(module, "Replay")
-      .def("__init__",
-           [](Replay* self, unsigned page_shift, bool numa_balancing) {
-             new (self) Replay({.page_shift = page_shift, .numa_balancing = numa_balancing});
-           },
-           nb::kw_only(), "page_shift"_a = 12, "numa_balancing"_a = false)
+      .def(
+          "__init__",
+          [](Replay* self, unsigned page_shift, bool numa_balancing) {
+            new (self) Replay({.page_shift = page_shift, .numa_balancing = numa_balancing});
+          },
+          nb::kw_only(), "page_shift"_a = 12, "numa_balancing"_a = false)
       .def("add_strings", [](Replay& self, const nb::bytes& b) { self.spaces().add_strings(view(b)); })
       .def("add_stacks", [](Replay& self, const nb::bytes& b) { self.code().add_stacks(view(b)); })
       .def("add_process_events", adder([](Replay& r, uint32_t p, auto b) { r.spaces().add_process_events(p, b); }))
@@ -168,32 +171,35 @@ void bind_replay(nb::module_& module) {
       .def("add_residency", adder([](Replay& r, uint32_t p, auto b) { r.add_residency(p, b); }))
       .def("add_placements", adder([](Replay& r, uint32_t p, auto b) { r.add_placements(p, b); }))
       .def("add_fault_levels", [](Replay& self, const nb::bytes& b) { self.classifier().add_fault_levels(view(b)); })
-      .def("add_shared_before",
-           [](Replay& self, uint32_t device_major, uint32_t device_minor, uint64_t inode, uint64_t offset, uint64_t bytes) {
-             self.classifier().add_shared_before(device_major, device_minor, inode, offset, bytes);
-           },
-           nb::kw_only(), "device_major"_a, "device_minor"_a, "inode"_a, "offset"_a, "bytes"_a)
+      .def(
+          "add_shared_before",
+          [](Replay& self, uint32_t device_major, uint32_t device_minor, uint64_t inode, uint64_t offset,
+             uint64_t bytes) { self.classifier().add_shared_before(device_major, device_minor, inode, offset, bytes); },
+          nb::kw_only(), "device_major"_a, "device_minor"_a, "inode"_a, "offset"_a, "bytes"_a)
       .def("add_code_counts", adder([](Replay& r, uint32_t p, auto b) { r.code().add_code_counts(p, b); }))
       .def("add_page_counts", adder([](Replay& r, uint32_t p, auto b) { r.code().add_page_counts(p, b); }))
       .def("add_unseen", adder([](Replay& r, uint32_t p, auto b) { r.code().add_unseen(p, b); }))
       .def("add_windows", adder([](Replay& r, uint32_t p, auto b) { add_windows(r.code(), p, b); }))
-      .def("add_faults",
-           [](Replay& self, uint32_t p, const nb::bytes& b, uint32_t arrival) {
-             const auto bytes = view(b);
-             nb::gil_scoped_release unlocked;
-             self.add_faults(p, bytes, arrival);
-           },
-           "process"_a, "payload"_a, "arrival"_a = 0)
-      .def("add_sampled_faults",
-           [](Replay& self, uint32_t p, const nb::bytes& b, uint32_t arrival) {
-             const auto bytes = view(b);
-             nb::gil_scoped_release unlocked;
-             self.add_sampled_faults(p, bytes, arrival);
-           },
-           "process"_a, "payload"_a, "arrival"_a = UINT32_MAX)
-      .def("group",
-           [](Replay& self, uint64_t begin_ns, const std::vector<double>& edges_s) { self.group({begin_ns, edges_s}); },
-           nb::kw_only(), "begin_ns"_a, "edges_s"_a, "Sums of faults instead of the faults: see groups and in_time.")
+      .def(
+          "add_faults",
+          [](Replay& self, uint32_t p, const nb::bytes& b, uint32_t arrival) {
+            const auto bytes = view(b);
+            nb::gil_scoped_release unlocked;
+            self.add_faults(p, bytes, arrival);
+          },
+          "process"_a, "payload"_a, "arrival"_a = 0)
+      .def(
+          "add_sampled_faults",
+          [](Replay& self, uint32_t p, const nb::bytes& b, uint32_t arrival) {
+            const auto bytes = view(b);
+            nb::gil_scoped_release unlocked;
+            self.add_sampled_faults(p, bytes, arrival);
+          },
+          "process"_a, "payload"_a, "arrival"_a = UINT32_MAX)
+      .def(
+          "group",
+          [](Replay& self, uint64_t begin_ns, const std::vector<double>& edges_s) { self.group({begin_ns, edges_s}); },
+          nb::kw_only(), "begin_ns"_a, "edges_s"_a, "Sums of faults instead of the faults: see groups and in_time.")
       .def("begin", &Replay::begin, nb::call_guard<nb::gil_scoped_release>())
       .def("advance", &Replay::advance, "before_ns"_a, nb::call_guard<nb::gil_scoped_release>(),
            "Walks up to a time before which no fault is to come.")
@@ -201,7 +207,9 @@ void bind_replay(nb::module_& module) {
       .def("run", &Replay::run, nb::call_guard<nb::gil_scoped_release>())
       .def("restart", &Replay::restart, "Faults can be added again, to be taken; code keeps its numbers.")
       .def_prop_ro("waiting", &Replay::waiting)
-      .def("take", [](Replay& self) { return fault_columns(self.take()); }, "Columns of the faults classed since the last take.")
+      .def(
+          "take", [](Replay& self) { return fault_columns(self.take()); },
+          "Columns of the faults classed since the last take.")
       .def("groups", &group_columns)
       .def("in_time", &in_time_columns)
       .def("stacked", &stacked_columns, "The faults that have a call stack.")

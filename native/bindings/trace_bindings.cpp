@@ -49,9 +49,8 @@ class AccessReader {
  public:
   AccessReader(nb::bytes payload, size_t batch_accesses)
       : payload_(std::move(payload)), batch_(std::max<size_t>(batch_accesses, 1)) {
-    memlens::replay::each_variable_record<ml_window>(view(payload_), [&](const ml_window& window, auto stream) {
-      windows_.push_back({window, stream});
-    });
+    memlens::replay::each_variable_record<ml_window>(
+        view(payload_), [&](const ml_window& window, auto stream) { windows_.push_back({window, stream}); });
   }
 
   std::optional<nb::dict> next() {
@@ -137,7 +136,8 @@ class AccessReader {
       const size_t room = batch_ - filled, part = std::min<uint64_t>(recorded - done_, room);
       batch.resize(filled + part);
       const size_t got = decoder_->next({batch.code.data() + filled, batch.address.data() + filled,
-                                         batch.bytes.data() + filled, batch.operation.data() + filled}, part);
+                                         batch.bytes.data() + filled, batch.operation.data() + filled},
+                                        part);
       const bool is_whole = done_ + got == recorded;
       if (got != part || (is_whole && !decoder_->at_end())) {
         damaged_rows_.push_back(static_cast<uint32_t>(at_));
@@ -214,7 +214,8 @@ void add_window_uses(Replay& replay, uint32_t process, const nb::bytes& fixed, c
   for (const auto& words : views)
     each_packed_code(Packed(words), [&](uint32_t row, uint64_t pc) {
       if (row >= windows.size()) throw std::invalid_argument("the batch is of another chunk");
-      if (windows[row].encoding == ML_ENUM_stream_encoding_PC_DELTA) replay.code().add_code_use(process, pc, windows[row].begin_ns);
+      if (windows[row].encoding == ML_ENUM_stream_encoding_PC_DELTA)
+        replay.code().add_code_use(process, pc, windows[row].begin_ns);
     });
 }
 
@@ -239,13 +240,14 @@ nb::bytes encode_stream(const Input<uint64_t>& codes, const Input<uint64_t>& add
 }
 
 #if defined(__x86_64__)
-ML_SEGMENTS_VECTORS void add_by_vectors(ml_segments& segments, const ml_segments_entry* entry, ml_segments_at& at, uint64_t site, const uint64_t* words,
-                                        unsigned count) {
+ML_SEGMENTS_VECTORS void add_by_vectors(ml_segments& segments, const ml_segments_entry* entry, ml_segments_at& at,
+                                        uint64_t site, const uint64_t* words, unsigned count) {
   ml_segments_add_known_vectors(&segments, entry, &at, site, words, count);
 }
 bool has_vectors() { return __builtin_cpu_supports("avx2"); }
 #else
-void add_by_vectors(ml_segments& segments, const ml_segments_entry* entry, ml_segments_at& at, uint64_t site, const uint64_t* words, unsigned count) {
+void add_by_vectors(ml_segments& segments, const ml_segments_entry* entry, ml_segments_at& at, uint64_t site,
+                    const uint64_t* words, unsigned count) {
   ml_segments_add_known(&segments, entry, &at, site, words, count);
 }
 bool has_vectors() { return false; }
@@ -267,7 +269,8 @@ nb::bytes encode_segments(const Input<uint64_t>& sites, const Input<uint8_t>& co
   size_t word = 0;
   for (size_t i = 0; i < count; ++i) {
     const unsigned n = counts.data()[i], form = forms.data()[i];
-    if (n == 0 || n > ML_SEGMENTS_WORDS || form > 2 || input.size() - word < n) throw nb::value_error("a segment of 1 to 31 words");
+    if (n == 0 || n > ML_SEGMENTS_WORDS || form > 2 || input.size() - word < n)
+      throw nb::value_error("a segment of 1 to 31 words");
     const uint64_t site = sites.data()[i], key = (site << 8 | form << 5 | n) + 1;
     const ml_segments_entry* known = key != 0 ? ml_segments_known(state.get(), site, key) : nullptr;
     if (known == nullptr) ml_segments_add(state.get(), &at, key, site, words.data() + word, n, form);
@@ -276,7 +279,8 @@ nb::bytes encode_segments(const Input<uint64_t>& sites, const Input<uint8_t>& co
     word += n;
   }
   if (count == 0) return nb::bytes("", 0);
-  const unsigned char* first = ml_segments_join(names.data(), static_cast<size_t>(at.names - names.data()), stream.data() + front);
+  const unsigned char* first =
+      ml_segments_join(names.data(), static_cast<size_t>(at.names - names.data()), stream.data() + front);
   return nb::bytes(reinterpret_cast<const char*>(first), static_cast<size_t>(at.words - first));
 }
 
@@ -323,9 +327,8 @@ nb::dict code_traffic_columns(const AccessJoin& join) {
 
 void add_windows(memlens::replay::CodeResolver& code, uint32_t process, std::span<const unsigned char> payload) {
   WindowWalker walker;
-  memlens::replay::each_variable_record<ml_window>(payload, [&](const ml_window& window, auto) {
-    code.add_stack_use(process, window.stack, window.begin_ns);
-  });
+  memlens::replay::each_variable_record<ml_window>(
+      payload, [&](const ml_window& window, auto) { code.add_stack_use(process, window.stack, window.begin_ns); });
   each_window_code(payload, walker,
                    [&](const ml_window& window, uint64_t pc) { code.add_code_use(process, pc, window.begin_ns); });
 }
@@ -333,7 +336,8 @@ void add_windows(memlens::replay::CodeResolver& code, uint32_t process, std::spa
 // Pages of some windows of a payload, evenly spread over it, each page once; and when the last of these windows ended.
 static nb::tuple window_pages(const nb::bytes& payload, uint64_t page_bytes, uint64_t about_accesses) {
   uint64_t recorded = 0, time_ns = 0;
-  memlens::replay::each_variable_record<ml_window>(view(payload), [&](const ml_window& window, auto) { recorded += window.recorded; });
+  memlens::replay::each_variable_record<ml_window>(view(payload),
+                                                   [&](const ml_window& window, auto) { recorded += window.recorded; });
   const uint64_t step = std::max<uint64_t>(1, recorded / std::max<uint64_t>(about_accesses, 1));
   std::vector<uint64_t> pages;
   uint32_t row = 0;
@@ -357,19 +361,25 @@ void bind_trace(nb::module_& module) {
              "(pages that some windows of a payload touch, time of the last one)");
   module.def("window_headers", &window_headers, "payload"_a,
              "(fixed parts of the window records of a payload, where each stream begins in it)");
-  module.def("encode_stream", &encode_stream, "codes"_a, "addresses"_a, "bytes"_a, "operations"_a,
-             "A delta stream as the emulator's plugin writes it; site_delta when operations are empty; bytes are then those of accesses whose site does not tell them, else 0.");
-  module.def("encode_segments", &encode_segments, "sites"_a, "counts"_a, "forms"_a, "words"_a, "by_vectors"_a = false,
-             "A segment stream as traced programs write it: first site, number of words and form of each segment, and the words of all. by_vectors: with the instructions that they use where the CPU has them.");
-  module.def("is_sound_stream",
-             [](const nb::bytes& stream, uint64_t recorded, int encoding) {
-               return is_sound(view(stream), recorded, static_cast<uint8_t>(encoding));
-             },
-             "stream"_a, "recorded"_a, "encoding"_a);
-  module.def("unpack_accesses", &unpack_accesses, "words"_a, "fixed"_a, "Columns of a packed batch; fixed: the records of its chunk without streams.");
+  module.def(
+      "encode_stream", &encode_stream, "codes"_a, "addresses"_a, "bytes"_a, "operations"_a,
+      "A delta stream as the emulator's plugin writes it; site_delta when operations are empty; bytes are then those of accesses whose site does not tell them, else 0.");
+  module.def(
+      "encode_segments", &encode_segments, "sites"_a, "counts"_a, "forms"_a, "words"_a, "by_vectors"_a = false,
+      "A segment stream as traced programs write it: first site, number of words and form of each segment, and the words of all. by_vectors: with the instructions that they use where the CPU has them.");
+  module.def(
+      "is_sound_stream",
+      [](const nb::bytes& stream, uint64_t recorded, int encoding) {
+        return is_sound(view(stream), recorded, static_cast<uint8_t>(encoding));
+      },
+      "stream"_a, "recorded"_a, "encoding"_a);
+  module.def("unpack_accesses", &unpack_accesses, "words"_a, "fixed"_a,
+             "Columns of a packed batch; fixed: the records of its chunk without streams.");
   module.def("add_window_uses", &add_window_uses, "replay"_a, "process"_a, "fixed"_a, "batches"_a,
              "Code and stacks of windows that are decoded already, for the replay to name.");
-  module.def("windows_decoded", [] { return windows_decoded.load(std::memory_order_relaxed); }, "How many window streams this process has decoded.");
+  module.def(
+      "windows_decoded", [] { return windows_decoded.load(std::memory_order_relaxed); },
+      "How many window streams this process has decoded.");
   nb::class_<AccessReader>(module, "AccessReader")
       .def(nb::init<nb::bytes, size_t>(), "payload"_a, nb::kw_only(), "batch_accesses"_a = size_t{1} << 15)
       .def("next", &AccessReader::next, "Columns of the next accesses, None at the end.")
@@ -377,50 +387,57 @@ void bind_trace(nb::module_& module) {
       .def_prop_ro("damaged_rows", &AccessReader::damaged_rows, "Their rows in the payload.")
       .def_prop_ro("damaged", &AccessReader::damaged, "Windows left out so far.");
   nb::class_<AccessJoin>(module, "AccessJoin")
-      .def("__init__",
-           [](AccessJoin* self, const ObjectTable& objects, const Replay& replay,
-              const Input<uint32_t>& group_of_object, const Input<uint32_t>& function_of_code,
-              const Input<uint64_t>& unit_executed, const Input<uint32_t>& unit_parts) {
-             new (self) AccessJoin(objects, replay.code().code_index(), copied(group_of_object), copied(function_of_code));
-             self->set_units(copied(unit_executed), copied(unit_parts));
-           },
-           nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::kw_only(), "objects"_a, "replay"_a, "group_of_object"_a,
-           "function_of_code"_a, "unit_executed"_a, "unit_parts"_a)
-      .def("add",
-           [](AccessJoin& self, uint32_t process, const nb::bytes& payload, const Input<uint32_t>& units,
-              const Input<uint32_t>& images) {
-             const auto bytes = view(payload);
-             const auto numbers = view(units), of_image = view(images);
-             nb::gil_scoped_release unlocked;
-             self.add(process, bytes, numbers, of_image);
-           },
-           "process"_a, "payload"_a, "units"_a, "images"_a,
-           "Windows of one chunk, the unit of each, and the range of sites that its numbers belong to.")
-      .def("add_decoded",
-           [](AccessJoin& self, uint32_t process, const nb::bytes& fixed, const Input<uint8_t>& damaged, const std::vector<Words>& batches,
-              const Input<uint32_t>& units, const Input<uint32_t>& images) {
-             const auto windows = windows_of(fixed);
-             std::vector<std::span<const uint64_t>> views;
-             for (const Words& words : batches) views.push_back(view(words));
-             const auto is_damaged = view(damaged);
-             const auto numbers = view(units), of_image = view(images);
-             nb::gil_scoped_release unlocked;
-             const std::vector<Packed> packed(views.begin(), views.end());
-             self.add_decoded(process, windows, is_damaged, packed, numbers, of_image);
-           },
-           "process"_a, "fixed"_a, "damaged"_a, "batches"_a, "units"_a, "images"_a, "The same of windows that are decoded already.")
-      .def("set_sites",
-           [](AccessJoin& self, const Input<uint32_t>& code, const Input<uint32_t>& bytes, const Input<uint8_t>& operation,
-              const Input<uint32_t>& first, const Input<uint32_t>& end, const Input<uint64_t>& number) {
-             if (first.size() != end.size() || first.size() != number.size())
-               throw nb::value_error("the columns of ranges have one length");
-             std::vector<SiteRange> ranges;
-             for (size_t i = 0; i < first.size(); ++i)
-               ranges.push_back({first.data()[i], std::max(first.data()[i], end.data()[i]), number.data()[i]});
-             self.set_sites({copied(code), copied(bytes), copied(operation)}, std::move(ranges));
-           },
-           nb::kw_only(), "code"_a, "bytes"_a, "operation"_a, "first"_a, "end"_a, "number"_a,
-           "What the sites of traces mean, and which of them belong to each image.")
+      .def(
+          "__init__",
+          [](AccessJoin* self, const ObjectTable& objects, const Replay& replay, const Input<uint32_t>& group_of_object,
+             const Input<uint32_t>& function_of_code, const Input<uint64_t>& unit_executed,
+             const Input<uint32_t>& unit_parts) {
+            new (self)
+                AccessJoin(objects, replay.code().code_index(), copied(group_of_object), copied(function_of_code));
+            self->set_units(copied(unit_executed), copied(unit_parts));
+          },
+          nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::kw_only(), "objects"_a, "replay"_a, "group_of_object"_a,
+          "function_of_code"_a, "unit_executed"_a, "unit_parts"_a)
+      .def(
+          "add",
+          [](AccessJoin& self, uint32_t process, const nb::bytes& payload, const Input<uint32_t>& units,
+             const Input<uint32_t>& images) {
+            const auto bytes = view(payload);
+            const auto numbers = view(units), of_image = view(images);
+            nb::gil_scoped_release unlocked;
+            self.add(process, bytes, numbers, of_image);
+          },
+          "process"_a, "payload"_a, "units"_a, "images"_a,
+          "Windows of one chunk, the unit of each, and the range of sites that its numbers belong to.")
+      .def(
+          "add_decoded",
+          [](AccessJoin& self, uint32_t process, const nb::bytes& fixed, const Input<uint8_t>& damaged,
+             const std::vector<Words>& batches, const Input<uint32_t>& units, const Input<uint32_t>& images) {
+            const auto windows = windows_of(fixed);
+            std::vector<std::span<const uint64_t>> views;
+            for (const Words& words : batches) views.push_back(view(words));
+            const auto is_damaged = view(damaged);
+            const auto numbers = view(units), of_image = view(images);
+            nb::gil_scoped_release unlocked;
+            const std::vector<Packed> packed(views.begin(), views.end());
+            self.add_decoded(process, windows, is_damaged, packed, numbers, of_image);
+          },
+          "process"_a, "fixed"_a, "damaged"_a, "batches"_a, "units"_a, "images"_a,
+          "The same of windows that are decoded already.")
+      .def(
+          "set_sites",
+          [](AccessJoin& self, const Input<uint32_t>& code, const Input<uint32_t>& bytes,
+             const Input<uint8_t>& operation, const Input<uint32_t>& first, const Input<uint32_t>& end,
+             const Input<uint64_t>& number) {
+            if (first.size() != end.size() || first.size() != number.size())
+              throw nb::value_error("the columns of ranges have one length");
+            std::vector<SiteRange> ranges;
+            for (size_t i = 0; i < first.size(); ++i)
+              ranges.push_back({first.data()[i], std::max(first.data()[i], end.data()[i]), number.data()[i]});
+            self.set_sites({copied(code), copied(bytes), copied(operation)}, std::move(ranges));
+          },
+          nb::kw_only(), "code"_a, "bytes"_a, "operation"_a, "first"_a, "end"_a, "number"_a,
+          "What the sites of traces mean, and which of them belong to each image.")
       .def("finish", &AccessJoin::finish)
       .def("by_pair", [](const AccessJoin& self) { return traffic_columns(self, self.by_pair()); })
       .def("by_group", [](const AccessJoin& self) { return traffic_columns(self, self.by_group()); })

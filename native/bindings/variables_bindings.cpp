@@ -140,15 +140,16 @@ class Variables {
 
 void bind_variables(nb::module_& module) {
   nb::class_<Variables>(module, "ModuleVariables")
-      .def(nb::init<const OsText&, const std::string&, const std::vector<OsText>&>(), "path"_a,
-           nb::kw_only(), "build_id"_a = "", "debug_directories"_a = std::vector<OsText>{})
+      .def(nb::init<const OsText&, const std::string&, const std::vector<OsText>&>(), "path"_a, nb::kw_only(),
+           "build_id"_a = "", "debug_directories"_a = std::vector<OsText>{})
       .def_prop_ro("status", &Variables::status, "\"\" when fine, else cause and remedy.")
       .def_prop_ro("build_id", &Variables::build_id)
       .def_prop_ro("debug_note", &Variables::debug_note)
       .def_prop_ro("has_debug_info", &Variables::has_debug_info)
       .def_prop_ro("truncated", &Variables::truncated, "Limits against damaged files were reached.")
       .def_prop_ro("tls_bytes", &Variables::tls_bytes)
-      .def("segments", &Variables::segments, "Load segments: (file offset, file bytes, vaddr, memory bytes, executable).")
+      .def("segments", &Variables::segments,
+           "Load segments: (file offset, file bytes, vaddr, memory bytes, executable).")
       .def("variables", &Variables::variables, nb::kw_only(), "min_bytes"_a = 0, "Columns, by (is_tls, vaddr).")
       .def("type", &Variables::type, "id"_a, "One type, typedefs looked through; None if there is none.")
       .def("type_named", &Variables::type_named, "name"_a,

@@ -107,8 +107,8 @@ void ml_on_only_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t addres
 /* Pages alone: the instruction counts inline. */
 void ml_on_page_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data) {
   const struct insn *insn = data;
-  ml_page_access(ml_vcpus[cpu], insn->pc, address, info == insn->kinds[0].info ? insn->kinds[0].store
-                                                                              : qemu_plugin_mem_is_store(info));
+  ml_page_access(ml_vcpus[cpu], insn->pc, address,
+                 info == insn->kinds[0].info ? insn->kinds[0].store : qemu_plugin_mem_is_store(info));
 }
 
 /* The same while there is one thread. */
@@ -172,7 +172,8 @@ static void take_part(struct vcpu *vcpu, struct insn *insn, struct access_kind *
   const unsigned stack = is_stack(vcpu, address);
   counter->parts[stack]++;
   if (ML_UNLIKELY(ml_settings.pages)) ml_page_access(vcpu, insn->pc, address, kind->store);
-  const bool same_execution = vcpu->last_insn == insn && vcpu->last_serial == vcpu->serial && !insn->alone && !insn->separate;
+  const bool same_execution =
+      vcpu->last_insn == insn && vcpu->last_serial == vcpu->serial && !insn->alone && !insn->separate;
   if (same_execution && insn->operand_bytes != 0 && (vcpu->run_directions & 1u << kind->store) != 0) {
     /* The width is known: whatever else the emulator accesses belongs to the same access. */
     counter->merged[stack]++;
@@ -224,8 +225,11 @@ static void string_slow(struct vcpu *vcpu, struct insn *insn, uint32_t info, uin
     vcpu->string[!kind->store].left = 0;
     if (vcpu->recording) ml_window_begin_string(vcpu);
   }
-  *access = (struct string_access){.info = info, .left = ML_STRING_BYTES - kind->width, .width = kind->width,
-                                   .stack = is_stack(vcpu, address), .counter = ml_counter(vcpu->base, kind->place),
+  *access = (struct string_access){.info = info,
+                                   .left = ML_STRING_BYTES - kind->width,
+                                   .width = kind->width,
+                                   .stack = is_stack(vcpu, address),
+                                   .counter = ml_counter(vcpu->base, kind->place),
                                    .page = address >> 12};
   access->counter->parts[access->stack]++;
   if (ML_UNLIKELY(ml_settings.pages)) ml_page_access(vcpu, insn->pc, address, kind->store);
@@ -249,7 +253,8 @@ void ml_on_string_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t addr
     access->page = address >> 12;
     ml_page_access(vcpu, insn->pc, address, access == &vcpu->string[1]);
   }
-  if (ML_UNLIKELY(vcpu->recording)) ml_window_extend_string(vcpu, insn->pc, address, access->width, access == &vcpu->string[1]);
+  if (ML_UNLIKELY(vcpu->recording))
+    ml_window_extend_string(vcpu, insn->pc, address, access->width, access == &vcpu->string[1]);
 }
 
 void ml_on_string_end(unsigned cpu, void *unused) {
@@ -287,7 +292,8 @@ void ml_on_jump_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t addres
   if ((vcpu->jump_left & direction) == 0) return;
   vcpu->jump_left &= (uint8_t)~direction;
   ml_on_single_access(cpu, info, address, data);
-  if ((ml_counts_inline() || ml_only_counts()) && !ml_plugin.near && ++vcpu->learning_calls >= ml_plugin.learning_limit) {
+  if ((ml_counts_inline() || ml_only_counts()) && !ml_plugin.near &&
+      ++vcpu->learning_calls >= ml_plugin.learning_limit) {
     vcpu->learning_calls = 0;
     ml_ask_reset();
   }

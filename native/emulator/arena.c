@@ -10,7 +10,8 @@
 
 #define EXTENT_BYTES (UINT64_C(1) << 20)
 #define MAX_EXTENTS 65536
-#define MOST_AT_ONCE 32 /* extents in one mapping: the more a process has, the more it takes, and its mappings stay few */
+/* extents in one mapping: the more a process has, the more it takes, and its mappings stay few */
+#define MOST_AT_ONCE 32
 
 static struct {
   char path[128];
@@ -18,7 +19,8 @@ static struct {
   struct ml_arena_header *header;
   uint64_t file_bytes; /* a copy: what else the header holds, other processes of the guest can change */
   unsigned char **extents;
-  uint32_t extent_count, ready_count, next_byte; /* extents in use, extents mapped, first byte not in use of the last one */
+  /* extents in use, extents mapped, first byte not in use of the last one */
+  uint32_t extent_count, ready_count, next_byte;
 } arena;
 
 void ml_arena_set(const char *path, const uint64_t token[2]) {
@@ -70,7 +72,8 @@ static unsigned char *extents_new(void *where, uint32_t count) {
   void *memory = MAP_FAILED;
   if (arena.header != NULL) {
     const uint64_t at = __atomic_fetch_add(&arena.header->next_byte, bytes, __ATOMIC_RELAXED);
-    if (bytes <= arena.file_bytes && at <= arena.file_bytes - bytes) memory = ml_map_file(arena.path, arena.header, where, bytes, at);
+    if (bytes <= arena.file_bytes && at <= arena.file_bytes - bytes)
+      memory = ml_map_file(arena.path, arena.header, where, bytes, at);
   }
   if (memory == MAP_FAILED) {
     if (arena.header != NULL) __atomic_fetch_add(&arena.header->refused, count, __ATOMIC_RELAXED);

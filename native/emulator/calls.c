@@ -61,7 +61,8 @@ void ml_on_call_store(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address
   const struct frame newest = {(uint64_t)(uintptr_t)return_pc, address};
   if (vcpu->frames[vcpu->depth - 1].return_pc != newest.return_pc) return;
   uint32_t depth = vcpu->depth - 1;
-  while (depth > 0 && vcpu->frames[depth - 1].stack <= address && address - vcpu->frames[depth - 1].stack < ONE_STACK) depth--;
+  while (depth > 0 && vcpu->frames[depth - 1].stack <= address && address - vcpu->frames[depth - 1].stack < ONE_STACK)
+    depth--;
   if (ML_UNLIKELY(depth < vcpu->depth - 1)) unwind_to(vcpu, depth);
   vcpu->frames[depth] = newest;
   vcpu->depth = depth + 1;
@@ -154,7 +155,8 @@ uint32_t ml_stack_id(struct vcpu *vcpu, uint64_t pc) {
   uint64_t ips[MAX_DEPTH];
   uint32_t count = 0;
   ips[count++] = pc;
-  for (uint32_t depth = vcpu->depth; depth > 0 && count < MAX_DEPTH; depth--) ips[count++] = vcpu->frames[depth - 1].return_pc;
+  for (uint32_t depth = vcpu->depth; depth > 0 && count < MAX_DEPTH; depth--)
+    ips[count++] = vcpu->frames[depth - 1].return_pc;
   const bool truncated = count < vcpu->depth + 1 || vcpu->lost_frames > 0;
   uint64_t hash = UINT64_C(0xcbf29ce484222325) + truncated;
   for (uint32_t i = 0; i < count; i++) hash = (hash ^ ips[i]) * UINT64_C(0x9E3779B97F4A7C15), hash ^= hash >> 29;
@@ -167,8 +169,10 @@ uint32_t ml_stack_id(struct vcpu *vcpu, uint64_t pc) {
     while (known[at].hash != 0 && known[at].hash != hash) at = (at + 1) & (MAX_STACKS - 1);
     if (known[at].hash == hash) id = known[at].id;
     else if (known_count < MAX_STACKS / 2) {
-      struct ml_stack stack = {.id = known_count + 1, .tail_bytes = 8 * count,
-                               .unwinder = ML_ENUM_unwinder_SHADOW, .truncated = truncated};
+      struct ml_stack stack = {.id = known_count + 1,
+                               .tail_bytes = 8 * count,
+                               .unwinder = ML_ENUM_unwinder_SHADOW,
+                               .truncated = truncated};
       if (ml_write(ML_KIND_STACK, &stack, sizeof stack, ips, 8 * count, true)) {
         id = ++known_count;
         known[at] = (struct known_stack){hash, id};

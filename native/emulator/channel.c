@@ -141,7 +141,8 @@ static bool wait_for_room(struct ml_channel_ring *ring, uint64_t seen_tail) {
   return room;
 }
 
-bool ml_write(unsigned kind, const void *head_data, size_t head_bytes, const void *tail_data, size_t tail_bytes, bool wait) {
+bool ml_write(unsigned kind, const void *head_data, size_t head_bytes, const void *tail_data, size_t tail_bytes,
+              bool wait) {
   if (channel.off || !claim() || atomic_load_explicit(&channel.header->closed, memory_order_relaxed)) return false;
   static __thread uint32_t ring_number = UINT32_MAX;
   static uint32_t next_ring;
@@ -179,18 +180,29 @@ uint32_t ml_string(const char *text, size_t bytes) {
 }
 
 void ml_write_status(void) {
-  const struct ml_emulator_status status = {
-      .time_ns = ml_now_ns(), .recorded = ml_plugin.recorded, .dropped = ml_plugin.dropped,
-      .translations = ml_plugin.translations, .flushes = ml_plugin.flushes, .waited_ns = ml_plugin.waited_ns,
-      .modified = ml_plugin.modified, .threads = ml_plugin.threads, .pid = (uint32_t)getpid(),
-      .plugin_api = (uint32_t)ml_plugin.api, .machine = ml_settings.machine, .late_windows = (uint32_t)ml_plugin.late};
+  const struct ml_emulator_status status = {.time_ns = ml_now_ns(),
+                                            .recorded = ml_plugin.recorded,
+                                            .dropped = ml_plugin.dropped,
+                                            .translations = ml_plugin.translations,
+                                            .flushes = ml_plugin.flushes,
+                                            .waited_ns = ml_plugin.waited_ns,
+                                            .modified = ml_plugin.modified,
+                                            .threads = ml_plugin.threads,
+                                            .pid = (uint32_t)getpid(),
+                                            .plugin_api = (uint32_t)ml_plugin.api,
+                                            .machine = ml_settings.machine,
+                                            .late_windows = (uint32_t)ml_plugin.late};
   ml_write(ML_KIND_EMULATOR_STATUS, &status, sizeof status, NULL, 0, true);
 }
 
 void ml_write_process_event(unsigned operation, uint32_t thread, uint32_t parent, const char *name) {
-  const struct ml_process_event event = {.time_ns = ml_now_ns(), .pid = (uint32_t)getpid(), .thread = thread,
-                                         .parent_process = parent, .parent_thread = parent,
-                                         .name = name != NULL ? ml_string(name, strlen(name)) : 0, .status = -1,
+  const struct ml_process_event event = {.time_ns = ml_now_ns(),
+                                         .pid = (uint32_t)getpid(),
+                                         .thread = thread,
+                                         .parent_process = parent,
+                                         .parent_thread = parent,
+                                         .name = name != NULL ? ml_string(name, strlen(name)) : 0,
+                                         .status = -1,
                                          .operation = (uint16_t)operation};
   ml_write(ML_KIND_PROCESS_EVENT, &event, sizeof event, NULL, 0, true);
 }

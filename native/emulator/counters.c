@@ -69,7 +69,8 @@ uint32_t ml_run_new(struct slot_place place) {
 void ml_member_new(struct slot_place block, struct slot_place slot, unsigned parts) {
   static struct ml_arena_block *last;
   pthread_mutex_lock(&ml_plugin.lock);
-  const uint32_t room = last != NULL ? (last->bytes - (uint32_t)sizeof *last) / (uint32_t)sizeof(struct ml_block_member) : 0;
+  const uint32_t room =
+      last != NULL ? (last->bytes - (uint32_t)sizeof *last) / (uint32_t)sizeof(struct ml_block_member) : 0;
   if (last == NULL || last->used == room) last = ml_arena_block_new(ML_ARENA_MEMBERS, 0, 0, 0);
   if (last != NULL) {
     ((struct ml_block_member *)(last + 1))[last->used] =
@@ -187,8 +188,7 @@ _Static_assert(SCORES >= ML_SLOTS_OF_BLOCK, "a block's slots have their scores")
 qemu_plugin_u64 ml_score(struct slot_place place) {
   if (slots.scores[place.block] == NULL)
     slots.scores[place.block] = qemu_plugin_scoreboard_new(SCORES * sizeof(uint64_t));
-  return (qemu_plugin_u64){slots.scores[place.block],
-                           place.offset / sizeof(struct ml_slot_counter) * sizeof(uint64_t)};
+  return (qemu_plugin_u64){slots.scores[place.block], place.offset / sizeof(struct ml_slot_counter) * sizeof(uint64_t)};
 }
 
 /* By the thread itself, or when it does not run. Scoreboards are the emulator's memory, which a crash takes along: this
@@ -200,7 +200,8 @@ void ml_inline_move(struct vcpu *vcpu, uint32_t next_region) {
     uint64_t *values = qemu_plugin_scoreboard_find(slots.scores[i], vcpu->index);
     for (uint32_t k = 0; k < ML_SLOTS_OF_BLOCK; k++) {
       if (values[k] == 0) continue;
-      ml_counter(vcpu->base, (struct slot_place){i, k * (uint32_t)sizeof(struct ml_slot_counter)})->parts[0] += values[k];
+      ml_counter(vcpu->base, (struct slot_place){i, k * (uint32_t)sizeof(struct ml_slot_counter)})->parts[0] +=
+          values[k];
       values[k] = 0;
     }
   }
@@ -214,7 +215,7 @@ void ml_scores_clear(unsigned index) {
 #endif
 
 static uint64_t accesses_of_slot(const struct ml_count_slot *slot, uint64_t parts, uint64_t merged) {
-  if (slot->store == 2) return 0; /* not seen */
+  if (slot->store == 2) return 0;                   /* not seen */
   if (slot->store == 4) return parts * slot->parts; /* a block */
   return slot->parts == 0 ? parts - merged : slot->parts == 1 ? parts : parts / slot->parts;
 }
@@ -227,7 +228,8 @@ static uint64_t accesses_in(const struct base *base) {
     const struct ml_count_slot *entries = slot_entries(slots.blocks[i]);
     for (uint32_t k = 0; k < slots.blocks[i]->used; k++) {
       if (counters != NULL)
-        sum += accesses_of_slot(&entries[k], counters[k].parts[0] + counters[k].parts[1], counters[k].merged[0] + counters[k].merged[1]);
+        sum += accesses_of_slot(&entries[k], counters[k].parts[0] + counters[k].parts[1],
+                                counters[k].merged[0] + counters[k].merged[1]);
       if (base->has_runs && entries[k].run != 0) sum += base->runs[entries[k].run - 1] * entries[k].parts;
     }
   }
@@ -242,7 +244,8 @@ static uint64_t accesses_inline(const struct vcpu *vcpu) {
   for (uint32_t i = 0; i < MAX_BLOCKS && i * ML_SLOTS_OF_BLOCK <= slots.count; i++) {
     if (slots.scores[i] == NULL || slots.blocks[i] == NULL) continue;
     const uint64_t *values = qemu_plugin_scoreboard_find(slots.scores[i], vcpu->index);
-    for (uint32_t k = 0; k < slots.blocks[i]->used; k++) sum += accesses_of_slot(&slot_entries(slots.blocks[i])[k], values[k], 0);
+    for (uint32_t k = 0; k < slots.blocks[i]->used; k++)
+      sum += accesses_of_slot(&slot_entries(slots.blocks[i])[k], values[k], 0);
   }
   return sum;
 #endif

@@ -26,13 +26,14 @@
 
 /* ---- settings ------------------------------------------------------------------------------------------- */
 struct settings {
-  bool windows;        /* record addresses */
-  bool full;           /* all of them */
-  bool pages;          /* count accesses by page */
-  bool stacks;         /* keep call stacks */
-  bool split_stack;    /* tell stack and other memory apart at every access: no inline counting */
-  bool frames;         /* the same, but only the frame of the running function is stack (where a call stores its return address) */
-  bool wait;           /* a full ring stops the guest; else windows are dropped and counted */
+  bool windows;     /* record addresses */
+  bool full;        /* all of them */
+  bool pages;       /* count accesses by page */
+  bool stacks;      /* keep call stacks */
+  bool split_stack; /* tell stack and other memory apart at every access: no inline counting */
+  /* the same, but only the frame of the running function is stack (where a call stores its return address) */
+  bool frames;
+  bool wait; /* a full ring stops the guest; else windows are dropped and counted */
   uint64_t window, period, seed;
   char functions[4096]; /* path of a list of functions that are regions: VADDR NAME lines after @PATH lines */
   uint32_t machine;     /* ELF e_machine of the guest */
@@ -47,7 +48,7 @@ extern struct settings ml_settings;
 struct base {
   uint32_t thread, region;
   bool has_runs;
-  uint64_t *runs; /* executions of blocks, never NULL */
+  uint64_t *runs;                             /* executions of blocks, never NULL */
   struct ml_slot_counter *blocks[MAX_BLOCKS]; /* of the first counter in a block; NULL: none yet */
 };
 
@@ -87,7 +88,7 @@ qemu_plugin_u64 ml_score(struct slot_place place);
 void ml_scores_clear(unsigned index);
 #endif
 uint64_t ml_accesses_of(struct vcpu *vcpu);
-uint64_t ml_accesses_seen(struct vcpu *vcpu); /* the same at any moment, by any thread: changes nothing */
+uint64_t ml_accesses_seen(struct vcpu *vcpu);              /* the same at any moment, by any thread: changes nothing */
 uint32_t ml_region_number(const char *name, size_t bytes); /* from 1; 0: no room */
 uint32_t ml_region_string(uint32_t region);                /* its string id */
 
@@ -96,10 +97,10 @@ uint32_t ml_region_string(uint32_t region);                /* its string id */
 struct access_kind {
   uint32_t info, other_info; /* qemu's, as they came; tell direction, width and alignment */
   uint16_t width;
-  bool store, irregular; /* irregular: not every execution makes the same number of parts, all contiguous */
-  uint16_t parts;        /* of an execution; 0: not known yet */
-  uint32_t runs;         /* executions that showed it */
-  uint32_t settled_runs; /* as of ml_blocks_settle(), to be compared with executions */
+  bool store, irregular;          /* irregular: not every execution makes the same number of parts, all contiguous */
+  uint16_t parts;                 /* of an execution; 0: not known yet */
+  uint32_t runs;                  /* executions that showed it */
+  uint32_t settled_runs;          /* as of ml_blocks_settle(), to be compared with executions */
   struct ml_slot_counter *direct; /* the counter of the only thread there is, when it is known */
   struct slot_place place;        /* counts parts and merges */
   struct slot_place inline_place; /* counts parts, of which `parts` are one access */
@@ -114,20 +115,21 @@ struct insn {
   uint16_t flags, bytes;
   unsigned char code[MAX_CODE];
   uint8_t kind_count;
-  bool multipart; /* the end of an execution must be told */
-  bool separate;  /* each part is an access: cmps, scas */
-  bool string;    /* repeated movs, stos, lods: 64 bytes are one access */
-  uint8_t jump;   /* x86-64, jumps indirectly: each execution makes 1 a load, 2 a store, 3 one of each */
-  uint16_t operand_bytes; /* of each access, from the encoding; 0: what the emulator accesses */
+  bool multipart;             /* the end of an execution must be told */
+  bool separate;              /* each part is an access: cmps, scas */
+  bool string;                /* repeated movs, stos, lods: 64 bytes are one access */
+  uint8_t jump;               /* x86-64, jumps indirectly: each execution makes 1 a load, 2 a store, 3 one of each */
+  uint16_t operand_bytes;     /* of each access, from the encoding; 0: what the emulator accesses */
   bool modifies, conditional; /* atomic: a load and a store; a store that may not happen */
-  bool leaves;    /* under several threads the emulator may leave the block here, run it alone, and go on in another block */
-  bool varies;    /* how many parts an execution makes is in a register: it is never taken for known */
-  bool judged;    /* whether its executions are all the same was known when it was translated */
-  bool alone;     /* in a block whose executions are not told apart: its accesses are never merged */
-  uint32_t runs;  /* of the block that begins with it */
-  uint64_t executions; /* while its blocks were told apart: what they counted, as of ml_blocks_settle() */
+  /* under several threads the emulator may leave the block here, run it alone, and go on in another block */
+  bool leaves;
+  bool varies;                /* how many parts an execution makes is in a register: it is never taken for known */
+  bool judged;                /* whether its executions are all the same was known when it was translated */
+  bool alone;                 /* in a block whose executions are not told apart: its accesses are never merged */
+  uint32_t runs;              /* of the block that begins with it */
+  uint64_t executions;        /* while its blocks were told apart: what they counted, as of ml_blocks_settle() */
   struct block_count *blocks; /* whose first member it is */
-  const char *unseen_name;     /* makes accesses that the emulator does not show */
+  const char *unseen_name;    /* makes accesses that the emulator does not show */
   struct slot_place unseen_place;
   struct access_kind kinds[2]; /* nearly always enough */
   struct access_kind *more;    /* MAX_KINDS - 2 */
@@ -171,7 +173,7 @@ struct interruption { /* what a signal handler interrupted */
   uint32_t depth, mark_count;
 };
 struct region_mark {
-  uint32_t depth;    /* of the call stack when it was entered; UINT32_MAX: by annotation */
+  uint32_t depth;            /* of the call stack when it was entered; UINT32_MAX: by annotation */
   uint32_t region, previous; /* and the one before it */
 };
 #define MAX_FRAMES 65536
@@ -183,11 +185,11 @@ struct region_mark {
 #define ML_LEAF_CACHE 8
 
 struct vcpu {
-  struct base *base;       /* counters in use */
-  uint64_t executed;       /* accesses so far; while code counts inline: when that began */
-  uint64_t next_event;     /* value of `executed` at which a window begins or ends */
-  uint64_t next_begin;     /* of a window */
-  uint64_t serial;         /* of block executions where it matters */
+  struct base *base;   /* counters in use */
+  uint64_t executed;   /* accesses so far; while code counts inline: when that began */
+  uint64_t next_event; /* value of `executed` at which a window begins or ends */
+  uint64_t next_begin; /* of a window */
+  uint64_t serial;     /* of block executions where it matters */
   struct insn *last_insn;
   struct access_kind *last_kind;
   const struct insn *loaded_insn; /* last atomic operation whose load was shown */
@@ -212,7 +214,7 @@ struct vcpu {
   struct pending {
     uint64_t pc, address;
     uint32_t bytes, operation; /* bytes 0: none */
-  } pending[2]; /* the second is in use while a repeated movs loads and stores */
+  } pending[2];                /* the second is in use while a repeated movs loads and stores */
   /* windows */
   uint64_t window_first, period_number, begin_ns, random, dropped;
   uint32_t recorded, window_stack, region_at_window, thread;
@@ -238,7 +240,7 @@ struct vcpu {
 };
 #define MAX_VCPUS 131072 /* qemu numbers them by threads alive; a kernel has at most 32768 by default */
 extern struct vcpu *ml_vcpus[MAX_VCPUS];
-extern uint64_t *ml_runs[MAX_VCPUS]; /* those of each one's counters in use */
+extern uint64_t *ml_runs[MAX_VCPUS];     /* those of each one's counters in use */
 void ml_vcpu_publish(struct vcpu *vcpu); /* before the thread or the program goes */
 struct vcpu *ml_current_vcpu(void);
 uint32_t ml_thread_id(struct vcpu *vcpu);
@@ -248,16 +250,16 @@ uint32_t ml_thread_id(struct vcpu *vcpu);
 
 extern struct plugin {
   qemu_plugin_id_t id;
-  int api; /* what this qemu has */
+  int api;           /* what this qemu has */
   struct vcpu *only; /* the thread that counts inline; NULL: several have run */
-  bool regions; /* regions change so often that no code counts inline */
+  bool regions;      /* regions change so often that no code counts inline */
   uint64_t region_changes;
   bool reset_asked;
   bool handles_faults; /* the program has a handler for faults: blocks may be left in the middle and go on */
-  bool sparse; /* windows are so far apart that code counts inline between them */
-  bool near;   /* a window is near or being recorded: every access calls */
-  bool knows_code; /* where translated code lies */
-  uint64_t late; /* windows that began after their place */
+  bool sparse;         /* windows are so far apart that code counts inline between them */
+  bool near;           /* a window is near or being recorded: every access calls */
+  bool knows_code;     /* where translated code lies */
+  uint64_t late;       /* windows that began after their place */
   /* Accesses of a thread in code that would be faster if it were translated again, before that is done: about as
    * many as cost as much as it does. Code that has to be translated again makes it more. */
   uint64_t learning_limit;
@@ -270,9 +272,9 @@ extern struct plugin {
   pthread_mutex_t lock;
 } ml_plugin;
 void ml_several_threads(void); /* from now on */
-bool ml_counts_inline(void); /* may translated code count by itself now? */
-bool ml_only_counts(void);   /* no addresses are asked for */
-bool ml_no_windows(void);    /* at most pages */
+bool ml_counts_inline(void);   /* may translated code count by itself now? */
+bool ml_only_counts(void);     /* no addresses are asked for */
+bool ml_no_windows(void);      /* at most pages */
 void ml_ask_reset(void);
 uint64_t ml_now_ns(void);
 
@@ -367,7 +369,7 @@ static inline void ml_page_access(struct vcpu *vcpu, uint64_t pc, uint64_t addre
 #define ML_ADDRESS_BITS 47 /* of a process of the host, so of its guest */
 #define ML_FLAT_PAGES (UINT64_C(1) << (ML_ADDRESS_BITS - 12))
 extern uint64_t *ml_flat_pages[2];
-extern struct vcpu *ml_flat_vcpu; /* whose they are */
+extern struct vcpu *ml_flat_vcpu;                                                                  /* whose they are */
 #define ML_FLAT_PAGE(address) ((address) << (64 - ML_ADDRESS_BITS) >> (64 - ML_ADDRESS_BITS + 12)) /* without tags */
 void ml_pages_start(struct vcpu *first);
 void ml_pages_unmapped(uint64_t address, uint64_t bytes);
@@ -378,8 +380,9 @@ void ml_pages_after_fork(void);
 /* ---- guest code and memory (isa.c, guest.c) ---------------------------------------------------------------------------- */
 /* The memory operand of an instruction, from its encoding. */
 enum operand_shape {
-  OPERAND_PARTS,     /* the instruction accesses what the emulator shows: elements, or registers of a list */
-  OPERAND_WHOLE,     /* one execution makes one access of `bytes` in each of its directions, however the emulator makes it */
+  OPERAND_PARTS, /* the instruction accesses what the emulator shows: elements, or registers of a list */
+  /* one execution makes one access of `bytes` in each of its directions, however the emulator makes it */
+  OPERAND_WHOLE,
   OPERAND_ALL_LANES, /* a masked load, of which the emulator loads all lanes */
   OPERAND_NONE,
   OPERAND_UNKNOWN,
@@ -392,11 +395,11 @@ struct operand ml_x86_operand(const unsigned char *bytes, size_t size);
 enum insn_role { ROLE_NONE, ROLE_CALL, ROLE_RETURN, ROLE_JUMP, ROLE_UNSEEN };
 struct insn_facts {
   enum insn_role role;
-  const char *unseen; /* its name */
+  const char *unseen;                 /* its name */
   bool atomic, modifies, conditional; /* see struct insn */
-  bool leaves, varies; /* likewise */
-  bool separate, string; /* likewise */
-  uint8_t jump; /* likewise */
+  bool leaves, varies;                /* likewise */
+  bool separate, string;              /* likewise */
+  uint8_t jump;                       /* likewise */
   struct operand operand;
 };
 struct insn_facts ml_decode(const unsigned char *bytes, size_t size);
@@ -409,13 +412,13 @@ void ml_code_unmapped(uint64_t address, uint64_t bytes);
 bool ml_mapping_at(uint64_t guest_address, uint64_t *begin, uint64_t *end);
 void ml_write_stack(const struct vcpu *vcpu);
 void *ml_host(uint64_t guest_address);
-char *ml_program_path(void); /* of the guest, to be freed */
+char *ml_program_path(void);              /* of the guest, to be freed */
 uint32_t ml_function_region(uint64_t pc); /* 0: none starts here */
 void ml_guest_after_fork(void);
 
 /* ---- system calls (syscalls.c) ---------------------------------------------------------------------------------------- */
-void ml_on_syscall(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a1, uint64_t a2, uint64_t a3, uint64_t a4,
-                   uint64_t a5, uint64_t a6, uint64_t a7, uint64_t a8);
+void ml_on_syscall(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a1, uint64_t a2, uint64_t a3,
+                   uint64_t a4, uint64_t a5, uint64_t a6, uint64_t a7, uint64_t a8);
 void ml_on_syscall_return(qemu_plugin_id_t id, unsigned cpu, int64_t number, int64_t result);
 uint64_t ml_new_thread_stack(void); /* of the thread that this one is making */
 void ml_wipe_guard(void);

@@ -236,7 +236,8 @@ static const struct code_range *learn(uint64_t pc) {
     }
     if (found) {
       struct code_range *range = &ranges[range_count++];
-      *range = (struct code_range){.begin = line.begin, .end = line.end, .file_offset = line.offset, .anonymous = !is_file};
+      *range =
+          (struct code_range){.begin = line.begin, .end = line.end, .file_offset = line.offset, .anonymous = !is_file};
       const char *name = strrchr(line.path, '/');
       range->own = is_file && name != NULL && strncmp(name, "/libmemlens", 11) == 0;
       result = range;

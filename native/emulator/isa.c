@@ -21,8 +21,9 @@ static struct insn_facts x86(const unsigned char *at, size_t size) {
   struct insn_facts facts = {0};
   const unsigned char *const first = at, *end = at + size;
   bool repeated = false;
-  while (at < end && (*at == 0x66 || *at == 0x67 || (*at >= 0x40 && *at <= 0x4f) || *at == 0xf0 || *at == 0xf2 ||
-                      *at == 0xf3 || *at == 0x2e || *at == 0x36 || *at == 0x3e || *at == 0x26 || *at == 0x64 || *at == 0x65))
+  while (at < end &&
+         (*at == 0x66 || *at == 0x67 || (*at >= 0x40 && *at <= 0x4f) || *at == 0xf0 || *at == 0xf2 || *at == 0xf3 ||
+          *at == 0x2e || *at == 0x36 || *at == 0x3e || *at == 0x26 || *at == 0x64 || *at == 0x65))
     facts.atomic |= *at == 0xf0, repeated |= *at == 0xf2 || *at == 0xf3, at++;
   if (at == end) return facts;
   facts.operand = ml_x86_operand(first, size);
@@ -32,7 +33,10 @@ static struct insn_facts x86(const unsigned char *at, size_t size) {
   const unsigned modrm = at + 1 < end ? at[1] : 0;
   switch (*at) {
     case 0xe8: facts.role = ROLE_CALL; break;
-    case 0xc2: case 0xc3: case 0xca: case 0xcb:
+    case 0xc2:
+    case 0xc3:
+    case 0xca:
+    case 0xcb:
       facts.role = ROLE_RETURN;
       facts.jump = *at <= 0xc3 ? 1 : 0;
       break;
@@ -44,11 +48,17 @@ static struct insn_facts x86(const unsigned char *at, size_t size) {
       if (operation == 4 && modrm < 0xc0) facts.jump = 1;
       break;
     }
-    case 0x86: case 0x87: facts.atomic |= modrm < 0xc0; break; /* xchg with memory locks */
-    case 0xd9: case 0xdb: case 0xdd: case 0xdf: { /* values of 10 bytes and the x87's state, likewise */
+    case 0x86:
+    case 0x87: facts.atomic |= modrm < 0xc0; break; /* xchg with memory locks */
+    case 0xd9:
+    case 0xdb:
+    case 0xdd:
+    case 0xdf: { /* values of 10 bytes and the x87's state, likewise */
       const unsigned operation = modrm >> 3 & 7;
-      if (modrm < 0xc0 && ((*at == 0xdb && (operation == 5 || operation == 7)) || (*at == 0xd9 && (operation == 4 || operation == 6)) ||
-                           (*at == 0xdd && (operation == 4 || operation == 6)) || (*at == 0xdf && (operation == 4 || operation == 6)))) {
+      if (modrm < 0xc0 &&
+          ((*at == 0xdb && (operation == 5 || operation == 7)) || (*at == 0xd9 && (operation == 4 || operation == 6)) ||
+           (*at == 0xdd && (operation == 4 || operation == 6)) ||
+           (*at == 0xdf && (operation == 4 || operation == 6)))) {
         facts.role = ROLE_UNSEEN;
         facts.unseen = "x87";
       }
@@ -77,7 +87,8 @@ static struct insn_facts aarch64(uint32_t w) {
   else if ((w & 0xfefff000) == 0xd61f0000) facts.role = ROLE_JUMP;
   else if ((w & 0xffffffe0) == 0xd50b7420) facts = (struct insn_facts){.role = ROLE_UNSEEN, .unseen = "dc zva"};
   else if ((w & 0xffffffe0) == 0xd50b7480) facts = (struct insn_facts){.role = ROLE_UNSEEN, .unseen = "dc gzva"};
-  else if ((w & 0x9e000000) == 0x84000000) facts = (struct insn_facts){.role = ROLE_UNSEEN, .unseen = "SVE load or store"};
+  else if ((w & 0x9e000000) == 0x84000000)
+    facts = (struct insn_facts){.role = ROLE_UNSEEN, .unseen = "SVE load or store"};
   else if ((w & 0x3f200c00) == 0x19000400 || (w & 0x3f200c00) == 0x1d000400)
     facts = (struct insn_facts){.role = ROLE_UNSEEN, .unseen = "cpy/set"};
   const bool pair = (w & 0xbfa07c00) == 0x08207c00; /* casp */
@@ -126,11 +137,11 @@ static struct insn_facts ppc64(uint32_t w) {
   else if (primary == 31 && extended == 1014) facts = (struct insn_facts){.role = ROLE_UNSEEN, .unseen = "dcbz"};
   facts.atomic = primary == 31 && (extended == 20 || extended == 84 || extended == 52 || extended == 116 ||
                                    extended == 150 || extended == 214 || extended == 276 || extended == 182);
-  facts.conditional = primary == 31 && link && (extended == 150 || extended == 214 || extended == 694 ||
-                                                extended == 726 || extended == 182);
+  facts.conditional = primary == 31 && link &&
+                      (extended == 150 || extended == 214 || extended == 694 || extended == 726 || extended == 182);
   facts.varies = primary == 31 && (extended == 269 || extended == 301 || extended == 397 || extended == 429 ||
                                    extended == 533 || extended == 661); /* lxvl, stxvl and their kind; lswx, stswx */
-  facts.leaves = primary == 56 || (primary == 62 && (w & 3) == 2); /* lq, stq */
+  facts.leaves = primary == 56 || (primary == 62 && (w & 3) == 2);      /* lq, stq */
   return facts;
 }
 

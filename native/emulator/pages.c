@@ -105,10 +105,15 @@ void ml_page_slow(struct vcpu *vcpu, uint64_t pc, uint64_t address, bool store) 
 static void write_page(struct vcpu *vcpu, struct page_leaf *leaf, uint64_t index) {
   struct first_touch *first = &leaf->first[index];
   if (first->order == 0) return;
-  const struct ml_page_count record = {
-      .time_ns = first->time_ns, .page = (leaf->number << ML_LEAF_BITS | index) << 12, .loads = -leaf->counts[0][index],
-      .stores = -leaf->counts[1][index], .pc = first->pc, .order = first->order, .thread = vcpu->thread, .stack = first->stack,
-      .generation = first->generation};
+  const struct ml_page_count record = {.time_ns = first->time_ns,
+                                       .page = (leaf->number << ML_LEAF_BITS | index) << 12,
+                                       .loads = -leaf->counts[0][index],
+                                       .stores = -leaf->counts[1][index],
+                                       .pc = first->pc,
+                                       .order = first->order,
+                                       .thread = vcpu->thread,
+                                       .stack = first->stack,
+                                       .generation = first->generation};
   if (!ml_write(ML_KIND_PAGE_COUNT, &record, sizeof record, NULL, 0, true))
     __atomic_fetch_add(&ml_plugin.pages_dropped, 1, __ATOMIC_RELAXED);
   leaf->counts[0][index] = leaf->counts[1][index] = 0;

@@ -85,7 +85,8 @@ static void after_reset(qemu_plugin_id_t id) {
 }
 
 void ml_ask_reset(void) {
-  if (!__atomic_exchange_n(&ml_plugin.reset_asked, true, __ATOMIC_ACQ_REL)) qemu_plugin_reset(ml_plugin.id, after_reset);
+  if (!__atomic_exchange_n(&ml_plugin.reset_asked, true, __ATOMIC_ACQ_REL))
+    qemu_plugin_reset(ml_plugin.id, after_reset);
 }
 
 /* ---- threads --------------------------------------------------------------------------------------------------- */
@@ -152,7 +153,9 @@ static void on_vcpu_init(qemu_plugin_id_t id, unsigned index) {
   vcpu->live = true;
   ml_pages_drop(vcpu);
   if (index > ml_plugin.highest_vcpu) ml_plugin.highest_vcpu = index;
-  vcpu->frames = ml_settings.stacks || ml_settings.frames || ml_settings.functions[0] != 0 ? calloc(MAX_FRAMES, sizeof *vcpu->frames) : NULL;
+  vcpu->frames = ml_settings.stacks || ml_settings.frames || ml_settings.functions[0] != 0
+                     ? calloc(MAX_FRAMES, sizeof *vcpu->frames)
+                     : NULL;
   ml_windows_start(vcpu);
   ml_switch_region(vcpu, 0);
   const bool first = ml_plugin.threads++ == 0;
@@ -292,7 +295,7 @@ static uint32_t machine_of(const char *target) {
 }
 
 __attribute__((visibility("default"))) int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc,
-                                                                char **argv) {
+                                                               char **argv) {
   (void)argc, (void)argv;
   ml_plugin.id = id;
   ml_plugin.api = info->version.cur;

@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* clang-format off */
 enum call { MMAP, MUNMAP, MREMAP, MADVISE, CLONE, EXECVE, EXECVEAT, MBIND, SET_MEMPOLICY, GET_MEMPOLICY, MOVE_PAGES,
             MIGRATE_PAGES, SHMDT, CLONE3, RT_SIGACTION, RT_SIGRETURN, CALLS };
 static const char *const call_name[CALLS] = {"mmap", "munmap", "mremap", "madvise", "clone", "execve", "execveat", "mbind",
@@ -20,9 +21,10 @@ static const char *const call_name[CALLS] = {"mmap", "munmap", "mremap", "madvis
 static const int16_t numbers_x86_64[CALLS] = {9, 11, 25, 28, 56, 59, 322, 237, 238, 239, 279, 256, 67, 435, 13, 15};
 static const int16_t numbers_generic[CALLS] = {222, 215, 216, 233, 220, 221, 281, 235, 237, 236, 239, 238, 197, 435, 134, 139};
 static const int16_t numbers_ppc64[CALLS] = {90, 91, 163, 205, 120, 11, 362, 259, 261, 260, 301, 258, 398, 435, 173, 172};
+/* clang-format on */
 
 static enum call which(int64_t number) {
-  const int16_t *numbers = ml_settings.machine == EM_X86_64 ? numbers_x86_64
+  const int16_t *numbers = ml_settings.machine == EM_X86_64  ? numbers_x86_64
                            : ml_settings.machine == EM_PPC64 ? numbers_ppc64
                                                              : numbers_generic;
   for (int i = 0; i < CALLS; i++)
@@ -62,7 +64,9 @@ struct vcpu *ml_current_vcpu(void) { return current; }
 
 uint64_t ml_new_thread_stack(void) { return new_thread_stack; }
 
-static bool makes_thread(uint64_t clone_flags) { return (clone_flags & CLONE_VM) != 0 && (clone_flags & CLONE_VFORK) == 0; }
+static bool makes_thread(uint64_t clone_flags) {
+  return (clone_flags & CLONE_VM) != 0 && (clone_flags & CLONE_VFORK) == 0;
+}
 
 /* In a forked child, before its first instruction: see struct ml_guest_hello. */
 void ml_wipe_guard(void) {
@@ -70,8 +74,11 @@ void ml_wipe_guard(void) {
 }
 
 static void unseen(struct vcpu *vcpu, unsigned cause, const char *name) {
-  const struct ml_unseen record = {.time_ns = ml_now_ns(), .executions = 1, .name = ml_string(name, strlen(name)),
-                                   .thread = ml_thread_id(vcpu), .cause = (uint16_t)cause};
+  const struct ml_unseen record = {.time_ns = ml_now_ns(),
+                                   .executions = 1,
+                                   .name = ml_string(name, strlen(name)),
+                                   .thread = ml_thread_id(vcpu),
+                                   .cause = (uint16_t)cause};
   ml_write(ML_KIND_UNSEEN, &record, sizeof record, NULL, 0, true);
 }
 
@@ -167,8 +174,8 @@ static void before_exec(struct vcpu *vcpu, uint64_t path, uint64_t arguments) {
   ml_write_status();
 }
 
-void ml_on_syscall(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a1, uint64_t a2, uint64_t a3, uint64_t a4,
-                   uint64_t a5, uint64_t a6, uint64_t a7, uint64_t a8) {
+void ml_on_syscall(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a1, uint64_t a2, uint64_t a3,
+                   uint64_t a4, uint64_t a5, uint64_t a6, uint64_t a7, uint64_t a8) {
   (void)id, (void)a5, (void)a6, (void)a7, (void)a8;
   struct vcpu *vcpu = ml_vcpus[cpu];
   current = vcpu;
@@ -197,7 +204,8 @@ void ml_on_syscall(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a
       open_call.bytes = a2;
       if ((a4 & MAP_STACK) != 0) ml_several_threads();
       break;
-    case MUNMAP: case MREMAP:
+    case MUNMAP:
+    case MREMAP:
       open_call.address = a1;
       open_call.bytes = a2;
       break;
@@ -231,7 +239,11 @@ void ml_on_syscall(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a
     case RT_SIGRETURN: ml_handler_returned(vcpu); break;
     case EXECVE: before_exec(vcpu, a1, a2); break;
     case EXECVEAT: before_exec(vcpu, a2, a3); break;
-    case MBIND: case SET_MEMPOLICY: case GET_MEMPOLICY: case MOVE_PAGES: case MIGRATE_PAGES: {
+    case MBIND:
+    case SET_MEMPOLICY:
+    case GET_MEMPOLICY:
+    case MOVE_PAGES:
+    case MIGRATE_PAGES: {
       static uint32_t said; /* once a call: programs repeat them */
       if ((__atomic_fetch_or(&said, 1u << call, __ATOMIC_RELAXED) & 1u << call) == 0)
         unseen(vcpu, ML_ENUM_unseen_cause_SYSTEM_CALL, call_name[call]);

@@ -80,7 +80,8 @@ static bool always_both(const struct insn *insn) {
   const struct access_kind *a = &insn->kinds[0], *b = &insn->kinds[1];
   const uint64_t unsettled = unsettled_runs();
   return insn->kind_count == 2 && a->store != b->store && a->width == b->width && a->parts == b->parts &&
-         a->runs + unsettled >= b->runs && b->runs + unsettled >= a->runs && a->runs >= 2 * ENOUGH_RUNS * (1 + unsettled);
+         a->runs + unsettled >= b->runs && b->runs + unsettled >= a->runs &&
+         a->runs >= 2 * ENOUGH_RUNS * (1 + unsettled);
 }
 
 /* An atomic operation may be shown once, as a load and a store in one, or as one after the other: under several threads,
@@ -125,10 +126,12 @@ bool ml_would_improve(const struct insn *insn) {
 
 static void count_inline(struct qemu_plugin_insn *handle, struct insn *insn) {
   unsigned seen = 0;
-  if (insn->modifies || (ML_PLUGIN_API == 1 && insn->kind_count == 2)) { /* as many loads as stores: see always_both() */
+  /* as many loads as stores: see always_both() */
+  if (insn->modifies || (ML_PLUGIN_API == 1 && insn->kind_count == 2)) {
     struct access_kind *kind = &insn->kinds[0];
     if (!kind->has_inline) {
-      kind->inline_place = ml_slot_new(insn->pc, insn->generation, kind->width, kind->parts, 3 | ml_slot_whole(insn), insn->flags);
+      kind->inline_place = ml_slot_new(insn->pc, insn->generation, kind->width, kind->parts,
+                                       ML_SLOT_STORE_BOTH | ml_slot_whole(insn), insn->flags);
       kind->has_inline = true;
     }
 #if ML_PLUGIN_API == 1
@@ -145,8 +148,8 @@ static void count_inline(struct qemu_plugin_insn *handle, struct insn *insn) {
   for (unsigned i = 0; i < insn->kind_count; i++) {
     struct access_kind *kind = &insn->kinds[i];
     if (!kind->has_inline) {
-      kind->inline_place =
-          ml_slot_new(insn->pc, insn->generation, kind->width, kind->parts, kind->store | ml_slot_whole(insn), insn->flags);
+      kind->inline_place = ml_slot_new(insn->pc, insn->generation, kind->width, kind->parts,
+                                       kind->store | ml_slot_whole(insn), insn->flags);
       kind->has_inline = true;
     }
 #if ML_PLUGIN_API == 1
@@ -243,7 +246,7 @@ static struct block_count *block_count_of(struct insn *const *insns, unsigned co
   memcpy(block->insns, insns, count * sizeof *insns);
   unsigned accesses = 0;
   for (unsigned i = 0; i < count; i++) accesses += insns[i]->kind_count;
-  block->place = ml_slot_new(first->pc, first->generation, 0, accesses, 4, first->flags);
+  block->place = ml_slot_new(first->pc, first->generation, 0, accesses, ML_SLOT_STORE_RUNS, first->flags);
   for (unsigned i = 0; i < count; i++)
     for (unsigned k = 0; k < insns[i]->kind_count; k++) {
       struct access_kind *kind = &insns[i]->kinds[k];
@@ -398,7 +401,8 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     /* Our own library. Not nothing: qemu 7.2 leaves the callbacks of an instruction that jumps indirectly in force, and
      * accesses that emulator functions make for code without callbacks would go there. */
     for (size_t i = 0; i < count; i++)
-      qemu_plugin_register_vcpu_mem_cb(all[i].handle, ml_on_own_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, NULL);
+      qemu_plugin_register_vcpu_mem_cb(all[i].handle, ml_on_own_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW,
+                                       NULL);
     return;
   }
   const bool known_block = first->runs >= 2;
@@ -417,7 +421,8 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     if (insn == NULL) continue;
     if (facts->role == ROLE_UNSEEN && insn->unseen_name == NULL) {
       insn->unseen_name = facts->unseen;
-      insn->unseen_place = ml_slot_new(insn->pc, insn->generation, 0, 1, 2, insn->flags | ML_ENUM_code_flags_UNSEEN);
+      insn->unseen_place =
+          ml_slot_new(insn->pc, insn->generation, 0, 1, ML_SLOT_STORE_UNSEEN, insn->flags | ML_ENUM_code_flags_UNSEEN);
     }
     if (facts->role == ROLE_UNSEEN)
       qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_unseen, QEMU_PLUGIN_CB_NO_REGS, insn);
@@ -432,14 +437,16 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     const bool learned = is_learned(insn), counts_inline = learned && inline_now && can_count_inline(insn);
     if (all[i].member) {
       /* counted with its block */
-      if (pages) qemu_plugin_register_vcpu_mem_cb(handle, page_callback(insn), QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
+      if (pages)
+        qemu_plugin_register_vcpu_mem_cb(handle, page_callback(insn), QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
     } else if (insn->jump != 0) {
-      struct block_count *own = is_known_jump(insn) && (inline_now || ml_only_counts()) ? block_count_of(&insn, 1) : NULL;
+      struct block_count *own =
+          is_known_jump(insn) && (inline_now || ml_only_counts()) ? block_count_of(&insn, 1) : NULL;
       if (own != NULL) count_executions(tb, handle, own, inline_now);
       if (own == NULL || pages) {
         qemu_plugin_register_vcpu_insn_exec_cb(handle, ml_on_jump_begin, QEMU_PLUGIN_CB_NO_REGS, insn);
-        qemu_plugin_register_vcpu_mem_cb(handle, own == NULL ? ml_on_jump_access : ml_on_jump_page, QEMU_PLUGIN_CB_NO_REGS,
-                                         QEMU_PLUGIN_MEM_RW, insn);
+        qemu_plugin_register_vcpu_mem_cb(handle, own == NULL ? ml_on_jump_access : ml_on_jump_page,
+                                         QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
       }
     } else if (insn->string) {
       address_find(&string_ends, all[i].next_pc, true);
@@ -451,14 +458,17 @@ void ml_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
       needs_serial = true;
     } else if (counts_inline) {
       count_inline(handle, insn);
-      if (pages) qemu_plugin_register_vcpu_mem_cb(handle, page_callback(insn), QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
+      if (pages)
+        qemu_plugin_register_vcpu_mem_cb(handle, page_callback(insn), QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, insn);
     } else if (learned && !insn->multipart) {
       const bool only = ml_plugin.only != NULL && ml_plugin.region_changes == 0 && !ml_settings.pages;
       for (unsigned k = 0; only && k < insn->kind_count; k++)
         insn->kinds[k].direct = ml_counter(ml_plugin.only->base, insn->kinds[k].place);
       const bool one_kind = ml_only_counts() && insn->kind_count == 1 && !insn->leaves;
       struct block_count *block = one_kind ? block_count_of(&insn, 1) : NULL;
-      qemu_plugin_vcpu_mem_cb_t callback = ml_only_counts() ? ml_on_counted_access : only ? ml_on_only_access : ml_on_single_access;
+      qemu_plugin_vcpu_mem_cb_t callback = ml_only_counts() ? ml_on_counted_access
+                                           : only           ? ml_on_only_access
+                                                            : ml_on_single_access;
       void *data = insn;
       if (block != NULL && has_run(block)) {
         callback = ml_on_run_access;

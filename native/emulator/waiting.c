@@ -22,17 +22,18 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#define SIGNAL 64            /* the last one of Linux; emulators map it to one of the guest's last */
-#define FIRST_OF_GUEST 60    /* any of these may be it */
-#define LEAST_LEAD 100000    /* accesses before a window at which calls begin */
-#define FIRST_RATE 1000      /* accesses in a microsecond at most, as far as is known; phases of a program differ by tens */
+#define SIGNAL 64         /* the last one of Linux; emulators map it to one of the guest's last */
+#define FIRST_OF_GUEST 60 /* any of these may be it */
+#define LEAST_LEAD 100000 /* accesses before a window at which calls begin */
+/* accesses in a microsecond at most, as far as is known; phases of a program differ by tens */
+#define FIRST_RATE 1000
 #define BLOCKED_FOR 10000000 /* accesses after which a signal has not come because it is blocked */
 #define SHORTEST_NS 20000
 #define LONGEST_NS 20000000
 
 static struct {
-  bool waits;               /* for `begin`; ends when the window is near */
-  uint64_t begin, lead;     /* in accesses */
+  bool waits;           /* for `begin`; ends when the window is near */
+  uint64_t begin, lead; /* in accesses */
   pid_t process, thread;
   bool started, can_start;
   sem_t wake;
@@ -69,9 +70,7 @@ static uint64_t pc_of(const void *context) {
 #endif
 }
 
-static bool land(void) {
-  return __atomic_exchange_n(&watch.flight, NONE, __ATOMIC_SEQ_CST) != NONE;
-}
+static bool land(void) { return __atomic_exchange_n(&watch.flight, NONE, __ATOMIC_SEQ_CST) != NONE; }
 
 static void look(void) {
   struct vcpu *vcpu = ml_plugin.only;
@@ -164,9 +163,11 @@ static void wait_for_one(void) {
       continue;
     }
     interrupt(seen);
-    if (seen > watch.sent_at + BLOCKED_FOR && __atomic_load_n(&watch.flight, __ATOMIC_SEQ_CST) == SENT) watch.blocked = true;
+    if (seen > watch.sent_at + BLOCKED_FOR && __atomic_load_n(&watch.flight, __ATOMIC_SEQ_CST) == SENT)
+      watch.blocked = true;
     sleep_ns(pause_ns);
-    if (pause_ns < LONGEST_NS / 2 && __atomic_load_n(&watch.in_call, __ATOMIC_SEQ_CST)) pause_ns *= 2; /* its end will tell */
+    /* its end will tell */
+    if (pause_ns < LONGEST_NS / 2 && __atomic_load_n(&watch.in_call, __ATOMIC_SEQ_CST)) pause_ns *= 2;
   }
 }
 
@@ -191,7 +192,8 @@ static void *run(void *unused) {
   prctl(PR_SET_TIMERSLACK, 1000);
   prctl(PR_SET_NAME, "memlens");
   for (;;) {
-    while (sem_wait(&watch.wake) != 0) {}
+    while (sem_wait(&watch.wake) != 0) {
+    }
     if (!ml_plugin.sparse) return NULL;
     wait_for_one();
   }

@@ -151,8 +151,8 @@ void ml_window_event(struct vcpu *vcpu, uint64_t pc) {
   if (vcpu->recording) {
     const uint64_t following = next_begin(vcpu, ++vcpu->period_number);
     if (following <= vcpu->executed) { /* the next window begins where this one is still going on: one window */
-      vcpu->next_event = following + ml_settings.window > vcpu->executed ? following + ml_settings.window
-                                                                         : vcpu->executed + 1;
+      vcpu->next_event =
+          following + ml_settings.window > vcpu->executed ? following + ml_settings.window : vcpu->executed + 1;
       return;
     }
     write_piece(vcpu, true, following);

@@ -13,6 +13,7 @@
  *   m  elements, as the emulator shows them: gathers, masked stores, instructions of two operands in one direction
  *   M  masked load: the emulator loads all lanes
  *   g 7  see group() and x87() */
+/* clang-format off */
 static const char one_byte[256 + 1] =
     /*         0123456789abcdef */
     /* 00 */ "bvbv....bvbv...."
@@ -31,8 +32,10 @@ static const char one_byte[256 + 1] =
     /* d0 */ "bvbv...b77777777"
     /* e0 */ "........q......."
     /* f0 */ "......bv......gg";
+/* clang-format on */
 
 /* None, 66, F3, F2. */
+/* clang-format off */
 static const char map1[256][4 + 1] = {
     [0x00] = "wwww", [0x01] = "gggg", [0x02] = "wwww", [0x03] = "wwww", [0x0f] = "q...",
     [0x10] = "xxdq", [0x11] = "xxdq", [0x12] = "qqxD", [0x13] = "qq..", [0x14] = "xx..", [0x15] = "xx..", [0x16] = "qqx.", [0x17] = "qq..",
@@ -58,7 +61,9 @@ static const char map1[256][4 + 1] = {
     [0xf0] = "...x", [0xf1] = "qo..", [0xf2] = "qo..", [0xf3] = "qo..", [0xf4] = "qx..", [0xf5] = "qx..", [0xf6] = "qx..", [0xf7] = "mm..",
     [0xf8] = "qx..", [0xf9] = "qx..", [0xfa] = "qx..", [0xfb] = "qx..", [0xfc] = "qx..", [0xfd] = "qx..", [0xfe] = "qx..",
 };
+/* clang-format on */
 
+/* clang-format off */
 static const char map2[256][4 + 1] = {
     [0x00] = "qx..", [0x01] = "qx..", [0x02] = "qx..", [0x03] = "qx..", [0x04] = "qx..", [0x05] = "qx..", [0x06] = "qx..", [0x07] = "qx..",
     [0x08] = "qx..", [0x09] = "qx..", [0x0a] = "qx..", [0x0b] = "qx..", [0x0c] = ".x..", [0x0d] = ".x..", [0x0e] = ".x..", [0x0f] = ".x..",
@@ -80,14 +85,16 @@ static const char map2[256][4 + 1] = {
     [0xdb] = ".x..", [0xdc] = ".x..", [0xdd] = ".x..", [0xde] = ".x..", [0xdf] = ".x..", [0xf0] = "vv.b", [0xf1] = "vv.v",
     [0xf2] = "y...", [0xf3] = "y...", [0xf5] = "y.yy", [0xf6] = ".yyy", [0xf7] = "yyyy", [0xf9] = "y...",
 };
+/* clang-format on */
 
 static const char map3[256][4 + 1] = {
     [0x00] = ".x..", [0x01] = ".x..", [0x02] = ".x..", [0x04] = ".x..", [0x05] = ".x..", [0x06] = ".x..",
-    [0x08] = ".x..", [0x09] = ".x..", [0x0a] = ".d..", [0x0b] = ".q..", [0x0c] = ".x..", [0x0d] = ".x..", [0x0e] = ".x..", [0x0f] = "qx..",
-    [0x14] = ".b..", [0x15] = ".w..", [0x16] = ".y..", [0x17] = ".d..", [0x18] = ".o..", [0x19] = ".o..", [0x1d] = ".h..",
-    [0x20] = ".b..", [0x21] = ".d..", [0x22] = ".y..", [0x38] = ".o..", [0x39] = ".o..",
-    [0x40] = ".x..", [0x41] = ".o..", [0x42] = ".x..", [0x44] = ".x..", [0x46] = ".x..", [0x4a] = ".x..", [0x4b] = ".x..", [0x4c] = ".x..",
-    [0x60] = ".o..", [0x61] = ".o..", [0x62] = ".o..", [0x63] = ".o..", [0xcc] = "o...", [0xce] = ".x..", [0xcf] = ".x..", [0xdf] = ".o..",
+    [0x08] = ".x..", [0x09] = ".x..", [0x0a] = ".d..", [0x0b] = ".q..", [0x0c] = ".x..", [0x0d] = ".x..",
+    [0x0e] = ".x..", [0x0f] = "qx..", [0x14] = ".b..", [0x15] = ".w..", [0x16] = ".y..", [0x17] = ".d..",
+    [0x18] = ".o..", [0x19] = ".o..", [0x1d] = ".h..", [0x20] = ".b..", [0x21] = ".d..", [0x22] = ".y..",
+    [0x38] = ".o..", [0x39] = ".o..", [0x40] = ".x..", [0x41] = ".o..", [0x42] = ".x..", [0x44] = ".x..",
+    [0x46] = ".x..", [0x4a] = ".x..", [0x4b] = ".x..", [0x4c] = ".x..", [0x60] = ".o..", [0x61] = ".o..",
+    [0x62] = ".o..", [0x63] = ".o..", [0xcc] = "o...", [0xce] = ".x..", [0xcf] = ".x..", [0xdf] = ".o..",
     [0xf0] = "...y",
 };
 
@@ -104,14 +111,23 @@ static struct operand whole(unsigned bytes) { return (struct operand){OPERAND_WH
 
 /* Values of 10 bytes are one access, and so is the x87's state. */
 static struct operand x87(const struct encoding *e) {
-  static const char letters[8][8 + 1] = {"dddddddd", "d.dd", "dddddddd", "dddd", "qqqqqqqq", "qqqq", "wwwwwwww", "wwww"};
+  static const char letters[8][8 + 1] = {"dddddddd", "d.dd", "dddddddd", "dddd",
+                                         "qqqqqqqq", "qqqq", "wwwwwwww", "wwww"};
   const unsigned operation = e->modrm >> 3 & 7, which = (e->opcode & 7) << 3 | operation;
   switch (which) {
-    case 014: case 016: return whole(e->small ? 14 : 28);  /* fldenv, fnstenv */
-    case 054: case 056: return whole(e->small ? 94 : 108); /* frstor, fnsave */
-    case 015: case 017: case 057: return whole(2);         /* fldcw, fnstcw, fnstsw */
-    case 035: case 037: case 074: case 076: return whole(10);
-    case 075: case 077: return whole(8); /* fild, fistp */
+    case 014:
+    case 016: return whole(e->small ? 14 : 28); /* fldenv, fnstenv */
+    case 054:
+    case 056: return whole(e->small ? 94 : 108); /* frstor, fnsave */
+    case 015:
+    case 017:
+    case 057: return whole(2); /* fldcw, fnstcw, fnstsw */
+    case 035:
+    case 037:
+    case 074:
+    case 076: return whole(10);
+    case 075:
+    case 077: return whole(8); /* fild, fistp */
     default: break;
   }
   switch (letters[e->opcode & 7][operation]) {
@@ -141,8 +157,11 @@ static struct operand group(const struct encoding *e) {
   switch (e->opcode) {
     case 0x01: return operation < 4 ? whole(10) : operation == 4 || operation == 6 ? whole(2) : none;
     case 0xba: return operation >= 4 ? whole(operand_size(e)) : unknown;
-    case 0xc7: return operation == 1 ? whole(e->w ? 16 : 8) : operation >= 3 && operation <= 5 ? (struct operand){OPERAND_PARTS, 0} : unknown;
-    default: /* 0xae */
+    case 0xc7:
+      return operation == 1                     ? whole(e->w ? 16 : 8)
+             : operation >= 3 && operation <= 5 ? (struct operand){OPERAND_PARTS, 0}
+                                                : unknown;
+    default:                                                            /* 0xae */
       if (e->prefix == 2 && operation == 4) return whole(e->w ? 8 : 4); /* ptwrite */
       if (e->prefix != 0 && operation >= 6) return none;                /* clwb, clflushopt */
       /* fxsave and fxrstor leave the last 48 of 512 bytes alone. xsave and its kind access what a mask in registers asks for. */
@@ -153,7 +172,9 @@ static struct operand group(const struct encoding *e) {
 
 static struct operand operand_of(const struct encoding *e) {
   const char letter = e->map == 0 ? one_byte[e->opcode]
-                                  : (e->map == 1 ? map1 : e->map == 2 ? map2 : map3)[e->opcode][e->prefix];
+                                  : (e->map == 1   ? map1
+                                     : e->map == 2 ? map2
+                                                   : map3)[e->opcode][e->prefix];
   const unsigned vector = e->vector32 ? 32 : 16;
   if (e->vex && e->map == 1 && (e->opcode & 0xf0) == 0x90) return unknown; /* kmov */
   switch (letter) {
@@ -183,9 +204,9 @@ static struct operand operand_of(const struct encoding *e) {
 static bool has_modrm(const struct encoding *e) {
   const unsigned opcode = e->opcode;
   if (e->map == 0)
-    return !((opcode >= 0x50 && opcode <= 0x5f) || opcode == 0x68 || opcode == 0x6a || opcode == 0x9c || opcode == 0x9d ||
-             (opcode >= 0xa0 && opcode <= 0xaf) || opcode == 0xc2 || opcode == 0xc3 || (opcode >= 0xc8 && opcode <= 0xcf) ||
-             opcode == 0xd7 || opcode == 0xe8);
+    return !((opcode >= 0x50 && opcode <= 0x5f) || opcode == 0x68 || opcode == 0x6a || opcode == 0x9c ||
+             opcode == 0x9d || (opcode >= 0xa0 && opcode <= 0xaf) || opcode == 0xc2 || opcode == 0xc3 ||
+             (opcode >= 0xc8 && opcode <= 0xcf) || opcode == 0xd7 || opcode == 0xe8);
   return !(e->map == 1 && (opcode == 0xa0 || opcode == 0xa1 || opcode == 0xa8 || opcode == 0xa9));
 }
 
@@ -196,7 +217,9 @@ struct operand ml_x86_operand(const unsigned char *at, size_t size) {
     if (*at == 0x66) e.small = true, e.prefix = e.prefix > 1 ? e.prefix : 1;
     else if (*at == 0xf3) e.prefix = 2;
     else if (*at == 0xf2) e.prefix = 3;
-    else if (*at != 0x67 && *at != 0xf0 && *at != 0x2e && *at != 0x36 && *at != 0x3e && *at != 0x26 && *at != 0x64 && *at != 0x65) break;
+    else if (*at != 0x67 && *at != 0xf0 && *at != 0x2e && *at != 0x36 && *at != 0x3e && *at != 0x26 && *at != 0x64 &&
+             *at != 0x65)
+      break;
   }
   if (at < end && *at >= 0x40 && *at <= 0x4f) e.w = (*at++ & 8) != 0;
   if (end - at < 1) return unknown;
@@ -223,7 +246,8 @@ struct operand ml_x86_operand(const unsigned char *at, size_t size) {
   e.modrm = *at;
   if (e.modrm < 0xc0) return operand_of(&e);
   /* The operand is a register: what is left is the stack. maskmov has its address in rdi. */
-  if (e.map == 0 && e.opcode == 0xff && ((e.modrm >> 3 & 7) == 2 || (e.modrm >> 3 & 7) == 6)) return whole(stack_size(&e));
+  if (e.map == 0 && e.opcode == 0xff && ((e.modrm >> 3 & 7) == 2 || (e.modrm >> 3 & 7) == 6))
+    return whole(stack_size(&e));
   if (e.map == 0 && e.opcode == 0x8f) return whole(stack_size(&e));
   if (e.map == 1 && e.opcode == 0xf7) return (struct operand){OPERAND_PARTS, 0};
   return none;

@@ -61,6 +61,7 @@ struct memlens_hooks {
 /* Emits that note. At file scope, after the definition of the variable in the same file; in C++ the variable has C linkage.
    The variable may be exported: the note goes through a hidden alias, because a PC-relative value cannot name a symbol that
    another module may replace. One runtime a module. */
+/* clang-format off */
 #define MEMLENS_DEFINE_RUNTIME(hooks_variable)                                                                         \
   extern __typeof__(hooks_variable) memlens_private_runtime_table                                                      \
       __attribute__((alias(#hooks_variable), visibility("hidden"), used));                                             \
@@ -71,6 +72,7 @@ struct memlens_hooks {
           ".hidden memlens_private_runtime_table\n"                                                                    \
           "990: .8byte memlens_private_runtime_table - 990b\n"                                                         \
           ".popsection\n")
+/* clang-format on */
 #endif
 
 /* ---- what this compiler and system allow --------------------------------------------------------------------------- */
@@ -137,7 +139,8 @@ int memlens_private_visit(struct memlens_private_object *object, size_t object_b
     for (k = 0; k < object->n_segments; k++) {
       const struct memlens_private_segment *load = &object->segments[k];
       if (load->type == load_segment && (load->flags & readable) != 0 && notes->address >= load->address &&
-          notes->memory_bytes <= load->file_bytes && notes->address - load->address <= load->file_bytes - notes->memory_bytes)
+          notes->memory_bytes <= load->file_bytes &&
+          notes->address - load->address <= load->file_bytes - notes->memory_bytes)
         is_mapped = 1;
     }
     while (is_mapped && notes->memory_bytes - at >= 12) {
@@ -148,7 +151,8 @@ int memlens_private_visit(struct memlens_private_object *object, size_t object_b
       descriptor_at = (12 + (uint64_t)head[0] + unit - 1) / unit * unit;
       next_at = (descriptor_at + head[1] + unit - 1) / unit * unit;
       if (descriptor_at + head[1] > notes->memory_bytes - at) break;
-      if (head[0] == 8 && head[1] == 8 && head[2] == MEMLENS_NOTE_TYPE && __builtin_memcmp(note + 12, "memlens", 8) == 0) {
+      if (head[0] == 8 && head[1] == 8 && head[2] == MEMLENS_NOTE_TYPE &&
+          __builtin_memcmp(note + 12, "memlens", 8) == 0) {
         const struct memlens_hooks *hooks;
         int64_t distance;
         __builtin_memcpy(&distance, note + descriptor_at, sizeof distance);
@@ -174,10 +178,10 @@ void memlens_private_resolve(void) {
 }
 
 /* Relaxed: the table is complete before any thread can see it. */
-#define MEMLENS_PRIVATE_CALL(member, arguments)                                                              \
-  do {                                                                                                       \
-    const struct memlens_hooks *memlens_table = __atomic_load_n(&memlens_private_hooks, __ATOMIC_RELAXED);   \
-    if (__builtin_expect(memlens_table != 0, 0)) memlens_table->member arguments;                            \
+#define MEMLENS_PRIVATE_CALL(member, arguments)                                                            \
+  do {                                                                                                     \
+    const struct memlens_hooks *memlens_table = __atomic_load_n(&memlens_private_hooks, __ATOMIC_RELAXED); \
+    if (__builtin_expect(memlens_table != 0, 0)) memlens_table->member arguments;                          \
   } while (0)
 #else
 #define MEMLENS_PRIVATE_CALL(member, arguments) ((void)0)
@@ -220,6 +224,7 @@ void memlens_private_resolve(void) {
 #else
 #define MEMLENS_PRIVATE_ASM __asm__ __volatile__
 #endif
+/* clang-format off */
 #define MEMLENS_PRIVATE_NOTE(probe, arguments, ...)                     \
   MEMLENS_PRIVATE_ASM("990: nop\n"                                      \
                       ".reloc 990b, " MEMLENS_PRIVATE_NO_RELOCATION ", _.stapsdt.base\n" \
@@ -247,6 +252,7 @@ void memlens_private_resolve(void) {
                       :                                                 \
                       : __VA_ARGS__                                     \
                       : "memory")
+/* clang-format on */
 #else
 #define MEMLENS_PRIVATE_ARGUMENT(name) ""
 #define MEMLENS_PRIVATE_NOTE(probe, arguments, ...) ((void)0)
@@ -262,8 +268,10 @@ struct memlens_private_counted { /* ml_count_region; the bit says that the end m
   uint64_t number;
 };
 #define MEMLENS_PRIVATE_ANY_FRAME ((uint64_t)1 << 63)
-extern int memlens_private_count_enter(struct memlens_private_counted *) __asm__("__memlens_count_enter") __attribute__((nothrow));
-extern void memlens_private_count_leave(struct memlens_private_counted *) __asm__("__memlens_count_leave") __attribute__((nothrow));
+extern int memlens_private_count_enter(struct memlens_private_counted *) __asm__("__memlens_count_enter")
+    __attribute__((nothrow));
+extern void memlens_private_count_leave(struct memlens_private_counted *) __asm__("__memlens_count_leave")
+    __attribute__((nothrow));
 extern void memlens_private_count_begin(const char *) __asm__("__memlens_count_begin") __attribute__((nothrow));
 extern void memlens_private_count_end(const char *) __asm__("__memlens_count_end") __attribute__((nothrow));
 #define MEMLENS_PRIVATE_REGION_BEGIN(name) memlens_private_count_begin(name)
@@ -305,11 +313,11 @@ MEMLENS_PRIVATE_INLINE void memlens_phase(const char *name) {
 
 MEMLENS_PRIVATE_INLINE void memlens_tag(const char *name, const volatile void *address, size_t bytes) {
   (void)name, (void)address, (void)bytes;
-  MEMLENS_PRIVATE_NOTE("tag",
-                       MEMLENS_PRIVATE_ARGUMENT("name") " " MEMLENS_PRIVATE_ARGUMENT("address") " "
-                       MEMLENS_PRIVATE_ARGUMENT("bytes"),
-                       [name] MEMLENS_PRIVATE_OPERAND((name)), [address] MEMLENS_PRIVATE_OPERAND((address)),
-                       [bytes] MEMLENS_PRIVATE_OPERAND((bytes)));
+  MEMLENS_PRIVATE_NOTE(
+      "tag",
+      MEMLENS_PRIVATE_ARGUMENT("name") " " MEMLENS_PRIVATE_ARGUMENT("address") " " MEMLENS_PRIVATE_ARGUMENT("bytes"),
+      [name] MEMLENS_PRIVATE_OPERAND((name)), [address] MEMLENS_PRIVATE_OPERAND((address)),
+      [bytes] MEMLENS_PRIVATE_OPERAND((bytes)));
   MEMLENS_PRIVATE_CALL(tag, (name, address, bytes));
 }
 
@@ -344,9 +352,10 @@ MEMLENS_PRIVATE_INLINE void memlens_private_end_at(const char *name, struct meml
 }
 
 /* Two variables, because a compiler knows the value of the first. An expression that is not constant is not evaluated here. */
-#define MEMLENS_PRIVATE_SITE(known, site, region_name)                                                       \
+#define MEMLENS_PRIVATE_SITE(known, site, region_name)                                                            \
   static const char *const known __attribute__((unused)) = __builtin_constant_p(region_name) ? (region_name) : 0; \
-  static struct memlens_private_counted site = {__builtin_constant_p(region_name) ? (region_name) : 0, MEMLENS_PRIVATE_ANY_FRAME}
+  static struct memlens_private_counted site = {__builtin_constant_p(region_name) ? (region_name) : 0,            \
+                                                MEMLENS_PRIVATE_ANY_FRAME}
 #endif
 
 #ifdef __cplusplus
@@ -414,8 +423,8 @@ class tagged {
 #ifdef MEMLENS_PRIVATE_COUNTS
 #define MEMLENS_PRIVATE_SCOPE(region_name, number) MEMLENS_PRIVATE_SCOPE_(region_name, number)
 #ifdef __cplusplus
-#define MEMLENS_PRIVATE_SCOPE_(region_name, number)                                          \
-  MEMLENS_PRIVATE_SITE(memlens_known_##number, memlens_site_##number, region_name);          \
+#define MEMLENS_PRIVATE_SCOPE_(region_name, number)                                 \
+  MEMLENS_PRIVATE_SITE(memlens_known_##number, memlens_site_##number, region_name); \
   ::memlens::region memlens_scope_##number(region_name, memlens_known_##number ? &memlens_site_##number : nullptr)
 #else
 struct memlens_private_scope {
@@ -433,21 +442,21 @@ MEMLENS_PRIVATE_INLINE struct memlens_private_scope memlens_private_enter(const 
 MEMLENS_PRIVATE_INLINE void memlens_private_leave(struct memlens_private_scope *scope) {
   memlens_private_end_at(scope->name, scope->site);
 }
-#define MEMLENS_PRIVATE_SCOPE_(region_name, number)                                                                 \
-  MEMLENS_PRIVATE_SITE(memlens_known_##number, memlens_site_##number, region_name);                                 \
-  struct memlens_private_scope memlens_scope_##number __attribute__((cleanup(memlens_private_leave), unused)) =     \
+#define MEMLENS_PRIVATE_SCOPE_(region_name, number)                                                             \
+  MEMLENS_PRIVATE_SITE(memlens_known_##number, memlens_site_##number, region_name);                             \
+  struct memlens_private_scope memlens_scope_##number __attribute__((cleanup(memlens_private_leave), unused)) = \
       memlens_private_enter(region_name, memlens_known_##number ? &memlens_site_##number : 0)
 #endif
 #define MEMLENS_SCOPE(name) MEMLENS_PRIVATE_SCOPE(name, __COUNTER__)
 /* Macros from here on: a variable for each place needs them. The functions of these names do the same, by name. */
-#define MEMLENS_PRIVATE_SWITCH(note, by_site, by_name, region_name)                \
-  __extension__({                                                                  \
-    MEMLENS_PRIVATE_SITE(memlens_known, memlens_site, region_name);                \
-    const char *memlens_name = (region_name);                                      \
-    note(memlens_name);                                                            \
-    if (memlens_known) by_site(&memlens_site);                                     \
-    else by_name(memlens_name);                                                    \
-    __asm__ __volatile__("" : : : "memory");                                       \
+#define MEMLENS_PRIVATE_SWITCH(note, by_site, by_name, region_name) \
+  __extension__({                                                   \
+    MEMLENS_PRIVATE_SITE(memlens_known, memlens_site, region_name); \
+    const char *memlens_name = (region_name);                       \
+    note(memlens_name);                                             \
+    if (memlens_known) by_site(&memlens_site);                      \
+    else by_name(memlens_name);                                     \
+    __asm__ __volatile__("" : : : "memory");                        \
   })
 #define memlens_begin(name) \
   MEMLENS_PRIVATE_SWITCH(memlens_private_note_begin, memlens_private_count_enter, memlens_private_count_begin, name)
@@ -462,9 +471,9 @@ MEMLENS_PRIVATE_INLINE const char *memlens_private_enter(const char *name) {
 }
 MEMLENS_PRIVATE_INLINE void memlens_private_leave(const char **name) { memlens_end(*name); }
 #if defined(__GNUC__)
-#define MEMLENS_SCOPE(name)                                                                                            \
-  const char *MEMLENS_PRIVATE_PASTE(memlens_scope_, __COUNTER__) __attribute__((cleanup(memlens_private_leave), unused)) = \
-      memlens_private_enter(name)
+#define MEMLENS_SCOPE(name)                                      \
+  const char *MEMLENS_PRIVATE_PASTE(memlens_scope_, __COUNTER__) \
+      __attribute__((cleanup(memlens_private_leave), unused)) = memlens_private_enter(name)
 #else
 #define MEMLENS_SCOPE(name) (void)(name) /* nothing records here, see above */
 #endif

@@ -132,7 +132,8 @@ bool isSteady(const Value *V, const Loop &L, ScalarEvolution &SE, unsigned Depth
   for (const BasicBlock *BB : L.blocks())
     for (const Instruction &Other : *BB)
       if (const auto *Store = dyn_cast<StoreInst>(&Other);
-          Store && (Store->getPointerOperand() == From || SE.getSCEV(const_cast<Value *>(Store->getPointerOperand())) == Place))
+          Store &&
+          (Store->getPointerOperand() == From || SE.getSCEV(const_cast<Value *>(Store->getPointerOperand())) == Place))
         return false;
   return true;
 }

@@ -47,18 +47,20 @@ bool staysInPlace(const CallBase &Call, unsigned Operand) {
   const auto *Direct = dyn_cast<CallInst>(&Call);
   const auto *Own = dyn_cast<Argument>(Call.getArgOperand(Operand)->stripPointerCasts());
   const Function &F = *Call.getFunction();
-  if (!Direct || !Direct->isTailCall() || !Own || !Own->hasByValAttr() || Own->getArgNo() != Operand || F.hasOptNone() ||
-      Call.arg_size() != F.arg_size() || F.isVarArg())
+  if (!Direct || !Direct->isTailCall() || !Own || !Own->hasByValAttr() || Own->getArgNo() != Operand ||
+      F.hasOptNone() || Call.arg_size() != F.arg_size() || F.isVarArg())
     return false;
   for (unsigned I = 0; I < Call.arg_size(); ++I)
-    if (Call.getArgOperand(I)->getType() != F.getArg(I)->getType() || Call.isByValArgument(I) != F.getArg(I)->hasByValAttr() ||
+    if (Call.getArgOperand(I)->getType() != F.getArg(I)->getType() ||
+        Call.isByValArgument(I) != F.getArg(I)->hasByValAttr() ||
         (Call.isByValArgument(I) && Call.getParamByValType(I) != F.getArg(I)->getParamByValType()))
       return false;
   const Instruction *Next = Call.getNextNode();
   while (Next && Next->isDebugOrPseudoInst())
     Next = Next->getNextNode();
   const auto *Return = dyn_cast_or_null<ReturnInst>(Next);
-  return Return && (!Return->getReturnValue() || Return->getReturnValue() == &Call) && Call.getType() == F.getReturnType();
+  return Return && (!Return->getReturnValue() || Return->getReturnValue() == &Call) &&
+         Call.getType() == F.getReturnType();
 }
 
 } // namespace

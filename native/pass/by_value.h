@@ -10,9 +10,9 @@
 namespace memlens {
 
 struct PassedByValue {
-  unsigned Operand = 0;      ///< of the call: the address of the structure
-  uint64_t CopiedBytes = 0;  ///< read from there and written to the area of arguments
-  uint64_t LoadedBytes = 0;  ///< read from there into registers, in addition (POWER)
+  unsigned Operand = 0;     ///< of the call: the address of the structure
+  uint64_t CopiedBytes = 0; ///< read from there and written to the area of arguments
+  uint64_t LoadedBytes = 0; ///< read from there into registers, in addition (POWER)
 };
 
 /// The `byval` arguments of a call that code is generated for. Machines that pass a pointer to a copy (AArch64, RISC-V) have the copy

@@ -161,9 +161,7 @@ Clock findClock(const Loop *L, ScalarEvolution &SE) {
       continue;
     if (T->isPointerTy() && T->getPointerAddressSpace() != 0)
       continue;
-    auto Cost = [](const Clock &C) {
-      return C.Step.abs().isOne() ? 0 : C.Step.abs().isPowerOf2() ? 1 : 2;
-    };
+    auto Cost = [](const Clock &C) { return C.Step.abs().isOne() ? 0 : C.Step.abs().isPowerOf2() ? 1 : 2; };
     Clock Found{&Phi, Phi.getIncomingValueForBlock(L->getLoopPreheader()), Step->getAPInt()};
     if (!Best.Now || Cost(Found) < Cost(Best))
       Best = Found;

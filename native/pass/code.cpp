@@ -38,8 +38,8 @@ static void bind(GlobalVariable *GV, Function &F) {
 }
 
 GlobalVariable *newDescriptor(Function &F) {
-  auto *GV = new GlobalVariable(*F.getParent(), descriptorType(F.getContext()), false, GlobalValue::PrivateLinkage, nullptr,
-                                "memlens.function." + F.getName());
+  auto *GV = new GlobalVariable(*F.getParent(), descriptorType(F.getContext()), false, GlobalValue::PrivateLinkage,
+                                nullptr, "memlens.function." + F.getName());
   GV->setSection("memlens_functions");
   GV->setAlignment(Align(8));
   bind(GV, F);
@@ -66,8 +66,8 @@ void fillDescriptor(GlobalVariable *Descriptor, Function &F, unsigned Counters, 
       descriptorType(C), Descriptor, ArrayRef<Constant *>{ConstantInt::get(I32, 0), ConstantInt::get(I32, 1)});
   Descriptor->setInitializer(ConstantStruct::get(
       descriptorType(C), {ConstantInt::get(I64, 0), distance(GV, Here), ConstantInt::get(I32, Counters),
-                          ConstantInt::get(I32, Table.size()), ConstantInt::get(I64, 0), ConstantInt::get(I32, TraceSites),
-                          ConstantInt::get(I32, 0)}));
+                          ConstantInt::get(I32, Table.size()), ConstantInt::get(I64, 0),
+                          ConstantInt::get(I32, TraceSites), ConstantInt::get(I32, 0)}));
 }
 
 Value *firstSite(IRBuilder<> &B, GlobalVariable *Descriptor) {
@@ -90,8 +90,8 @@ void nameVersion(Module &M) {
 GlobalVariable *threadVariable(Module &M, StringRef Name, Type *T) {
   if (GlobalVariable *Known = M.getNamedGlobal(Name))
     return Known;
-  return new GlobalVariable(M, T ? T : PointerType::get(M.getContext(), 0), false, GlobalValue::ExternalLinkage, nullptr, Name, nullptr,
-                            GlobalValue::InitialExecTLSModel);
+  return new GlobalVariable(M, T ? T : PointerType::get(M.getContext(), 0), false, GlobalValue::ExternalLinkage,
+                            nullptr, Name, nullptr, GlobalValue::InitialExecTLSModel);
 }
 
 BasicBlock *callCopy(Function &F, Function &Copy, BasicBlock *Before) {
@@ -151,7 +151,8 @@ static Value *activeLanes(IRBuilder<> &B, const Site &S) {
 Value *bytesOf(IRBuilder<> &B, const Site &S) {
   Type *I64 = B.getInt64Ty();
   if (S.Size)
-    return S.Unit == 1 ? B.CreateZExtOrTrunc(S.Size, I64) : B.CreateMul(B.CreateZExtOrTrunc(S.Size, I64), ConstantInt::get(I64, S.Unit));
+    return S.Unit == 1 ? B.CreateZExtOrTrunc(S.Size, I64)
+                       : B.CreateMul(B.CreateZExtOrTrunc(S.Size, I64), ConstantInt::get(I64, S.Unit));
   if (S.Mask || S.Limit)
     return B.CreateMul(activeLanes(B, S), ConstantInt::get(I64, S.LaneBytes));
   Function *Scale = intrinsicDeclaration(B.GetInsertBlock()->getModule(), Intrinsic::vscale, {I64});

@@ -328,7 +328,8 @@ bool FunctionCounter::run(std::string &Problem) {
   const TargetTransformInfo &TTI = FAM.getResult<TargetIRAnalysis>(F);
   prepareCalls(F, TLI, TTI, V, O.Count && !O.Trace);
   takeAnalyses(true);
-  Sites = findSites(F, FAM.getResult<TargetLibraryAnalysis>(F), FAM.getResult<TargetIRAnalysis>(F), FAM.getResult<ScalarEvolutionAnalysis>(F));
+  Sites = findSites(F, FAM.getResult<TargetLibraryAnalysis>(F), FAM.getResult<TargetIRAnalysis>(F),
+                    FAM.getResult<ScalarEvolutionAnalysis>(F));
   erase_if(Sites, [&](const Site &S) { return V.isUntouched(S.At->getParent()) || V.isOurs(S.At); });
   if (Sites.empty() && !O.Mix)
     return false;
@@ -342,7 +343,8 @@ bool FunctionCounter::run(std::string &Problem) {
   for (BasicBlock &BB : F) // before there are ours
     Operations[&BB] = operations(BB);
   takeAnalyses(true);
-  Result.Flags = (O.Mix ? ML_TABLE_MIX : 0) | (O.Naive ? ML_TABLE_NAIVE : 0) | (O.Trace ? ML_TABLE_TRACE | ML_TABLE_TRACE_BYTES | ML_TABLE_TRACE_STAND_INS | ML_TABLE_LOOPS : 0) |
+  Result.Flags = (O.Mix ? ML_TABLE_MIX : 0) | (O.Naive ? ML_TABLE_NAIVE : 0) |
+                 (O.Trace ? ML_TABLE_TRACE | ML_TABLE_TRACE_BYTES | ML_TABLE_TRACE_STAND_INS | ML_TABLE_LOOPS : 0) |
                  (O.Count ? 0 : ML_TABLE_UNCOUNTED);
   if (!O.Count)
     listOnly();

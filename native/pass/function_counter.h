@@ -63,9 +63,9 @@ private:
   // ---- few counters
   struct ClassState {
     bool Needed = false, Resolved = false;
-    BasicBlock *Where = nullptr; // of its own counter: the first of its blocks
-    std::pair<BasicBlock *, unsigned> Edge; // or, where it has none: an edge, the number of a block's successor
-    std::vector<Term> Terms;     // once resolved
+    BasicBlock *Where = nullptr;                // of its own counter: the first of its blocks
+    std::pair<BasicBlock *, unsigned> Edge;     // or, where it has none: an edge, the number of a block's successor
+    std::vector<Term> Terms;                    // once resolved
     std::vector<std::pair<int, int64_t>> Parts; // and these other classes, so many times each
   };
   std::vector<ClassState> Classes;

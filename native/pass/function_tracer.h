@@ -29,11 +29,12 @@ struct Access {
 /// Accesses that are told together.
 struct Segment {
   unsigned Form = ML_TRACE_WORDS;
-  std::vector<unsigned> Recorded; ///< numbers of accesses
+  std::vector<unsigned> Recorded;      ///< numbers of accesses
   std::vector<llvm::Instruction *> By; ///< what makes them; in a copy of the code not what the site says
-  std::vector<std::pair<unsigned, llvm::Instruction *>> Constants; ///< accesses that it executes and does not record, and what makes them
-  unsigned Implied = 0; ///< their number, when the segment has ended
-  unsigned First = 0; ///< number of its first site in the function
+  /// accesses that it executes and does not record, and what makes them
+  std::vector<std::pair<unsigned, llvm::Instruction *>> Constants;
+  unsigned Implied = 0;                ///< their number, when the segment has ended
+  unsigned First = 0;                  ///< number of its first site in the function
   llvm::Instruction *Before = nullptr; ///< where the code goes; null until the segment has ended
   llvm::Instruction *After = nullptr;  ///< or: behind this one
 
@@ -55,7 +56,8 @@ class FunctionTracer::Implementation {
   using Value = llvm::Value;
 
 public:
-  Implementation(Function &F, llvm::FunctionAnalysisManager &FAM, const Options &O, const Versions &V, const std::vector<Site> &Sites)
+  Implementation(Function &F, llvm::FunctionAnalysisManager &FAM, const Options &O, const Versions &V,
+                 const std::vector<Site> &Sites)
       : F(F), FAM(FAM), O(O), V(V), Sites(Sites), I64(Type::getInt64Ty(F.getContext())) {
     classify();
   }
@@ -76,12 +78,12 @@ private:
   llvm::DominatorTree *DT = nullptr;
   llvm::LoopInfo *LI = nullptr;
   llvm::ScalarEvolution *SE = nullptr;
-  std::vector<AllocaInst *> Held;            // `left` in loops
-  llvm::DenseMap<const Loop *, AllocaInst *> HeldIn; // outermost loop → its variable
-  std::vector<std::pair<CallInst *, AllocaInst *>> AtCalls; // in loops that hold it
+  std::vector<AllocaInst *> Held;                            // `left` in loops
+  llvm::DenseMap<const Loop *, AllocaInst *> HeldIn;         // outermost loop → its variable
+  std::vector<std::pair<CallInst *, AllocaInst *>> AtCalls;  // in loops that hold it
   llvm::DenseMap<const Instruction *, Instruction *> TwinOf; // in copies that are told too → the one that has sites
-  llvm::DenseSet<const BasicBlock *> Near; // blocks of loops of which others have the usual executions
-  std::vector<LoadInst *> Choices;   // of what is left, by such loops
+  llvm::DenseSet<const BasicBlock *> Near;   // blocks of loops of which others have the usual executions
+  std::vector<LoadInst *> Choices;           // of what is left, by such loops
   llvm::DenseSet<const Segment *> InWindows; // of copies that run in windows, and shortly before them
   GlobalVariable *Thread = nullptr, *Descriptor = nullptr;
   llvm::DenseMap<uint64_t, GlobalVariable *> Constants;
@@ -104,7 +106,9 @@ private:
     markOurs(*L);
     return L;
   }
-  void store(llvm::IRBuilder<> &B, Value *What, Value *To) { markOurs(*B.CreateAlignedStore(What, To, llvm::Align(8))); }
+  void store(llvm::IRBuilder<> &B, Value *What, Value *To) {
+    markOurs(*B.CreateAlignedStore(What, To, llvm::Align(8)));
+  }
 
   bool isClosed(const Loop *L, std::vector<CallInst *> *Calls = nullptr) const;
   void holdInRegister(Loop *L, const std::vector<CallInst *> &Calls);

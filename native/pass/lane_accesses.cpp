@@ -24,7 +24,8 @@ std::optional<LaneAccess> ofPredicated(const IntrinsicInst &II, StringRef Name) 
   A.Writes = II.getType()->isVoidTy();
   A.Operand = firstPointer(II);
   A.T = dyn_cast<VectorType>(A.Writes ? II.getArgOperand(0)->getType() : II.getType());
-  A.OneAddress = Name == "vp.load" || Name == "vp.store" || Name.starts_with("vp.load.") || Name.starts_with("vp.store.");
+  A.OneAddress =
+      Name == "vp.load" || Name == "vp.store" || Name.starts_with("vp.load.") || Name.starts_with("vp.store.");
   if (!A.T || A.Operand < 0 || II.arg_size() < 3)
     return std::nullopt;
   A.Limit = II.getArgOperand(II.arg_size() - 1);
@@ -58,7 +59,8 @@ std::optional<LaneAccess> ofSve(const IntrinsicInst &II, StringRef Name) {
   for (Value *Argument : II.args())
     if (isMask(Argument))
       A.Mask = Argument;
-  if (!A.T || !A.Mask || A.Operand < 0 || cast<VectorType>(A.Mask->getType())->getElementCount() != A.T->getElementCount())
+  if (!A.T || !A.Mask || A.Operand < 0 ||
+      cast<VectorType>(A.Mask->getType())->getElementCount() != A.T->getElementCount())
     return std::nullopt;
   return A;
 }
@@ -83,7 +85,8 @@ std::optional<LaneAccess> ofRvv(const IntrinsicInst &II, StringRef Name) {
       A.Mask = II.getArgOperand(I);
       Length = I + 1;
     }
-  if (!A.T || A.Operand < 0 || (Masked && !A.Mask) || Length >= II.arg_size() || !II.getArgOperand(Length)->getType()->isIntegerTy())
+  if (!A.T || A.Operand < 0 || (Masked && !A.Mask) || Length >= II.arg_size() ||
+      !II.getArgOperand(Length)->getType()->isIntegerTy())
     return std::nullopt;
   A.Limit = II.getArgOperand(Length);
   return A;
@@ -95,8 +98,8 @@ std::optional<LaneAccess> laneAccess(const IntrinsicInst &II) {
   StringRef Name = II.getCalledFunction()->getName();
   if (!Name.consume_front("llvm."))
     return std::nullopt;
-  if (Name.starts_with("vp.load") || Name.starts_with("vp.store") || Name.starts_with("vp.gather") || Name.starts_with("vp.scatter") ||
-      Name.starts_with("experimental.vp.strided."))
+  if (Name.starts_with("vp.load") || Name.starts_with("vp.store") || Name.starts_with("vp.gather") ||
+      Name.starts_with("vp.scatter") || Name.starts_with("experimental.vp.strided."))
     return ofPredicated(II, Name);
   if (Name.consume_front("aarch64.sve."))
     return ofSve(II, Name);
@@ -107,8 +110,8 @@ std::optional<LaneAccess> laneAccess(const IntrinsicInst &II) {
 
 bool isUnknownAccess(const IntrinsicInst &II) {
   StringRef Name = II.getCalledFunction()->getName();
-  if (!Name.starts_with("llvm.x86.") && !Name.starts_with("llvm.aarch64.") && !Name.starts_with("llvm.riscv.") && !Name.starts_with("llvm.ppc.") &&
-      !Name.starts_with("llvm.vp."))
+  if (!Name.starts_with("llvm.x86.") && !Name.starts_with("llvm.aarch64.") && !Name.starts_with("llvm.riscv.") &&
+      !Name.starts_with("llvm.ppc.") && !Name.starts_with("llvm.vp."))
     return false;
   for (const char *Hint : {"clflush", "clwb", "cldemote", "prefetch", ".prf", "monitor", ".dcb"}) // move no data
     if (Name.contains(Hint))

@@ -10,11 +10,11 @@
 namespace memlens {
 
 struct LaneAccess {
-  bool Writes = false, OneAddress = true; ///< OneAddress: lanes lie side by side
-  int Operand = -1;                       ///< the address, or the vector of addresses
-  llvm::VectorType *T = nullptr;          ///< of what moves
+  bool Writes = false, OneAddress = true;        ///< OneAddress: lanes lie side by side
+  int Operand = -1;                              ///< the address, or the vector of addresses
+  llvm::VectorType *T = nullptr;                 ///< of what moves
   llvm::Value *Mask = nullptr, *Limit = nullptr; ///< a bit for each lane; how many of the first lanes. Null = all
-  unsigned Vectors = 1;                   ///< of type `T`, interleaved in memory
+  unsigned Vectors = 1;                          ///< of type `T`, interleaved in memory
 };
 
 std::optional<LaneAccess> laneAccess(const llvm::IntrinsicInst &II);

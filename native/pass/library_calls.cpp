@@ -34,7 +34,8 @@ struct Step {
 };
 
 /// What ExpandMemCmp of LLVM's back end makes of a comparison; empty = a call. It runs after us, and TTI holds all that it decides by.
-std::vector<Step> expansionOf(uint64_t Bytes, const TargetTransformInfo::MemCmpExpansionOptions &Options, bool OnlyEqual) {
+std::vector<Step> expansionOf(uint64_t Bytes, const TargetTransformInfo::MemCmpExpansionOptions &Options,
+                              bool OnlyEqual) {
   ArrayRef<unsigned> Sizes(Options.LoadSizes);
   while (!Sizes.empty() && Sizes.front() > Bytes)
     Sizes = Sizes.drop_front();
@@ -79,15 +80,17 @@ struct Comparison {
 Comparison comparisonOf(const CallBase &Call, const TargetLibraryInfo &TLI, const TargetTransformInfo &TTI) {
   Comparison Found;
   const Function *Callee = libraryFunction(Call);
-  if (!Callee || Call.arg_size() != 3 || !Call.getType()->isIntegerTy(32) || !Call.getArgOperand(2)->getType()->isIntegerTy(64))
+  if (!Callee || Call.arg_size() != 3 || !Call.getType()->isIntegerTy(32) ||
+      !Call.getArgOperand(2)->getType()->isIntegerTy(64))
     return Found;
-  Found.Unit = StringSwitch<uint64_t>(Callee->getName()).Cases("memcmp", "bcmp", "__memcmpeq", 1).Case("wmemcmp", 4).Default(0);
+  Found.Unit =
+      StringSwitch<uint64_t>(Callee->getName()).Cases("memcmp", "bcmp", "__memcmpeq", 1).Case("wmemcmp", 4).Default(0);
   const Function &F = *Call.getFunction();
   LibFunc Known;
   const auto *Bytes = dyn_cast<ConstantInt>(Call.getArgOperand(2));
   if (Found.Unit != 1 || !Bytes || Bytes->isZero() || F.hasOptNone() || F.hasFnAttribute(Attribute::SanitizeAddress) ||
-      F.hasFnAttribute(Attribute::SanitizeMemory) || F.hasFnAttribute(Attribute::SanitizeHWAddress) || !TLI.getLibFunc(Call, Known) || !TLI.has(Known) ||
-      (Known != LibFunc_memcmp && Known != LibFunc_bcmp))
+      F.hasFnAttribute(Attribute::SanitizeMemory) || F.hasFnAttribute(Attribute::SanitizeHWAddress) ||
+      !TLI.getLibFunc(Call, Known) || !TLI.has(Known) || (Known != LibFunc_memcmp && Known != LibFunc_bcmp))
     return Found;
   const bool OnlyEqual = Known == LibFunc_bcmp || isOnlyUsedInZeroEqualityComparison(&Call);
   const auto Options = TTI.enableMemCmpExpansion(F.hasOptSize(), OnlyEqual);
@@ -131,7 +134,8 @@ void tellComparison(CallInst &Call, const Comparison &C) {
     }
     Words[Words.size() - 2] = UINT32_MAX;
     Constant *Content = ConstantDataArray::get(Context, Words);
-    auto *Table = new GlobalVariable(M, Content->getType(), true, GlobalValue::PrivateLinkage, Content, "memlens.steps");
+    auto *Table =
+        new GlobalVariable(M, Content->getType(), true, GlobalValue::PrivateLinkage, Content, "memlens.steps");
     Table->setUnnamedAddr(GlobalValue::UnnamedAddr::Global);
     Steps = Table;
   }
@@ -140,15 +144,18 @@ void tellComparison(CallInst &Call, const Comparison &C) {
   Value *Bytes = Call.getArgOperand(2);
   if (C.Unit > 1)
     Bytes = B.CreateMul(Bytes, ConstantInt::get(I64, C.Unit));
-  B.CreateCall(Told, {Call.getArgOperand(0), Call.getArgOperand(1), Bytes, &Call, ConstantInt::get(I64, C.Unit), Steps}, "memlens.compared");
+  B.CreateCall(Told, {Call.getArgOperand(0), Call.getArgOperand(1), Bytes, &Call, ConstantInt::get(I64, C.Unit), Steps},
+               "memlens.compared");
 }
 
 /// The first byte of the file in memory and the end of its code, as every linker knows them.
 Constant *boundary(Module &M, StringRef Name) {
   Constant *Symbol = M.getOrInsertGlobal(Name, Type::getInt8Ty(M.getContext()));
-  if (auto *Variable = dyn_cast<GlobalVariable>(Symbol); Variable && Variable->isDeclaration() && Variable->use_empty()) {
+  if (auto *Variable = dyn_cast<GlobalVariable>(Symbol);
+      Variable && Variable->isDeclaration() && Variable->use_empty()) {
     Variable->setVisibility(GlobalValue::HiddenVisibility);
-    Variable->setLinkage(GlobalValue::ExternalWeakLinkage); // a script of the program's own may leave it out: then every call is far
+    // a script of the program's own may leave it out: then every call is far
+    Variable->setLinkage(GlobalValue::ExternalWeakLinkage);
   }
   return Symbol;
 }
@@ -188,12 +195,14 @@ std::optional<LibraryMove> libraryMove(const CallBase &Call) {
                       .Cases("wmemset", "__wmemset_chk", {0, -1, 2, 4})
                       .Default({-1, -1, -1, 0});
   if (!Is.Unit || Call.arg_size() <= unsigned(Is.Count) || !Call.getArgOperand(Is.Count)->getType()->isIntegerTy(64) ||
-      !Call.getArgOperand(Is.Written)->getType()->isPointerTy() || (Is.Read >= 0 && !Call.getArgOperand(Is.Read)->getType()->isPointerTy()))
+      !Call.getArgOperand(Is.Written)->getType()->isPointerTy() ||
+      (Is.Read >= 0 && !Call.getArgOperand(Is.Read)->getType()->isPointerTy()))
     return std::nullopt;
   return LibraryMove{Is.Written, Is.Read, Call.getArgOperand(Is.Count), Is.Unit};
 }
 
-std::optional<uint64_t> expandedComparison(const CallBase &Call, const TargetLibraryInfo &TLI, const TargetTransformInfo &TTI) {
+std::optional<uint64_t> expandedComparison(const CallBase &Call, const TargetLibraryInfo &TLI,
+                                           const TargetTransformInfo &TTI) {
   const Comparison C = comparisonOf(Call, TLI, TTI);
   if (!C.Unit || !C.AllRun)
     return std::nullopt;
@@ -203,7 +212,8 @@ std::optional<uint64_t> expandedComparison(const CallBase &Call, const TargetLib
   return Bytes;
 }
 
-void prepareCalls(Function &F, const TargetLibraryInfo &TLI, const TargetTransformInfo &TTI, const Versions &V, bool Pointers) {
+void prepareCalls(Function &F, const TargetLibraryInfo &TLI, const TargetTransformInfo &TTI, const Versions &V,
+                  bool Pointers) {
   std::vector<std::pair<CallInst *, Comparison>> Comparisons;
   std::vector<CallBase *> Far;
   for (BasicBlock &BB : F) {

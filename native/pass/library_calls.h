@@ -21,11 +21,13 @@ struct LibraryMove {
 std::optional<LibraryMove> libraryMove(const llvm::CallBase &Call);
 
 /// A comparison (memcmp, bcmp, wmemcmp) that the back end expands into loads, all of which run: bytes read on each side. Null: it is not.
-std::optional<uint64_t> expandedComparison(const llvm::CallBase &Call, const llvm::TargetLibraryInfo &TLI, const llvm::TargetTransformInfo &TTI);
+std::optional<uint64_t> expandedComparison(const llvm::CallBase &Call, const llvm::TargetLibraryInfo &TLI,
+                                           const llvm::TargetTransformInfo &TTI);
 
 /// Adds code that tells how far other comparisons went, and, with `Pointers`, code on the way to calls through pointers that leave the module. Both
 /// are then found by what follows.
-void prepareCalls(llvm::Function &F, const llvm::TargetLibraryInfo &TLI, const llvm::TargetTransformInfo &TTI, const Versions &V, bool Pointers);
+void prepareCalls(llvm::Function &F, const llvm::TargetLibraryInfo &TLI, const llvm::TargetTransformInfo &TTI,
+                  const Versions &V, bool Pointers);
 /// The call that tells how many bytes a comparison has read on each side.
 bool tellsComparison(const llvm::CallBase &Call);
 /// Runs as often as the call through a pointer behind it leads out of the module.

@@ -20,7 +20,7 @@ namespace {
 constexpr unsigned ExpansionBudget = 6;            // in the units of LLVM's cost model
 constexpr int64_t LargestScale = int64_t(1) << 40; // products of these do not overflow in any real nest
 constexpr unsigned MostExits = 6;
-constexpr unsigned MostKept = 8;             // registers are few
+constexpr unsigned MostKept = 8;            // registers are few
 constexpr int64_t PublishedCount = 1 << 18; // of what a long loop counts, before it writes
 
 } // namespace
@@ -111,8 +111,8 @@ bool FunctionCounter::countOnEntry(Loop *L, int Class, bool Backedge) {
 /// What a loop counts may be written when it is left.
 bool FunctionCounter::canBeTold(const Loop *L) const {
   SmallVector<BasicBlock *, 4> Exits = exitsOf(L);
-  return isClosed(L) && L->getLoopPreheader() && !Exits.empty() && Exits.size() <= MostExits && L->hasDedicatedExits() &&
-         none_of(Exits, [](const BasicBlock *Exit) { return Exit->isEHPad(); });
+  return isClosed(L) && L->getLoopPreheader() && !Exits.empty() && Exits.size() <= MostExits &&
+         L->hasDedicatedExits() && none_of(Exits, [](const BasicBlock *Exit) { return Exit->isEHPad(); });
 }
 
 /// And registers may hold it until then.
@@ -230,7 +230,8 @@ FunctionCounter::Told FunctionCounter::followClock(Loop *L, const Clock &C) {
   store(ConstantInt::get(I64, C.Step), Variable.More, At);
   BasicBlock *Latch = L->getLoopLatch();
   auto *Next = Latch ? dyn_cast<Instruction>(C.Now->getIncomingValueForBlock(Latch)) : nullptr;
-  if (Next && !isa<PHINode>(Next) && LI->getLoopFor(Next->getParent()) == L && DT->dominates(Next->getParent(), Latch)) {
+  if (Next && !isa<PHINode>(Next) && LI->getLoopFor(Next->getParent()) == L &&
+      DT->dominates(Next->getParent(), Latch)) {
     At = Next->getNextNode();
     Next->dropPoisonGeneratingFlags(); // its last value may be one that the program does not use
     store(Next, Variable.Now, At);
@@ -430,7 +431,8 @@ Value *FunctionCounter::isTime(IRBuilder<> &B, Unwritten &U) {
   const Told &Variable = U.Variables.back();
   if (Variable.Step.getBitWidth() <= 30)
     return nullptr;
-  Value *Now = valueOf(B, Variable), *From = asNumber(B, B.CreateLoad(Variable.From->getAllocatedType(), Variable.From));
+  Value *Now = valueOf(B, Variable),
+        *From = asNumber(B, B.CreateLoad(Variable.From->getAllocatedType(), Variable.From));
   Value *Distance = Variable.Step.isNegative() ? B.CreateSub(From, Now) : B.CreateSub(Now, From);
   const uint64_t Limit = PublishedCount * Variable.Step.abs().getZExtValue();
   return B.CreateICmpUGT(Distance, ConstantInt::get(Distance->getType(), Limit));

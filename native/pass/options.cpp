@@ -14,18 +14,30 @@ static void turnOff(Options &O, StringRef Steps) {
   SmallVector<StringRef, 8> Names;
   Steps.split(Names, ',', -1, false);
   for (StringRef Name : Names) {
-    if (Name == "sets") O.Sets = false;
-    else if (Name == "constants") O.Constants = false;
-    else if (Name == "trips") O.Trips = false;
-    else if (Name == "exits") O.Exits = false;
-    else if (Name == "keep") O.Keep = false;
-    else if (Name == "publish") O.Publish = false;
-    else if (Name == "callees") O.Callees = false;
-    else if (Name == "tallies") O.Tallies = false;
-    else if (Name == "flow") O.Flow = false;
-    else if (Name == "rounds") O.Rounds = false;
-    else if (Name == "nests") O.Nests = false;
-    else O.Error = (Twine("unknown placement step '") + Name + "'").str();
+    if (Name == "sets")
+      O.Sets = false;
+    else if (Name == "constants")
+      O.Constants = false;
+    else if (Name == "trips")
+      O.Trips = false;
+    else if (Name == "exits")
+      O.Exits = false;
+    else if (Name == "keep")
+      O.Keep = false;
+    else if (Name == "publish")
+      O.Publish = false;
+    else if (Name == "callees")
+      O.Callees = false;
+    else if (Name == "tallies")
+      O.Tallies = false;
+    else if (Name == "flow")
+      O.Flow = false;
+    else if (Name == "rounds")
+      O.Rounds = false;
+    else if (Name == "nests")
+      O.Nests = false;
+    else
+      O.Error = (Twine("unknown placement step '") + Name + "'").str();
   }
 }
 
@@ -49,15 +61,24 @@ Options Options::fromEnvironment() {
     }
     StringRef Field;
     std::tie(Field, Rest) = Rest.split(';');
-    if (Field == "trace") O.Trace = true;
-    else if (Field == "ptwrite") O.Trace = O.Ptwrite = true;
-    else if (Field == "no-count") O.Count = false;
-    else if (Field == "mix") O.Mix = true;
-    else if (Field == "naive") O.Naive = true;
-    else if (Field == "versions") O.Versions = true;
-    else if (Field == "verify") O.Verify = true;
-    else if (Field.starts_with("off=")) turnOff(O, Field.drop_front(4));
-    else if (!Field.empty()) O.Error = (Twine("unknown field '") + Field + "' in MEMLENS_PASS").str();
+    if (Field == "trace")
+      O.Trace = true;
+    else if (Field == "ptwrite")
+      O.Trace = O.Ptwrite = true;
+    else if (Field == "no-count")
+      O.Count = false;
+    else if (Field == "mix")
+      O.Mix = true;
+    else if (Field == "naive")
+      O.Naive = true;
+    else if (Field == "versions")
+      O.Versions = true;
+    else if (Field == "verify")
+      O.Verify = true;
+    else if (Field.starts_with("off="))
+      turnOff(O, Field.drop_front(4));
+    else if (!Field.empty())
+      O.Error = (Twine("unknown field '") + Field + "' in MEMLENS_PASS").str();
   }
   if (O.Trace)
     O.Versions = false; // what runs untouched is not traced either

@@ -49,8 +49,10 @@ BasicBlock *runInParts(const CountedLoop &Counted, DominatorTree &DT, LoopInfo &
     auto Found = Map.find(V);
     return Found != Map.end() ? static_cast<Value *>(Found->second) : V;
   };
-  BasicBlock *PartBefore = cast<BasicBlock>(Map[Before]), *PartHeader = cast<BasicBlock>(Map[Header]), *PartLatch = cast<BasicBlock>(Map[Latch]);
-  BasicBlock *Some = BasicBlock::Create(C, "memlens.some", &F, PartBefore), *After = BasicBlock::Create(C, "memlens.after", &F, Before);
+  BasicBlock *PartBefore = cast<BasicBlock>(Map[Before]), *PartHeader = cast<BasicBlock>(Map[Header]),
+             *PartLatch = cast<BasicBlock>(Map[Latch]);
+  BasicBlock *Some = BasicBlock::Create(C, "memlens.some", &F, PartBefore),
+             *After = BasicBlock::Create(C, "memlens.after", &F, Before);
   if (Loop *Parent = L->getParentLoop())
     for (BasicBlock *BB : {Some, After})
       Parent->addBasicBlockToLoop(BB, LI);
@@ -79,7 +81,8 @@ BasicBlock *runInParts(const CountedLoop &Counted, DominatorTree &DT, LoopInfo &
     P.Own->setIncomingValueForBlock(Before, P.AtBefore);
     cast<PHINode>(Map[P.Own])->setIncomingValueForBlock(PartBefore, P.AtSome);
   }
-  PHINode *Trips = NewPhi(I64, Some, "memlens.trips"), *Rest = NewPhi(I64, Before, "memlens.rest"), *Now = NewPhi(I64, Header, "memlens.now");
+  PHINode *Trips = NewPhi(I64, Some, "memlens.trips"), *Rest = NewPhi(I64, Before, "memlens.rest"),
+          *Now = NewPhi(I64, Header, "memlens.now");
 
   auto At = [](IRBuilder<> &B, Instruction *Place) {
     B.SetInsertPoint(Place);

@@ -79,7 +79,8 @@ void forgetWhatIsWritten(Module &M, FunctionAnalysisManager &FAM) {
   for (Function &F : M)
     for (BasicBlock &BB : F)
       for (Instruction &I : BB)
-        if (auto *Call = dyn_cast<CallBase>(&I); Call && !Call->isInlineAsm() && !Kept.contains(Call->getCalledFunction()))
+        if (auto *Call = dyn_cast<CallBase>(&I);
+            Call && !Call->isInlineAsm() && !Kept.contains(Call->getCalledFunction()))
           Call->removeFnAttr(Attribute::Memory);
 }
 
@@ -123,7 +124,8 @@ PreservedAnalyses CountPass::run(Module &M, ModuleAnalysisManager &MAM) {
     FAM.invalidate(*F, PreservedAnalyses::none());
   }
   for (Function *F : Refused)
-    if (!F->isDiscardableIfUnused() || !F->use_empty()) // one that nobody uses goes away, and what we said about it must not stay
+    // one that nobody uses goes away, and what we said about it must not stay
+    if (!F->isDiscardableIfUnused() || !F->use_empty())
       tellRefused(*F, reasonToRefuse(*F, Early));
   Returning.reset();
   forgetWhatIsWritten(M, FAM);

@@ -98,7 +98,8 @@ public:
       return;
     }
     if (Tok.isNot(tok::eod))
-      report(PP, Tok.getLocation(), DiagnosticsEngine::Warning, "extra tokens at the end of '#pragma memlens' are ignored");
+      report(PP, Tok.getLocation(), DiagnosticsEngine::Warning,
+             "extra tokens at the end of '#pragma memlens' are ignored");
     while (Tok.isNot(tok::eod))
       PP.LexUnexpandedToken(Tok);
     if (!HasPrelude) {
@@ -154,8 +155,9 @@ private:
     if (unsigned Before = Repeated[{At.getRawEncoding(), 0}]++)
       N += "_" + std::to_string(Before);
     std::string R = "__memlens_region_" + N, G = GuardPrefix + N;
-    return mark(Mark) + "static struct __memlens_region " + R + " = {\"" + Name.str() + "\", 0};" + "struct __memlens_region *" + G + ";" +
-           G + " = __memlens_enter(&" + R + ");" + "__memlens_close(&" + G + ");";
+    return mark(Mark) + "static struct __memlens_region " + R + " = {\"" + Name.str() + "\", 0};" +
+           "struct __memlens_region *" + G + ";" + G + " = __memlens_enter(&" + R + ");" + "__memlens_close(&" + G +
+           ");";
   }
 
   static std::string end(StringRef Name) { return mark(Mark) + mark(EndMark + Name.str()); }
@@ -168,8 +170,8 @@ private:
     FileID File = SM.createFileID(llvm::MemoryBuffer::getMemBufferCopy("\n" + Text.str() + "\n", "<memlens>"),
                                   SrcMgr::C_System, 0, 0, SM.getExpansionLoc(At));
     // What follows the first line is, to diagnostics and debug information, the pragma's own line.
-    SM.AddLineNote(SM.getLocForStartOfFile(File), Place.getLine(), SM.getLineTableFilenameID(Place.getFilename()), false,
-                   false, SrcMgr::C_System);
+    SM.AddLineNote(SM.getLocForStartOfFile(File), Place.getLine(), SM.getLineTableFilenameID(Place.getFilename()),
+                   false, false, SrcMgr::C_System);
     Lexer Raw(File, SM.getBufferOrFake(File), SM, PP.getLangOpts());
     SmallVector<Token, 48> Tokens;
     for (Token Tok;;) {
@@ -339,14 +341,16 @@ private:
     bool OwnBlock = false;
     if (isJumpedTo(Children, B.Index + 1, N)) {
       if (isJumpedTo(Children, B.Index + 1, std::min(End, N))) {
-        report(pragmaAt(B.Guard->getLocation()), DiagnosticIDs::Error, "a jump leads into region '%0' past its begin", B.Name);
+        report(pragmaAt(B.Guard->getLocation()), DiagnosticIDs::Error, "a jump leads into region '%0' past its begin",
+               B.Name);
         return;
       }
       if (End == N || usedAfter(Children, B.Index, End, N)) {
-        report(pragmaAt(B.Guard->getLocation()), DiagnosticIDs::Error,
-               "a jump leads past the begin of region '%0' to a place in the same block; declare the region's variables before it, "
-               "or put braces around it",
-               B.Name);
+        report(
+            pragmaAt(B.Guard->getLocation()), DiagnosticIDs::Error,
+            "a jump leads past the begin of region '%0' to a place in the same block; declare the region's variables before it, "
+            "or put braces around it",
+            B.Name);
         return;
       }
       OwnBlock = true;

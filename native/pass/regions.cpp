@@ -36,7 +36,8 @@ static GlobalVariable *regionVariable(Module &M, StringRef Name) {
   auto *Characters = new GlobalVariable(M, Text->getType(), true, GlobalValue::PrivateLinkage, Text, "memlens.name");
   StructType *T = StructType::get(C, {PointerType::get(C, 0), Type::getInt64Ty(C)});
   return new GlobalVariable(M, T, false, GlobalValue::InternalLinkage,
-                            ConstantStruct::get(T, {Characters, ConstantInt::get(Type::getInt64Ty(C), 0)}), VariableName);
+                            ConstantStruct::get(T, {Characters, ConstantInt::get(Type::getInt64Ty(C), 0)}),
+                            VariableName);
 }
 
 /// The last place of a block before control leaves the function: before a call whose result it returns at once in the
@@ -105,8 +106,10 @@ static bool endsWhatIsOpen(Instruction *After) {
     if (!isCallOf(I, "__memlens_count_leave"))
       return false;
     const auto *Variable = dyn_cast<GlobalVariable>(cast<CallInst>(I).getArgOperand(0)->stripPointerCasts());
-    const auto *Content = Variable && Variable->hasInitializer() ? dyn_cast<ConstantStruct>(Variable->getInitializer()) : nullptr;
-    const auto *Number = Content && Content->getNumOperands() == 2 ? dyn_cast<ConstantInt>(Content->getOperand(1)) : nullptr;
+    const auto *Content =
+        Variable && Variable->hasInitializer() ? dyn_cast<ConstantStruct>(Variable->getInitializer()) : nullptr;
+    const auto *Number =
+        Content && Content->getNumOperands() == 2 ? dyn_cast<ConstantInt>(Content->getOperand(1)) : nullptr;
     return !Number || (Number->getZExtValue() & ML_COUNT_REGION_ANY_FRAME) != 0;
   };
   std::vector<const Instruction *> Ends;
@@ -115,11 +118,13 @@ static bool endsWhatIsOpen(Instruction *After) {
       if (MayBeEnd(I))
         Ends.push_back(&I);
   for (const Instruction *End : Ends) {
-    const StringRef Name = isCallOf(*End, "__memlens_count_leave") ? nameOfRegion(cast<CallInst>(End)->getArgOperand(0)) : "";
+    const StringRef Name =
+        isCallOf(*End, "__memlens_count_leave") ? nameOfRegion(cast<CallInst>(End)->getArgOperand(0)) : "";
     auto Begins = [&](const Instruction &I) { // by another name only where names are not known
       if (isCallOf(I, "__memlens_count_begin"))
         return true;
-      return isCallOf(I, "__memlens_count_enter") && (Name.empty() || nameOfRegion(cast<CallInst>(I).getArgOperand(0)) == Name);
+      return isCallOf(I, "__memlens_count_enter") &&
+             (Name.empty() || nameOfRegion(cast<CallInst>(I).getArgOperand(0)) == Name);
     };
     std::vector<const Instruction *> Work{After};
     SmallPtrSet<const BasicBlock *, 16> Seen;
@@ -153,7 +158,8 @@ static void closeLostRegions(Function &F) {
   if (Pads.empty() && Twice.empty())
     return;
   Module &M = *F.getParent();
-  Type *Void = Type::getVoidTy(M.getContext()), *I64 = Type::getInt64Ty(M.getContext()), *I32 = Type::getInt32Ty(M.getContext());
+  Type *Void = Type::getVoidTy(M.getContext()), *I64 = Type::getInt64Ty(M.getContext()),
+       *I32 = Type::getInt32Ty(M.getContext());
   for (Instruction *Place : Pads) {
     FunctionCallee Unwound = M.getOrInsertFunction("__memlens_count_unwound", Void);
     cast<Function>(Unwound.getCallee())->setDoesNotThrow();
@@ -176,7 +182,8 @@ static void callPlainly(Function &F) {
   std::vector<InvokeInst *> Invokes;
   for (BasicBlock &BB : F)
     if (auto *Invoke = dyn_cast<InvokeInst>(BB.getTerminator()))
-      if (const Function *Callee = Invoke->getCalledFunction(); Callee && Callee->getName().starts_with("__memlens_count_"))
+      if (const Function *Callee = Invoke->getCalledFunction();
+          Callee && Callee->getName().starts_with("__memlens_count_"))
         Invokes.push_back(Invoke);
   for (InvokeInst *Invoke : Invokes)
     changeToCall(Invoke);

@@ -38,7 +38,8 @@ struct Ahead {
 
 class Rounds {
 public:
-  Rounds(Loop *L, const AccessesOfBlocks &Accesses, const BranchProbabilityInfo &Likely) : L(L), Accesses(Accesses), Likely(Likely) {}
+  Rounds(Loop *L, const AccessesOfBlocks &Accesses, const BranchProbabilityInfo &Likely)
+      : L(L), Accesses(Accesses), Likely(Likely) {}
 
   /// False: there are ways through the loop that are no part of one round.
   bool follow(LoopInfo &LI) {
@@ -139,7 +140,8 @@ BranchInst *copyRound(Loop *L, const Twine &Suffix, DominatorTree &DT, LoopInfo 
       for (unsigned I = 0, N = Phi.getNumIncomingValues(); I < N; ++I)
         if (BasicBlock *From = Phi.getIncomingBlock(I); IsOwn.contains(From)) {
           auto Found = Map.find(Phi.getIncomingValue(I));
-          Phi.addIncoming(Found != Map.end() ? static_cast<Value *>(Found->second) : Phi.getIncomingValue(I), cast<BasicBlock>(Map[From]));
+          Phi.addIncoming(Found != Map.end() ? static_cast<Value *>(Found->second) : Phi.getIncomingValue(I),
+                          cast<BasicBlock>(Map[From]));
         }
   Header->getTerminator()->eraseFromParent();
   IRBuilder<> B(Header);
@@ -148,8 +150,8 @@ BranchInst *copyRound(Loop *L, const Twine &Suffix, DominatorTree &DT, LoopInfo 
   return B.CreateCondBr(B.getTrue(), cast<BasicBlock>(Map[Body]), Body, Often);
 }
 
-bool runByRounds(Loop *L, const AccessesOfBlocks &Accesses, AllocaInst *Left, const BranchProbabilityInfo &Likely, DominatorTree &DT,
-                 LoopInfo &LI) {
+bool runByRounds(Loop *L, const AccessesOfBlocks &Accesses, AllocaInst *Left, const BranchProbabilityInfo &Likely,
+                 DominatorTree &DT, LoopInfo &LI) {
   Rounds Of(L, Accesses, Likely);
   if (!Of.follow(LI) || Of.round().Most > MostOfRound)
     return false;

@@ -43,7 +43,9 @@ uint64_t usedBits(const LoadInst &L) {
     return 0;
   const APInt *Number;
   // Where a store of a part is an instruction, the load of what is stored stays whole.
-  auto OnlyStored = [&](const Instruction &Part) { return !isX86(L) && Part.hasOneUse() && isa<StoreInst>(*Part.user_begin()); };
+  auto OnlyStored = [&](const Instruction &Part) {
+    return !isX86(L) && Part.hasOneUse() && isa<StoreInst>(*Part.user_begin());
+  };
   if (isa<TruncInst>(User))
     return OnlyStored(*User) ? 0 : User->getType()->getScalarSizeInBits();
   if (match(User, m_And(m_Specific(&L), m_APInt(Number))) && Number->isMask())
@@ -80,7 +82,8 @@ uint64_t changedBytes(const StoreInst &S) {
   if (!Change || !Change->isBitwiseLogicOp() || !Change->hasOneUse() || !match(Change->getOperand(1), m_APInt(Number)))
     return 0;
   const auto *L = dyn_cast<LoadInst>(Change->getOperand(0));
-  if (!L || !L->isSimple() || !L->hasOneUse() || L->getPointerOperand() != S.getPointerOperand() || L->getParent() != S.getParent())
+  if (!L || !L->isSimple() || !L->hasOneUse() || L->getPointerOperand() != S.getPointerOperand() ||
+      L->getParent() != S.getParent())
     return 0;
   for (const Instruction *I = L->getNextNode(); I != &S; I = I->getNextNode())
     if (!I || I->mayReadOrWriteMemory())

@@ -72,7 +72,8 @@ private:
     const auto *Variable = Pointer ? dyn_cast<GlobalVariable>(getUnderlyingObject(Pointer, 32)) : nullptr;
     if (!Variable)
       return false;
-    for (const char *Prefix : {"__profc_", "__profbm_", "__llvm_prf", "__llvm_gcov_ctr", "__llvm_profile_", "__sancov_gen_", "__covrec_"})
+    for (const char *Prefix :
+         {"__profc_", "__profbm_", "__llvm_prf", "__llvm_gcov_ctr", "__llvm_profile_", "__sancov_gen_", "__covrec_"})
       if (Variable->getName().starts_with(Prefix))
         return true;
     return Variable->getSection() == "__llvm_prf_cnts" || Variable->getSection() == "__sancov_cntrs";
@@ -167,7 +168,8 @@ private:
   /// The area of arguments is part of this function's frame.
   void visitByValue(CallBase &Call) {
     for (const PassedByValue &One : passedByValue(Call))
-      for (const auto &[Kind, Bytes] : {std::pair{ML_SITE_COPY, One.CopiedBytes}, std::pair{ML_SITE_READ, One.LoadedBytes}})
+      for (const auto &[Kind, Bytes] :
+           {std::pair{ML_SITE_COPY, One.CopiedBytes}, std::pair{ML_SITE_READ, One.LoadedBytes}})
         if (Bytes) {
           Site &S = add(Call, Kind);
           S.Bytes = Bytes;
@@ -225,7 +227,8 @@ private:
     if (std::optional<uint64_t> Bytes = expandedComparison(Call, TLI, TTI))
       return compares(Call, nullptr, *Bytes);
     if (const Instruction *Next = Call.getNextNode())
-      if (const auto *Told = dyn_cast<CallBase>(Next); Told && tellsComparison(*Told) && Told->getArgOperand(3) == &Call)
+      if (const auto *Told = dyn_cast<CallBase>(Next);
+          Told && tellsComparison(*Told) && Told->getArgOperand(3) == &Call)
         return; // counted there
     if (Callee->getName().starts_with("__memlens_"))
       return;
@@ -310,7 +313,8 @@ private:
       return;
     auto IsVector = [](Type *T) { return isa<FixedVectorType>(T); };
     auto *Several = dyn_cast<StructType>(II.getType());
-    const bool Loads = IsVector(II.getType()) || (Several && Several->getNumElements() && all_of(Several->elements(), IsVector));
+    const bool Loads =
+        IsVector(II.getType()) || (Several && Several->getNumElements() && all_of(Several->elements(), IsVector));
     if (Loads && (Known || II.onlyReadsMemory())) {
       Site &S = add(II, ML_SITE_LOAD);
       typed(S, II.getType(), Gather ? nullptr : Pointer, true, false, Operand);
@@ -345,7 +349,8 @@ private:
   void lanes(Site &S, Value *Mask, Type *T) {
     auto *V = cast<FixedVectorType>(T);
     auto *M = dyn_cast<FixedVectorType>(Mask->getType());
-    if (auto *C = dyn_cast<Constant>(Mask); !M || M->getNumElements() != V->getNumElements() || (C && C->isAllOnesValue()))
+    if (auto *C = dyn_cast<Constant>(Mask);
+        !M || M->getNumElements() != V->getNumElements() || (C && C->isAllOnesValue()))
       return;
     S.Flags |= ML_SITE_MASKED;
     S.Mask = Mask;
@@ -355,7 +360,8 @@ private:
 
 } // namespace
 
-std::vector<Site> findSites(Function &F, const TargetLibraryInfo &TLI, const TargetTransformInfo &TTI, ScalarEvolution &SE) {
+std::vector<Site> findSites(Function &F, const TargetLibraryInfo &TLI, const TargetTransformInfo &TTI,
+                            ScalarEvolution &SE) {
   return Finder(F, TLI, TTI, SE).find();
 }
 

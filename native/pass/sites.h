@@ -16,25 +16,27 @@ namespace memlens {
 
 struct Site {
   llvm::Instruction *At = nullptr;
-  unsigned Kind = 0;       ///< enum ml_site_kind
-  unsigned Flags = 0;      ///< enum ml_site_flags
-  uint64_t Bytes = 0;      ///< of one execution, where that is constant
+  unsigned Kind = 0;           ///< enum ml_site_kind
+  unsigned Flags = 0;          ///< enum ml_site_flags
+  uint64_t Bytes = 0;          ///< of one execution, where that is constant
   llvm::Value *Size = nullptr; ///< bytes of one execution, where a value tells, in units of `Unit`
   uint64_t Unit = 1;
-  llvm::Value *Mask = nullptr; ///< or: lanes that take part, each of `LaneBytes`
+  llvm::Value *Mask = nullptr;  ///< or: lanes that take part, each of `LaneBytes`
   llvm::Value *Limit = nullptr; ///< and: only so many of the first of `Lanes` lanes
   llvm::ElementCount Lanes = llvm::ElementCount::getFixed(0);
   uint64_t LaneBytes = 0;
-  bool Scalable = false;   ///< or: `Bytes` times the vector scale of the machine
+  bool Scalable = false; ///< or: `Bytes` times the vector scale of the machine
   std::string Callee;
-  int ReadOperand = -1, WrittenOperand = -1; ///< operands of `At` that are the addresses, or the vector of addresses; -1 = none is told
+  /// operands of `At` that are the addresses, or the vector of addresses; -1 = none is told
+  int ReadOperand = -1, WrittenOperand = -1;
   bool OfArgument = false; ///< a structure that the call at `At` passes by value: moved before the call
 
   bool hasOwnBytes() const { return Size || Mask || Limit || Scalable; }
 };
 
 /// All sites, in the order of the function's blocks. After prepareCalls.
-std::vector<Site> findSites(llvm::Function &F, const llvm::TargetLibraryInfo &TLI, const llvm::TargetTransformInfo &TTI, llvm::ScalarEvolution &SE);
+std::vector<Site> findSites(llvm::Function &F, const llvm::TargetLibraryInfo &TLI, const llvm::TargetTransformInfo &TTI,
+                            llvm::ScalarEvolution &SE);
 
 /// A call after which nothing is certain: it may not return, and it may change the region.
 bool isOpaque(const llvm::Instruction &I);

@@ -28,9 +28,7 @@ private:
   StringMap<unsigned> Numbers;
 };
 
-StringRef nameOf(const DISubprogram *SP) {
-  return SP->getLinkageName().empty() ? SP->getName() : SP->getLinkageName();
-}
+StringRef nameOf(const DISubprogram *SP) { return SP->getLinkageName().empty() ? SP->getName() : SP->getLinkageName(); }
 
 std::string pathOf(const DIFile *File) {
   if (!File)
@@ -84,8 +82,8 @@ private:
     if (Found != ScopeNumbers.end())
       return Found->second;
     unsigned Caller = scope(Call);
-    Scopes.push_back({Text(nameOf(SP)), Text(pathOf(SP->getFile())), SP->getLine(), Caller, Call->getLine(),
-                      Call->getColumn()});
+    Scopes.push_back(
+        {Text(nameOf(SP)), Text(pathOf(SP->getFile())), SP->getLine(), Caller, Call->getLine(), Call->getColumn()});
     return ScopeNumbers[{Call, SP}] = Scopes.size();
   }
 
@@ -96,7 +94,8 @@ private:
     encodeULEB128(T.Loops.Loops.size(), OS);
     for (const SourceLoop &One : T.Loops.Loops) {
       const DILocation *L = One.Start;
-      for (unsigned Value : {One.Parent, L ? scope(L) : 0, L ? Text(pathOf(L->getFile())) : 0, L ? L->getLine() : 0, L ? L->getColumn() : 0})
+      for (unsigned Value : {One.Parent, L ? scope(L) : 0, L ? Text(pathOf(L->getFile())) : 0, L ? L->getLine() : 0,
+                             L ? L->getColumn() : 0})
         encodeULEB128(Value, OS);
     }
     for (unsigned Innermost : T.Loops.OfSite)
@@ -118,11 +117,11 @@ private:
     Number(Sites, T.Sites.size());
     for (const TableSite &S : T.Sites) {
       const DILocation *L = S.S->At->getDebugLoc().get();
-      for (uint64_t Value : {uint64_t(S.S->Kind), uint64_t(S.S->Flags), uint64_t(S.Block), uint64_t(S.Group),
-                             S.S->hasOwnBytes() && (!(S.S->Flags & ML_SITE_MASKED) || S.S->Scalable) ? 0 : S.S->Bytes,
-                             uint64_t(S.BytesCounter + 1), uint64_t(L ? scope(L) : 0),
-                             uint64_t(L ? Text(pathOf(L->getFile())) : 0), uint64_t(L ? L->getLine() : 0),
-                             uint64_t(L ? L->getColumn() : 0), uint64_t(Text(S.S->Callee))})
+      for (uint64_t Value :
+           {uint64_t(S.S->Kind), uint64_t(S.S->Flags), uint64_t(S.Block), uint64_t(S.Group),
+            S.S->hasOwnBytes() && (!(S.S->Flags & ML_SITE_MASKED) || S.S->Scalable) ? 0 : S.S->Bytes,
+            uint64_t(S.BytesCounter + 1), uint64_t(L ? scope(L) : 0), uint64_t(L ? Text(pathOf(L->getFile())) : 0),
+            uint64_t(L ? L->getLine() : 0), uint64_t(L ? L->getColumn() : 0), uint64_t(Text(S.S->Callee))})
         Number(Sites, Value);
     }
     Sites.flush();

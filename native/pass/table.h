@@ -35,8 +35,8 @@ struct TableTraced {
   unsigned Site; ///< number in `Sites`
   unsigned Class, Kind;
   int64_t Step;
-  bool IsWritten; ///< of a copy: the side that it writes
-  uint64_t Bytes; ///< of one recorded access; 0 = the trace tells
+  bool IsWritten;   ///< of a copy: the side that it writes
+  uint64_t Bytes;   ///< of one recorded access; 0 = the trace tells
   unsigned StandIn; ///< of an implied one: 1 + place of the recorded one that is executed with it; 0 = none
 };
 

@@ -100,7 +100,8 @@ bool FunctionTracer::Implementation::mayCopy(const Loop *L, unsigned Most) const
 /// How often a loop will run, if that and its accesses each time are known before it does; else null.
 const SCEV *FunctionTracer::Implementation::timesOf(Loop *L, unsigned &Each) {
   BasicBlock *Latch = L->getLoopLatch(), *Exit = L->getUniqueExitBlock();
-  if (!L->isInnermost() || !mayCopy(L, MostCopied) || !Latch || !Exit || L->getExitingBlock() != Latch || Exit->isEHPad())
+  if (!L->isInnermost() || !mayCopy(L, MostCopied) || !Latch || !Exit || L->getExitingBlock() != Latch ||
+      Exit->isEHPad())
     return nullptr;
   Each = 0;
   for (const Segment &S : Segments) {

@@ -20,7 +20,8 @@ namespace memlens {
 
 namespace {
 
-constexpr size_t MostBlocks = 8192;    // of a function whose loops are copied: each time its dominators are computed anew
+// of a function whose loops are copied: each time its dominators are computed anew
+constexpr size_t MostBlocks = 8192;
 constexpr unsigned DeepestAddress = 4; // steps of an address that are computed again out of line
 
 unsigned formOf(const Site &S) {
@@ -80,7 +81,8 @@ bool FunctionTracer::Implementation::mayTrace(const Instruction &I) const {
   const Instruction *Twin = TwinOf.lookup(&I);
   if (isa<IntrinsicInst>(I) || Call->isInlineAsm())
     return false;
-  if (auto Found = Of.find(Twin ? Twin : &I); Found != Of.end() && !isPassed(Found->second)) // copies and fills of the C library
+  // copies and fills of the C library
+  if (auto Found = Of.find(Twin ? Twin : &I); Found != Of.end() && !isPassed(Found->second))
     return false;
   const Function *Callee = Call->getCalledFunction();
   return !Callee || !Callee->isDeclaration() || !Call->doesNotAccessMemory();
@@ -168,7 +170,9 @@ void FunctionTracer::Implementation::cut() {
             continue;
           }
         }
-        const unsigned Most = Form == ML_TRACE_LANES ? 0 : Form == ML_TRACE_SIZED ? ML_TRACE_WORDS_MAX / 2 : ML_TRACE_WORDS_MAX;
+        const unsigned Most = Form == ML_TRACE_LANES   ? 0
+                              : Form == ML_TRACE_SIZED ? ML_TRACE_WORDS_MAX / 2
+                                                       : ML_TRACE_WORDS_MAX;
         if (!Now.Recorded.empty() && (Form != Now.Form || Now.Recorded.size() >= Most))
           End(&I, nullptr); // before it: the words of its own segment follow
         if (Now.Recorded.empty() && Form != ML_TRACE_WORDS && !Now.Constants.empty())
@@ -214,7 +218,8 @@ Instruction *FunctionTracer::Implementation::beforeCondition(Instruction *End) {
 Value *FunctionTracer::Implementation::outOfLine(IRBuilder<> &B, uint64_t Number) {
   GlobalVariable *&Place = Constants[Number];
   if (!Place) {
-    Place = new GlobalVariable(*F.getParent(), I64, true, GlobalValue::PrivateLinkage, ConstantInt::get(I64, Number), "memlens.header");
+    Place = new GlobalVariable(*F.getParent(), I64, true, GlobalValue::PrivateLinkage, ConstantInt::get(I64, Number),
+                               "memlens.header");
     Place->setUnnamedAddr(GlobalValue::UnnamedAddr::Global);
     Place->setAlignment(Align(8));
   }
@@ -274,8 +279,9 @@ void FunctionTracer::Implementation::writeWords(IRBuilder<> &B, const Segment &S
 
 /// Code that finds room for a header and `Count` words, from where `B` stands; `B` then stands where they are written. The block has no
 /// terminator.
-FunctionTracer::Implementation::Room FunctionTracer::Implementation::askForRoom(IRBuilder<> &B, Value *Left, Value *Header,
-                                                                                Value *Count, BasicBlock *Before) {
+FunctionTracer::Implementation::Room FunctionTracer::Implementation::askForRoom(IRBuilder<> &B, Value *Left,
+                                                                                Value *Header, Value *Count,
+                                                                                BasicBlock *Before) {
   Module &M = *F.getParent();
   LLVMContext &C = F.getContext();
   Type *Pointer = PointerType::get(C, 0);
@@ -284,7 +290,8 @@ FunctionTracer::Implementation::Room FunctionTracer::Implementation::askForRoom(
   Value *Ahead = B.CreateAdd(Count, ConstantInt::get(I64, 1));
   // Inside a window nothing is left, but for a loop that held it in a register while a signal handler opened one: the runtime is to know.
   Value *IsFull = B.CreateOr(B.CreateICmpUGT(B.CreateGEP(I64, Cursor, Ahead), Limit), B.CreateIsNotNull(Left));
-  BasicBlock *Ask = BasicBlock::Create(C, "memlens.ask", &F, Before), *Write = BasicBlock::Create(C, "memlens.write", &F, Before),
+  BasicBlock *Ask = BasicBlock::Create(C, "memlens.ask", &F, Before),
+             *Write = BasicBlock::Create(C, "memlens.write", &F, Before),
              *Done = BasicBlock::Create(C, "memlens.done", &F, Before);
   if (Loop *L = LI->getLoopFor(Here))
     for (BasicBlock *BB : {Ask, Write, Done})
@@ -294,7 +301,8 @@ FunctionTracer::Implementation::Room FunctionTracer::Implementation::askForRoom(
   const Triple T(M.getTargetTriple());
   const bool HasNear = T.getArch() == Triple::x86_64 || T.isAArch64();
   const CallingConv::ID Convention = HasNear ? CallingConv::PreserveMost : CallingConv::C;
-  FunctionCallee Callee = M.getOrInsertFunction(HasNear ? "__memlens_trace_room_near" : "__memlens_trace_room", Pointer, I64, I64);
+  FunctionCallee Callee =
+      M.getOrInsertFunction(HasNear ? "__memlens_trace_room_near" : "__memlens_trace_room", Pointer, I64, I64);
   auto *Function = cast<llvm::Function>(Callee.getCallee());
   Function->setCallingConv(Convention);
   Function->setDoesNotThrow();
@@ -321,8 +329,8 @@ void FunctionTracer::Implementation::writeSegment(const Segment &S) {
   uint64_t Stores = 0;
   for (unsigned I = 0; I < S.Recorded.size(); ++I)
     Stores |= uint64_t(Accesses[S.Recorded[I]].IsStore) << I;
-  uint64_t Bits = uint64_t(S.First) | uint64_t(S.Implied) << ML_TRACE_IMPLIED_SHIFT | uint64_t(S.Form) << ML_TRACE_FORM_SHIFT |
-                  Stores << ML_TRACE_STORES_SHIFT;
+  uint64_t Bits = uint64_t(S.First) | uint64_t(S.Implied) << ML_TRACE_IMPLIED_SHIFT |
+                  uint64_t(S.Form) << ML_TRACE_FORM_SHIFT | Stores << ML_TRACE_STORES_SHIFT;
   // How many words, and how many accesses.
   Value *Executed, *Count;
   Value *Lanes = nullptr, *Mask = nullptr;
@@ -353,7 +361,8 @@ void FunctionTracer::Implementation::writeSegment(const Segment &S) {
   else
     store(B, Rest, Thread);
   Value *IsTime = B.CreateExtractValue(Difference, 1);
-  MDNode *Seldom = InWindows.contains(&S) ? MDBuilder(C).createBranchWeights(1 << 10, 1) : MDBuilder(C).createBranchWeights(1, 1 << 20);
+  MDNode *Seldom = InWindows.contains(&S) ? MDBuilder(C).createBranchWeights(1 << 10, 1)
+                                          : MDBuilder(C).createBranchWeights(1, 1 << 20);
   Instruction *End = SplitBlockAndInsertIfThen(IsTime, Place, false, Seldom);
   BasicBlock *Out = End->getParent(), *Join = cast<BranchInst>(End)->getSuccessor(0);
   if (Loop *L = LI->getLoopFor(Out->getSinglePredecessor())) {
@@ -406,7 +415,8 @@ void FunctionTracer::Implementation::writeSegment(const Segment &S) {
 /// The processor itself takes the addresses down (ptwrite), if the runtime has found that it can and somebody asks for it: elsewhere the
 /// instruction does not exist.
 void FunctionTracer::Implementation::writeForProcessor(const Segment &S) {
-  if (S.Form == ML_TRACE_LANES || all_of(S.Recorded, [&](unsigned Number) { return Accesses[Number].Is.Class == ML_TRACE_CONSTANT; }))
+  if (S.Form == ML_TRACE_LANES ||
+      all_of(S.Recorded, [&](unsigned Number) { return Accesses[Number].Is.Class == ML_TRACE_CONSTANT; }))
     return;
   Module &M = *F.getParent();
   LLVMContext &C = F.getContext();
@@ -419,15 +429,17 @@ void FunctionTracer::Implementation::writeForProcessor(const Segment &S) {
   MDNode *Seldom = MDBuilder(C).createBranchWeights(1, 1 << 20);
   B.SetInsertPoint(SplitBlockAndInsertIfThen(B.CreateIsNotNull(IsEnabled), Place, false, Seldom));
   // In bytes: not every assembler knows it. F3 REX.W 0F AE /4 with rax.
-  InlineAsm *Instruction = InlineAsm::get(FunctionType::get(B.getVoidTy(), {I64}, false), ".byte 0xf3, 0x48, 0x0f, 0xae, 0xe0",
-                                          "{rax},~{dirflag},~{fpsr},~{flags}", true);
+  InlineAsm *Instruction =
+      InlineAsm::get(FunctionType::get(B.getVoidTy(), {I64}, false), ".byte 0xf3, 0x48, 0x0f, 0xae, 0xe0",
+                     "{rax},~{dirflag},~{fpsr},~{flags}", true);
   for (unsigned Number : S.Recorded) {
     const Access &A = Accesses[Number];
     if (A.Is.Class == ML_TRACE_CONSTANT)
       continue;
     B.SetCurrentDebugLocation(DebugLoc());
     Value *Address = B.CreatePtrToInt(again(B, Sites[A.Site].At->getOperand(A.Operand), 0), I64);
-    B.CreateCall(Instruction, {Address})->setDebugLoc(Sites[A.Site].At->getDebugLoc()); // the trace names it by its place in the code
+    // the trace names it by its place in the code
+    B.CreateCall(Instruction, {Address})->setDebugLoc(Sites[A.Site].At->getDebugLoc());
   }
 }
 
@@ -446,7 +458,7 @@ void FunctionTracer::Implementation::write(GlobalVariable *TheDescriptor, Table 
     }
   takeAnalyses();
   cut();
-  std::vector<unsigned> Order; // of the recorded sites
+  std::vector<unsigned> Order;          // of the recorded sites
   DenseMap<unsigned, unsigned> FirstOf; // number of a segment's first access → of its first site
   for (const Segment &S : Segments) {
     if (!S.Recorded.empty())
@@ -461,9 +473,11 @@ void FunctionTracer::Implementation::write(GlobalVariable *TheDescriptor, Table 
     for (const auto &[Number, By] : S.Constants)
       StandInOf[Number] = PlaceOf.lookup(standInOf(S));
   if (Order.size() >= ML_TRACE_FIRST_SITE) { // numbers of functions that are not registered yet
-    F.getContext().diagnose(DiagnosticInfoUnsupported(
-        F, "memlens: function '" + F.getName() + "' has " + Twine(Order.size()) + " addresses and can have " +
-               Twine(ML_TRACE_FIRST_SITE - 1) + ": it is not traced", DiagnosticLocation(), DS_Warning));
+    F.getContext().diagnose(DiagnosticInfoUnsupported(F,
+                                                      "memlens: function '" + F.getName() + "' has " +
+                                                          Twine(Order.size()) + " addresses and can have " +
+                                                          Twine(ML_TRACE_FIRST_SITE - 1) + ": it is not traced",
+                                                      DiagnosticLocation(), DS_Warning));
     return;
   }
   const bool IsHuge = F.size() > MostBlocks;
@@ -477,7 +491,9 @@ void FunctionTracer::Implementation::write(GlobalVariable *TheDescriptor, Table 
     if (Near.contains(S.block()))
       InWindows.insert(&S);
   }
-  auto Needs = [&](const Loop *L) { return any_of(Segments, [&](const Segment &S) { return L->contains(S.block()); }); };
+  auto Needs = [&](const Loop *L) {
+    return any_of(Segments, [&](const Segment &S) { return L->contains(S.block()); });
+  };
   std::vector<Loop *> Loops;
   for (Loop *L : LI->getLoopsInPreorder())
     if (!V.isUntouched(L->getHeader()) && Needs(L))
@@ -521,7 +537,8 @@ void FunctionTracer::Implementation::write(GlobalVariable *TheDescriptor, Table 
   }
   for (unsigned Number = 0; Number < Accesses.size(); ++Number)
     if (const Access &A = Accesses[Number]; A.Is.Class == ML_TRACE_CONSTANT && !PlaceOf.lookup(Number))
-      Result.Traced.push_back({A.Site, A.Is.Class, A.Is.Kind, A.Is.Step, A.IsWritten, bytesOfOne(A), StandInOf.lookup(Number)});
+      Result.Traced.push_back(
+          {A.Site, A.Is.Class, A.Is.Kind, A.Is.Step, A.IsWritten, bytesOfOne(A), StandInOf.lookup(Number)});
 }
 
 FunctionTracer::FunctionTracer(Function &F, FunctionAnalysisManager &FAM, const Options &O, const Versions &V,

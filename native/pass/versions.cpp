@@ -30,7 +30,8 @@ StringRef nameOfRegion(const Value *Region) {
   if (!Variable || !Variable->hasDefinitiveInitializer() || Variable->getInitializer()->getNumOperands() < 1)
     return "";
   const auto *Text = dyn_cast<GlobalVariable>(Variable->getInitializer()->getOperand(0)->stripPointerCasts());
-  const auto *Characters = Text && Text->hasDefinitiveInitializer() ? dyn_cast<ConstantDataSequential>(Text->getInitializer()) : nullptr;
+  const auto *Characters =
+      Text && Text->hasDefinitiveInitializer() ? dyn_cast<ConstantDataSequential>(Text->getInitializer()) : nullptr;
   return Characters && Characters->isCString() ? Characters->getAsCString() : "";
 }
 
@@ -56,7 +57,8 @@ void Versions::copyRegion(CallInst *Enter) {
   for (BasicBlock &BB : F)
     for (Instruction &I : BB)
       if (isCallOf(I, "__memlens_count_leave"))
-        if (const Value *Left = cast<CallInst>(I).getArgOperand(0); Left == Region || (!Name.empty() && nameOfRegion(Left) == Name))
+        if (const Value *Left = cast<CallInst>(I).getArgOperand(0);
+            Left == Region || (!Name.empty() && nameOfRegion(Left) == Name))
           Leaves.push_back(&I);
   for (Instruction *Leave : Leaves) {
     BasicBlock *BB = Leave->getParent();
@@ -74,7 +76,8 @@ void Versions::copyRegion(CallInst *Enter) {
     if (isa<IndirectBrInst>(End) || isa<CallBrInst>(End) || Body[I]->hasAddressTaken() || isa<CatchSwitchInst>(End))
       return;
     for (const Instruction &One : *Body[I])
-      if (const auto *Call = dyn_cast<CallBase>(&One); Call && (Call->cannotDuplicate() || Call->isConvergent() || returnsTwice(*Call)))
+      if (const auto *Call = dyn_cast<CallBase>(&One);
+          Call && (Call->cannotDuplicate() || Call->isConvergent() || returnsTwice(*Call)))
         return;
     for (BasicBlock *Next : successors(Body[I]))
       if (!Ends.contains(Next) && Next != First && DT.dominates(First, Next))
@@ -106,14 +109,16 @@ void Versions::copyRegion(CallInst *Enter) {
           if (Phi.getIncomingBlock(I) == BB) {
             Value *Old = Phi.getIncomingValue(I);
             auto Mapped = Map.find(Old);
-            Phi.addIncoming(Mapped == Map.end() ? Old : static_cast<Value *>(Mapped->second), cast<BasicBlock>(Map[BB]));
+            Phi.addIncoming(Mapped == Map.end() ? Old : static_cast<Value *>(Mapped->second),
+                            cast<BasicBlock>(Map[BB]));
           }
       }
     }
 
   LLVMContext &C = F.getContext();
   Module &M = *F.getParent();
-  FunctionCallee Choose = M.getOrInsertFunction("__memlens_count_enter_sampled", Type::getInt32Ty(C), Enter->getArgOperand(0)->getType());
+  FunctionCallee Choose =
+      M.getOrInsertFunction("__memlens_count_enter_sampled", Type::getInt32Ty(C), Enter->getArgOperand(0)->getType());
   cast<Function>(Choose.getCallee())->setDoesNotThrow();
   Enter->setCalledFunction(Choose);
   IRBuilder<> B(Before->getTerminator());
@@ -194,7 +199,8 @@ void Versions::dispatch(Function &F) {
 void Versions::redirect(CallBase &Call) {
   if (Function *Callee = Call.getCalledFunction()) {
     const StringRef Name = Callee->getName();
-    if (Name == "__kmpc_fork_call" || Name == "__kmpc_fork_call_if" || Name == "__kmpc_fork_teams" || Name == "__kmpc_omp_task_alloc") {
+    if (Name == "__kmpc_fork_call" || Name == "__kmpc_fork_call_if" || Name == "__kmpc_fork_teams" ||
+        Name == "__kmpc_omp_task_alloc") {
       for (Use &Argument : Call.args())
         if (auto *Part = dyn_cast<Function>(Argument.get()))
           if (Function *Copy = copyFunction(*Part))

@@ -94,8 +94,8 @@ struct mp_sample {
   uint32_t raw_bytes;
   const unsigned char *branches; /* entries of 24 bytes: from, to, flags */
   uint64_t branch_count;
-  uint64_t user_abi, intr_abi;              /* 0: no registers */
-  const unsigned char *user_registers;      /* one uint64_t for each bit of sample_regs_user */
+  uint64_t user_abi, intr_abi;         /* 0: no registers */
+  const unsigned char *user_registers; /* one uint64_t for each bit of sample_regs_user */
   const unsigned char *intr_registers;
   uint32_t user_register_count, intr_register_count;
   const unsigned char *user_stack;
@@ -213,26 +213,26 @@ struct mp_event {
 
 enum mp_file_error {
   MP_FILE_FINE,
-  MP_FILE_READ,        /* errno has the reason */
-  MP_FILE_MAGIC,       /* no perf.data, or of the other byte order */
-  MP_FILE_SHORT,       /* the header or the table of events is cut */
-  MP_FILE_UNFINISHED,  /* no records: perf record did not end in order */
-  MP_FILE_EVENTS,      /* the table of events is damaged */
-  MP_FILE_RECORD,      /* a record with an impossible size; the rest cannot be read */
-  MP_FILE_COMPRESSED,  /* records of perf record -z */
+  MP_FILE_READ,       /* errno has the reason */
+  MP_FILE_MAGIC,      /* no perf.data, or of the other byte order */
+  MP_FILE_SHORT,      /* the header or the table of events is cut */
+  MP_FILE_UNFINISHED, /* no records: perf record did not end in order */
+  MP_FILE_EVENTS,     /* the table of events is damaged */
+  MP_FILE_RECORD,     /* a record with an impossible size; the rest cannot be read */
+  MP_FILE_COMPRESSED, /* records of perf record -z */
   MP_FILE_MEMORY,
 };
 
 struct mp_file {
   int fd; /* not owned */
   uint64_t file_bytes, begin, end, next;
-  bool is_stream;             /* perf record -o -: records alone */
+  bool is_stream; /* perf record -o -: records alone */
   struct mp_event *events;
   size_t event_count, event_capacity;
-  bool all_identified;        /* each event has MP_SAMPLE_IDENTIFIER */
-  uint64_t truncated_at;      /* where the file ends inside a record; UINT64_MAX: nowhere */
-  uint64_t error_at;          /* the byte that `error` is about */
-  unsigned char head[16];     /* of the file, for messages */
+  bool all_identified;    /* each event has MP_SAMPLE_IDENTIFIER */
+  uint64_t truncated_at;  /* where the file ends inside a record; UINT64_MAX: nowhere */
+  uint64_t error_at;      /* the byte that `error` is about */
+  unsigned char head[16]; /* of the file, for messages */
   size_t head_bytes;
   unsigned char *buffer;
   uint64_t buffer_at;
@@ -244,8 +244,8 @@ struct mp_file_record {
   struct mp_header header;
   const unsigned char *body; /* until the next call */
   size_t body_bytes;
-  uint64_t after;            /* the place behind the record; that of the data of an AUXTRACE record */
-  uint64_t following_bytes;  /* of that data, as many as the file has */
+  uint64_t after;               /* the place behind the record; that of the data of an AUXTRACE record */
+  uint64_t following_bytes;     /* of that data, as many as the file has */
   const struct mp_event *event; /* whose attribute decodes it; NULL: none */
   struct mp_identity identity;  /* of records that are no sample */
 };

@@ -74,7 +74,8 @@ static enum mp_file_error read_events(struct mp_file *file, uint64_t each, uint6
     uint64_t id_bytes = u64_at(raw, (size_t)each - 8);
     const uint64_t ids_at = u64_at(raw, (size_t)each - 16);
     if (id_bytes > MOST_ID_BYTES) id_bytes = MOST_ID_BYTES;
-    if (id_bytes > file->ids_left) id_bytes = file->ids_left; /* ids of events lie side by side: shared ones are damage */
+    /* ids of events lie side by side: shared ones are damage */
+    if (id_bytes > file->ids_left) id_bytes = file->ids_left;
     uint64_t *ids = NULL;
     size_t id_count = 0;
     if (id_bytes >= 8) {

@@ -132,17 +132,15 @@ bool mp_sample_read(const struct mp_attr *attr, const unsigned char *body, size_
     if (!take(&from, &sample->raw_bytes, 4) || !take_array(&from, sample->raw_bytes, 1, &sample->raw)) return false;
   }
   if ((kind & MP_SAMPLE_BRANCH_STACK) && !take_branches(&from, attr->branch_sample_type, sample)) return false;
-  if ((kind & MP_SAMPLE_REGS_USER) &&
-      !take_registers(&from, attr->sample_regs_user, &sample->user_abi, &sample->user_registers,
-                      &sample->user_register_count))
+  if ((kind & MP_SAMPLE_REGS_USER) && !take_registers(&from, attr->sample_regs_user, &sample->user_abi,
+                                                      &sample->user_registers, &sample->user_register_count))
     return false;
   if ((kind & MP_SAMPLE_STACK_USER) && !take_user_stack(&from, sample)) return false;
   if ((kind & (MP_SAMPLE_WEIGHT | MP_SAMPLE_WEIGHT_STRUCT)) && !take_u64(&from, &sample->weight)) return false;
   if ((kind & MP_SAMPLE_DATA_SRC) && !take_u64(&from, &sample->data_src)) return false;
   if ((kind & MP_SAMPLE_TRANSACTION) && !take_u64(&from, &sample->transaction)) return false;
-  if ((kind & MP_SAMPLE_REGS_INTR) &&
-      !take_registers(&from, attr->sample_regs_intr, &sample->intr_abi, &sample->intr_registers,
-                      &sample->intr_register_count))
+  if ((kind & MP_SAMPLE_REGS_INTR) && !take_registers(&from, attr->sample_regs_intr, &sample->intr_abi,
+                                                      &sample->intr_registers, &sample->intr_register_count))
     return false;
   if ((kind & MP_SAMPLE_PHYS_ADDR) && !take_u64(&from, &sample->phys_address)) return false;
   if ((kind & MP_SAMPLE_CGROUP) && !take_u64(&from, &sample->cgroup)) return false;
@@ -162,13 +160,13 @@ bool mp_identity_read(const struct mp_attr *attr, const unsigned char *body, siz
   *own_bytes = bytes;
   if (attr == NULL || !attr->sample_id_all) return true;
   const uint64_t kind = attr->sample_type;
-  const size_t size = 8 * (size_t)__builtin_popcountll(kind & (MP_SAMPLE_TID | MP_SAMPLE_TIME | MP_SAMPLE_ID |
-                                                               MP_SAMPLE_STREAM_ID | MP_SAMPLE_CPU |
-                                                               MP_SAMPLE_IDENTIFIER));
+  const size_t size =
+      8 * (size_t)__builtin_popcountll(kind & (MP_SAMPLE_TID | MP_SAMPLE_TIME | MP_SAMPLE_ID | MP_SAMPLE_STREAM_ID |
+                                               MP_SAMPLE_CPU | MP_SAMPLE_IDENTIFIER));
   if (size > bytes) return false;
   *own_bytes = bytes - size;
   struct cursor from = {body + bytes - size, body + bytes};
-  uint32_t pair[2];
+  uint32_t pair[2] = {MP_NOBODY, MP_NOBODY};
   uint64_t stream_id;
   if (kind & MP_SAMPLE_TID) {
     (void)take(&from, pair, sizeof pair);

@@ -10,18 +10,9 @@
 #define SPLIT_BYTES (4u << 20)
 #define LEAST_FOR_BLOCK (ML_BLOCK_BYTES / 4) /* of the batch before: blocks are few, and are not cut up */
 
-static const uint16_t slot_kind[ML_SLOT_COUNT] = {
-    [ML_SLOT_PROCESS_EVENT] = ML_KIND_PROCESS_EVENT, [ML_SLOT_MAPPING] = ML_KIND_MAPPING,
-    [ML_SLOT_FAULT] = ML_KIND_FAULT,                 [ML_SLOT_STACK_DUMP] = ML_KIND_STACK_DUMP,
-    [ML_SLOT_SAMPLED_FAULT] = ML_KIND_SAMPLED_FAULT,
-    [ML_SLOT_TIMELINE] = ML_KIND_TIMELINE,           [ML_SLOT_PLACEMENT] = ML_KIND_PLACEMENT,
-    [ML_SLOT_ALLOCATION] = ML_KIND_ALLOCATION,       [ML_SLOT_REGION_EVENT] = ML_KIND_REGION_EVENT,
-    [ML_SLOT_TAG_EVENT] = ML_KIND_TAG_EVENT,         [ML_SLOT_PINNING] = ML_KIND_PINNING,
-    [ML_SLOT_THREAD_MEMORY] = ML_KIND_THREAD_MEMORY, [ML_SLOT_TLS_MODULE] = ML_KIND_TLS_MODULE,
-    [ML_SLOT_RUNTIME_STATUS] = ML_KIND_RUNTIME_STATUS, [ML_SLOT_WINDOW] = ML_KIND_WINDOW,
-    [ML_SLOT_PAGE_COUNT] = ML_KIND_PAGE_COUNT,       [ML_SLOT_UNSEEN] = ML_KIND_UNSEEN,
-    [ML_SLOT_EMULATOR_STATUS] = ML_KIND_EMULATOR_STATUS,
-};
+#define SLOT_KIND(KIND) [ML_SLOT_##KIND] = ML_KIND_##KIND,
+static const uint16_t slot_kind[ML_SLOT_COUNT] = {ML_SLOTS(SLOT_KIND)};
+#undef SLOT_KIND
 
 static const enum ml_slot first_slots[] = {ML_SLOT_PROCESS_EVENT, ML_SLOT_TIMELINE, ML_SLOT_MAPPING};
 
@@ -58,7 +49,9 @@ static void *reserve(struct ml_session *session, struct ml_buffer *buffer, size_
     return NULL;
   }
   if (buffer->bytes + bytes > buffer->capacity) {
-    size_t capacity = buffer->capacity != 0 ? 2 * buffer->capacity : buffer->before > 4096 ? buffer->before + buffer->before / 4 : 4096;
+    size_t capacity = buffer->capacity != 0   ? 2 * buffer->capacity
+                      : buffer->before > 4096 ? buffer->before + buffer->before / 4
+                                              : 4096;
     while (capacity < buffer->bytes + bytes) capacity *= 2;
     unsigned char *grown = buffer->is_block ? NULL : realloc(buffer->data, capacity);
     if (grown == NULL) {
@@ -154,7 +147,8 @@ struct ml_batch *ml_session_take(struct ml_session *session) {
   /* Then what the others are read with, and the small timeline: a capture that ends here shows something already. */
   for (size_t s = 0; s < sizeof first_slots / sizeof *first_slots; s++)
     for (size_t i = 0; i < session->process_count; i++)
-      flush(session, &session->processes[i]->buffers[first_slots[s]], slot_kind[first_slots[s]], session->processes[i]->info.process);
+      flush(session, &session->processes[i]->buffers[first_slots[s]], slot_kind[first_slots[s]],
+            session->processes[i]->info.process);
   if (rest != NULL) {
     *session->ready_last = rest;
     session->ready_last = rest_last;

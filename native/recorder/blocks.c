@@ -88,7 +88,8 @@ void ml_blocks_want(void) {
   users++;
   if (!handles_forks) handles_forks = pthread_atfork(before_fork, after_fork, in_child) == 0;
   if (memory == NULL && handles_forks) {
-    void *mapped = mmap(NULL, BLOCKS * ML_BLOCK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *mapped =
+        mmap(NULL, BLOCKS * ML_BLOCK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped != MAP_FAILED) {
       madvise(mapped, BLOCKS * ML_BLOCK_BYTES, MADV_DONTFORK);
       memory = mapped;
@@ -129,7 +130,8 @@ unsigned char *ml_block_take(void) {
 void ml_batch_data_free(void *data) {
   unsigned char *begin = memory;
   const uintptr_t offset = (uintptr_t)data - (uintptr_t)begin;
-  if (inherited != NULL && (uintptr_t)data - (uintptr_t)inherited < BLOCKS * ML_BLOCK_BYTES && begin != inherited) return;
+  if (inherited != NULL && (uintptr_t)data - (uintptr_t)inherited < BLOCKS * ML_BLOCK_BYTES && begin != inherited)
+    return;
   if (begin == NULL || data == NULL || offset >= BLOCKS * ML_BLOCK_BYTES) {
     free(data);
     return;

@@ -18,13 +18,17 @@
 #define MINIMUM_CREDIT_NS (-50e6)
 #define DWELL_NS UINT64_C(250000000) /* at least, before a dearer level comes back */
 #define RATE_DECAY_NS 300e6
-#define HEADROOM 0.7 /* a dearer level must fit into this part of the share */
+#define HEADROOM 0.7       /* a dearer level must fit into this part of the share */
 #define MAXIMUM_CLOCKS 256 /* processes whose CPU time is read */
 #define DUMP_NS 2500.0
 #define CALLCHAIN_NS 1000.0
 static const double assumed_cost_ns[ML_FAULT_LEVELS] = {1300, 800, 160}; /* measured on a virtual machine of 2025 */
 
-enum { BOTH = ML_ENUM_fault_level_kind_BOTH, SINGLE = ML_ENUM_fault_level_kind_SINGLE, SAMPLED = ML_ENUM_fault_level_kind_SAMPLED };
+enum {
+  BOTH = ML_ENUM_fault_level_kind_BOTH,
+  SINGLE = ML_ENUM_fault_level_kind_SINGLE,
+  SAMPLED = ML_ENUM_fault_level_kind_SAMPLED
+};
 
 static bool is_kept(const struct ml_session *session) { return session->budget.share > 0 && session->event_count > 0; }
 
@@ -58,7 +62,8 @@ static double own_time(void) {
 
 static void close_level(struct ml_session *session, uint64_t now_ns) {
   struct ml_budget *budget = &session->budget;
-  const uint64_t counted = budget->level == SAMPLED ? ml_count_role(session, ML_ROLE_SPARSE) - budget->level_counted : 0;
+  const uint64_t counted =
+      budget->level == SAMPLED ? ml_count_role(session, ML_ROLE_SPARSE) - budget->level_counted : 0;
   pthread_mutex_lock(&session->lock);
   struct ml_fault_level *record = ml_buffer_reserve(session, &session->level_buffer, sizeof *record, now_ns);
   if (record != NULL)
@@ -66,9 +71,9 @@ static void close_level(struct ml_session *session, uint64_t now_ns) {
         .begin_ns = budget->level_ns,
         .end_ns = now_ns,
         .counted = counted,
-        .recorded = (budget->level == SAMPLED ? session->counts.sampled_faults
-                                              : session->counts.faults - session->counts.sampled_faults -
-                                                    session->counts.stack_faults) -
+        .recorded = (budget->level == SAMPLED
+                         ? session->counts.sampled_faults
+                         : session->counts.faults - session->counts.sampled_faults - session->counts.stack_faults) -
                     budget->level_faults,
         .cost_ns = (uint64_t)budget->level_cost_ns,
         .level = (uint16_t)budget->level,
@@ -81,8 +86,9 @@ static void open_level(struct ml_session *session, unsigned level, uint64_t now_
   budget->level = level;
   budget->level_ns = now_ns;
   budget->level_cost_ns = 0;
-  budget->level_faults = level == SAMPLED ? session->counts.sampled_faults
-                                          : session->counts.faults - session->counts.sampled_faults - session->counts.stack_faults;
+  budget->level_faults = level == SAMPLED
+                             ? session->counts.sampled_faults
+                             : session->counts.faults - session->counts.sampled_faults - session->counts.stack_faults;
 }
 
 /* The new events are enabled before the old ones are disabled: faults in between raise both, and drain.c takes the pair

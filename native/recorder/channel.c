@@ -32,18 +32,20 @@
 
 /* A process's own ids → the capture's. */
 struct id_map {
-  struct { uint32_t from, to; } *entries;
+  struct {
+    uint32_t from, to;
+  } *entries;
   size_t mask, count;
 };
 
 struct claim {
-  uint64_t claimed_ns; /* 0: not in use */
+  uint64_t claimed_ns;  /* 0: not in use */
   uint64_t start_ticks; /* of the process, against pid reuse */
   uint64_t first_seen_ns, checked_ns, maps_ns, leaving_ns;
-  pid_t pid;            /* in our namespace; 0: not found yet */
+  pid_t pid; /* in our namespace; 0: not found yet */
   struct ml_process *process;
   bool damaged, new_stacks;
-  uint32_t writer;      /* enum ml_channel_writer, as it was when the slot was claimed */
+  uint32_t writer;                      /* enum ml_channel_writer, as it was when the slot was claimed */
   uint64_t tails[ML_CHANNEL_MAX_RINGS]; /* where we read on; the slot's own are for the writers */
   uint64_t records;
   struct id_map strings, stacks;
@@ -246,7 +248,8 @@ static bool take_record(struct ml_channel *channel, struct claim *claim, unsigne
     }
     case ML_KIND_STACK: {
       struct ml_stack *stack = (void *)record;
-      if (bytes < sizeof *stack || stack->tail_bytes != bytes - sizeof *stack || stack->tail_bytes % 8 != 0) return false;
+      if (bytes < sizeof *stack || stack->tail_bytes != bytes - sizeof *stack || stack->tail_bytes % 8 != 0)
+        return false;
       stack->id = stack_of(session, claim, stack->id);
       stack->process = process->info.process;
       void *into = ml_buffer_reserve(session, &session->stack_buffer, bytes, 0);
@@ -351,7 +354,8 @@ static bool take_record(struct ml_channel *channel, struct claim *claim, unsigne
 }
 
 /* Everything before `until` was taken: zeroes it and lets writers have it. `begin` is where the last call ended. */
-static void give_back(struct ml_channel_ring *ring, unsigned char *data, uint64_t capacity, uint64_t begin, uint64_t until) {
+static void give_back(struct ml_channel_ring *ring, unsigned char *data, uint64_t capacity, uint64_t begin,
+                      uint64_t until) {
   for (uint64_t at = begin; at < until;) {
     const uint64_t from = at & (capacity - 1);
     const uint64_t run = until - at < capacity - from ? until - at : capacity - from;
@@ -404,7 +408,8 @@ static void drain_ring(struct ml_channel *channel, struct claim *claim, struct m
       /* Cut off while it was being written: look for the next record that makes sense. */
       for (tail += 8; tail < head; tail += 8) {
         const struct head next = read_head((void *)(data + (tail & (capacity - 1))));
-        if (next.length >= 8 && next.length % 8 == 0 && next.length <= ML_RING_MAX_RECORD && next.kind < 64 && !next.reserved)
+        if (next.length >= 8 && next.length % 8 == 0 && next.length <= ML_RING_MAX_RECORD && next.kind < 64 &&
+            !next.reserved)
           break;
       }
       channel->counts.holes++;
@@ -498,8 +503,8 @@ static pid_t find_in_namespace(struct ml_session *session, uint32_t inner_pid, u
 static void announce(struct ml_session *session, struct ml_process *process, uint64_t time_ns) {
   if (process->announced || (session->options.faults && process->info.pid < UNKNOWN_PID)) return;
   process->announced = true;
-  ml_process_event_add(session, process, time_ns, ML_ENUM_process_operation_ATTACH, (uint32_t)process->info.pid, NULL, 0,
-                       0, -1, ML_ENUM_process_flags_POLLED);
+  ml_process_event_add(session, process, time_ns, ML_ENUM_process_operation_ATTACH, (uint32_t)process->info.pid, NULL,
+                       0, 0, -1, ML_ENUM_process_flags_POLLED);
 }
 
 static void write_status(struct ml_channel *channel, const struct claim *claim, struct ml_channel_slot *slot) {
@@ -563,7 +568,8 @@ static bool begin_claim(struct ml_channel *channel, struct claim *claim, struct 
   const uint32_t pid = __atomic_load_n(&slot->pid, __ATOMIC_RELAXED);
   const uint64_t namespace = __atomic_load_n(&slot->pid_namespace, __ATOMIC_RELAXED);
   const uint32_t writer = __atomic_load_n(&slot->writer, __ATOMIC_RELAXED);
-  claim->writer = writer == ML_CHANNEL_WRITER_EMULATOR && session->options.emulated ? writer : ML_CHANNEL_WRITER_LIBRARY;
+  claim->writer =
+      writer == ML_CHANNEL_WRITER_EMULATOR && session->options.emulated ? writer : ML_CHANNEL_WRITER_LIBRARY;
   if (namespace == channel->pid_namespace || namespace == 0) {
     claim->pid = pid < UNKNOWN_PID ? (pid_t)pid : 0;
   } else {
@@ -629,7 +635,8 @@ static void drain_channel(struct ml_channel *channel, bool last) {
     /* A recorder that falls behind leaves records in the ring: the writer waits, nothing is lost. */
     if (last || session->queued_bytes < session->options.queue_bytes / 2)
       for (uint32_t ring = 0; ring < channel->options.ring_count; ring++) drain_ring(channel, claim, slot, ring, false);
-    if (!session->options.faults && !session->options.emulated && claim->new_stacks && now - claim->maps_ns > CHECK_NS) {
+    if (!session->options.faults && !session->options.emulated && claim->new_stacks &&
+        now - claim->maps_ns > CHECK_NS) {
       claim->new_stacks = false;
       claim->maps_ns = now;
       ml_process_note_maps(session, claim->process);
@@ -645,7 +652,8 @@ static void drain_channel(struct ml_channel *channel, bool last) {
         claim->leaving_ns = 0;
       } else if (claim->leaving_ns == 0) {
         claim->leaving_ns = now;
-      } else if (now - claim->leaving_ns > UINT64_C(1000000000)) { /* a child that shares its memory has ended, by exit */
+      } else if (now - claim->leaving_ns > UINT64_C(1000000000)) {
+        /* a child that shares its memory has ended, by exit */
         atomic_fetch_and(&slot->flags, ~(uint32_t)ML_ENUM_runtime_flags_ENDED_IN_ORDER);
         atomic_store(&slot->state, ML_CLAIM_TAKEN);
       }
@@ -654,7 +662,8 @@ static void drain_channel(struct ml_channel *channel, bool last) {
   pthread_mutex_unlock(&channel->counts_lock);
   pthread_mutex_unlock(&session->lock);
   /* In proportion to what is in use: a program that forks hundreds at a time asks for many at once. */
-  if (!last && free_slots < WANTED_FREE + channel->published / 16) publish(channel, PUBLISH_STEP + channel->published / 4);
+  if (!last && free_slots < WANTED_FREE + channel->published / 16)
+    publish(channel, PUBLISH_STEP + channel->published / 4);
 }
 
 static void *channel_thread(void *argument) {

@@ -7,9 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static uint8_t shift_of(uint64_t page_bytes) {
-  return page_bytes == 0 ? 0 : (uint8_t)__builtin_ctzll(page_bytes);
-}
+static uint8_t shift_of(uint64_t page_bytes) { return page_bytes == 0 ? 0 : (uint8_t)__builtin_ctzll(page_bytes); }
 
 static struct ml_pending *pending_of(struct ml_session *session, uint32_t tid) {
   if (2 * session->pending_used >= session->pending_mask) {
@@ -67,8 +65,11 @@ static void keep_waiting_stack(struct ml_session *session, uint32_t tid, uint64_
   for (size_t probe = 0; probe < ML_WAITING_PROBES; probe++) {
     struct ml_waiting_stack *waiting = &session->waiting[(slot + probe) % ML_WAITING_SLOTS];
     if (waiting->stack != 0 && waiting->pass + 1 >= session->pass) continue;
-    *waiting = (struct ml_waiting_stack){
-        .address = address, .tid = tid, .stack = stack, .pass = session->pass, .weight_shift = weight_shift};
+    *waiting = (struct ml_waiting_stack){.address = address,
+                                         .tid = tid,
+                                         .stack = stack,
+                                         .pass = session->pass,
+                                         .weight_shift = weight_shift};
     return;
   }
 }
@@ -85,7 +86,8 @@ static void take_fault(struct ml_session *session, struct ml_process *process, s
     fault->before_shift = pending->before_shift;
   } else {
     fault->before_shift = ML_NOT_OBSERVED;
-    if (session->options.fault_before && session->budget.level == ML_ENUM_fault_level_kind_BOTH && period == EVERY_FAULT)
+    if (session->options.fault_before && session->budget.level == ML_ENUM_fault_level_kind_BOTH &&
+        period == EVERY_FAULT)
       session->counts.unpaired++;
   }
   pending->has_before = false;
@@ -120,7 +122,8 @@ static struct ml_fault *last_fault(struct ml_session *session, struct ml_pending
 }
 
 /* While levels change, one fault may raise the plain and the sparse event. Both samples have the same moment. */
-static bool is_second_sample(struct ml_session *session, struct ml_pending *pending, uint64_t time_ns, uint64_t address) {
+static bool is_second_sample(struct ml_session *session, struct ml_pending *pending, uint64_t time_ns,
+                             uint64_t address) {
   if (pending->last_process == NULL || pending->last_ns != time_ns || pending->last_address != address) return false;
   struct ml_fault *fault = last_fault(session, pending, address);
   if (fault != NULL && pending->last_is_sampled && fault->reserved > 1) {
@@ -228,7 +231,8 @@ static int role_of_sample(struct ml_session *session, const struct ml_ring *ring
   return role >= ML_ROLE_STACK_0 ? ML_ROLE_MINOR : role;
 }
 
-static uint32_t stack_of_sample(struct ml_session *session, struct ml_process *process, const struct mp_sample *sample) {
+static uint32_t stack_of_sample(struct ml_session *session, struct ml_process *process,
+                                const struct mp_sample *sample) {
   if (session->options.stack_mode == ML_STACKS_DWARF) return dump_stack(session, process, sample);
   return intern_stack(session, process, (const uint64_t *)(const void *)sample->callchain, sample->callchain_count);
 }
@@ -257,7 +261,8 @@ static void take_sample(struct ml_session *session, struct ml_ring *ring, const 
   }
   const bool in_kernel = (header->misc & MP_MISC_CPUMODE) == MP_MISC_KERNEL;
   uint64_t ip = sample.ip, user_ip = 0;
-  if (in_kernel && mp_register(session->decoded[role].sample_regs_user, sample.user_registers, ml_user_ip_register(), &user_ip) &&
+  if (in_kernel &&
+      mp_register(session->decoded[role].sample_regs_user, sample.user_registers, ml_user_ip_register(), &user_ip) &&
       user_ip != 0)
     ip = user_ip;
   const uint8_t page_shift = session->facts.page_size_known ? shift_of(sample.data_page_bytes) : ML_NOT_OBSERVED;
@@ -364,8 +369,8 @@ static void take_comm(struct ml_session *session, const struct mp_header *header
   if (exec) process->info.execs++;
   const uint32_t text = ml_string_locked(session, comm->name, comm->name_bytes);
   ml_process_event_add(session, process, time_ns,
-                       exec ? ML_ENUM_process_operation_EXEC : ML_ENUM_process_operation_NAME, comm->tid, NULL, 0,
-                       text, -1, 0);
+                       exec ? ML_ENUM_process_operation_EXEC : ML_ENUM_process_operation_NAME, comm->tid, NULL, 0, text,
+                       -1, 0);
 }
 
 static void take_record(struct ml_session *session, struct ml_ring *ring, const struct mp_header *header) {
@@ -387,7 +392,8 @@ static void take_record(struct ml_session *session, struct ml_ring *ring, const 
   } record;
   switch (header->type) {
     case MP_RECORD_MMAP2:
-      if (mp_mapping_read(header, body, own, &record.mapping)) take_mapping(session, header, &record.mapping, who.time_ns);
+      if (mp_mapping_read(header, body, own, &record.mapping))
+        take_mapping(session, header, &record.mapping, who.time_ns);
       break;
     case MP_RECORD_FORK:
       if (mp_task_read(body, own, &record.task)) take_fork(session, &record.task);

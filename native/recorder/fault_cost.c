@@ -94,8 +94,8 @@ double ml_plain_fault_ns(void) { return touch(NULL, 0); }
 
 bool ml_fault_cost(const struct ml_session *session, double cost_ns[ML_FAULT_LEVELS]) {
   /* The rarest stacks come last: without stacks they are left out. */
-  static const int both[] = {ML_ROLE_MINOR, ML_ROLE_BEFORE, ML_ROLE_STACK_3}, single[] = {ML_ROLE_MINOR, ML_ROLE_STACK_3},
-                   sparse[] = {ML_ROLE_SPARSE, ML_ROLE_STACK_3};
+  static const int both[] = {ML_ROLE_MINOR, ML_ROLE_BEFORE, ML_ROLE_STACK_3},
+                   single[] = {ML_ROLE_MINOR, ML_ROLE_STACK_3}, sparse[] = {ML_ROLE_SPARSE, ML_ROLE_STACK_3};
   const size_t stacks = session->options.stack_mode != ML_STACKS_NONE;
   const struct {
     const int *roles;

@@ -14,10 +14,11 @@
 
 /* What a perf event of ours is for; its id in a sample tells. */
 enum ml_role {
-  ML_ROLE_BEFORE,  /* page-faults: raised before the fault is served */
-  ML_ROLE_MINOR,   /* minor-faults: raised after */
-  ML_ROLE_MAJOR,   /* major-faults; always enabled, so it carries mmap, comm, fork, exit too */
-  ML_ROLE_SPARSE,  /* minor-faults, one in ML_SPARSE_PERIOD; enabled instead of before and minor when those cost too much */
+  ML_ROLE_BEFORE, /* page-faults: raised before the fault is served */
+  ML_ROLE_MINOR,  /* minor-faults: raised after */
+  ML_ROLE_MAJOR,  /* major-faults; always enabled, so it carries mmap, comm, fork, exit too */
+  /* minor-faults, one in ML_SPARSE_PERIOD; enabled instead of before and minor when those cost too much */
+  ML_ROLE_SPARSE,
   ML_ROLE_STACK_0, /* minor-faults with a stack, one in 2^ml_stack_shift[level] */
   ML_ROLE_STACK_1,
   ML_ROLE_STACK_2,
@@ -40,7 +41,7 @@ struct ml_event {
 struct ml_ring {
   uint32_t cpu;
   bool stacks; /* holds the stack events of its CPU, and only them */
-  int fd; /* the event whose mmap this is */
+  int fd;      /* the event whose mmap this is */
   struct perf_event_mmap_page *meta;
   unsigned char *data;
   uint64_t data_bytes;
@@ -60,32 +61,20 @@ struct ml_buffer {
 };
 
 /* Kinds that are buffered for each process; the rest is for the whole session. */
-enum ml_slot {
-  ML_SLOT_PROCESS_EVENT,
-  ML_SLOT_MAPPING,
-  ML_SLOT_FAULT,
-  ML_SLOT_SAMPLED_FAULT,
-  ML_SLOT_STACK_DUMP,
-  ML_SLOT_TIMELINE,
-  ML_SLOT_PLACEMENT,
-  ML_SLOT_ALLOCATION,
-  ML_SLOT_REGION_EVENT,
-  ML_SLOT_TAG_EVENT,
-  ML_SLOT_PINNING,
-  ML_SLOT_THREAD_MEMORY,
-  ML_SLOT_TLS_MODULE,
-  ML_SLOT_RUNTIME_STATUS,
-  ML_SLOT_WINDOW,
-  ML_SLOT_PAGE_COUNT,
-  ML_SLOT_UNSEEN,
-  ML_SLOT_EMULATOR_STATUS,
-  ML_SLOT_COUNT
-};
+/* clang-format off */
+#define ML_SLOTS(X) \
+  X(PROCESS_EVENT) X(MAPPING) X(FAULT) X(SAMPLED_FAULT) X(STACK_DUMP) X(TIMELINE) X(PLACEMENT) X(ALLOCATION) \
+  X(REGION_EVENT) X(TAG_EVENT) X(PINNING) X(THREAD_MEMORY) X(TLS_MODULE) X(RUNTIME_STATUS) X(WINDOW) \
+  X(PAGE_COUNT) X(UNSEEN) X(EMULATOR_STATUS)
+/* clang-format on */
+#define ML_SLOT_VALUE(KIND) ML_SLOT_##KIND,
+enum ml_slot { ML_SLOTS(ML_SLOT_VALUE) ML_SLOT_COUNT };
+#undef ML_SLOT_VALUE
 
 struct ml_process {
   struct ml_process_info info;
   uint64_t begin_ns, exit_ns;
-  bool announced;  /* its fork or attach record was made */
+  bool announced; /* its fork or attach record was made */
   int statm_fd, stat_fd;
   uint64_t last_tick_ns, cpu_ns;
   struct ml_buffer buffers[ML_SLOT_COUNT];
@@ -136,11 +125,11 @@ struct ml_budget {
   bool is_measured;                /* cost_ns are this machine's */
   unsigned level;                  /* enum ml_fault_level_kind */
   double credit_ns;
-  double rate;                     /* faults a second of wall time */
-  uint64_t looked_ns;              /* the last look; what was counted then: */
+  double rate;        /* faults a second of wall time */
+  uint64_t looked_ns; /* the last look; what was counted then: */
   double own_ns;
   uint64_t plain, sampled, stacks;
-  uint64_t level_ns;               /* since when */
+  uint64_t level_ns; /* since when */
   uint64_t level_faults, level_counted;
   double level_cost_ns;
 };
@@ -186,7 +175,7 @@ struct ml_session {
   struct ml_buffer string_buffer, stack_buffer, loss_buffer, level_buffer;
   struct ml_batch *ready_first, **ready_last;
   size_t queued_bytes;
-  uint64_t flushed_bytes; /* of all batches so far */
+  uint64_t flushed_bytes;   /* of all batches so far */
   uint64_t take_generation; /* +1 when buffers are taken: offsets into them are stale */
   struct ml_page_question *questions;
   size_t question_count, question_capacity;

@@ -33,18 +33,19 @@ struct ml_session_options {
   uint64_t ring_bytes;       /* a CPU; 0 = as much as is useful and allowed */
   uint64_t queue_bytes;      /* records waiting for the recorder; more is dropped and counted */
   double timeline_hz;        /* 0 = no timeline */
-  double budget_share;       /* what recording faults may take of the program's time; 0 = every fault, whatever it costs */
-  int emulated;              /* 1: processes run under an emulator: their /proc/PID/maps are not the program's */
+  /* what recording faults may take of the program's time; 0 = every fault, whatever it costs */
+  double budget_share;
+  int emulated; /* 1: processes run under an emulator: their /proc/PID/maps are not the program's */
 };
 
 /* What was really obtained; travels in the capture's quality. */
 struct ml_session_facts {
   uint32_t cpus;
-  uint32_t events;           /* perf events opened */
-  uint64_t ring_bytes;       /* a CPU */
+  uint32_t events;     /* perf events opened */
+  uint64_t ring_bytes; /* a CPU */
   int include_kernel;
-  int page_size_known;       /* the kernel gives PERF_SAMPLE_DATA_PAGE_SIZE */
-  int lost_readable;         /* the kernel gives PERF_FORMAT_LOST */
+  int page_size_known; /* the kernel gives PERF_SAMPLE_DATA_PAGE_SIZE */
+  int lost_readable;   /* the kernel gives PERF_FORMAT_LOST */
 };
 
 struct ml_session_counts {
@@ -61,10 +62,10 @@ struct ml_session_counts {
   uint64_t unknown_records;  /* kernel record types that were skipped */
   uint64_t timeline_ticks;
   uint64_t timeline_late_ticks; /* more than one interval late */
-  uint64_t drain_cpu_ns;     /* CPU time of the drain thread */
-  uint64_t processes;        /* seen so far */
-  uint64_t level_changes;    /* how faults are recorded was changed so often */
-  double fault_cost_ns[3];   /* of a recorded fault, by enum ml_fault_level_kind; 0 = not measured */
+  uint64_t drain_cpu_ns;        /* CPU time of the drain thread */
+  uint64_t processes;           /* seen so far */
+  uint64_t level_changes;       /* how faults are recorded was changed so often */
+  double fault_cost_ns[3];      /* of a recorded fault, by enum ml_fault_level_kind; 0 = not measured */
 };
 
 /* A batch of records of one kind and process, owned by the taker. */
@@ -120,7 +121,8 @@ uint32_t ml_session_string(struct ml_session *session, const char *text, size_t 
 size_t ml_session_processes(struct ml_session *session, struct ml_process_info *into, size_t capacity);
 
 /* Pages that accesses were seen on: they are asked about with those that faulted. Returns how many found room in the queue. */
-size_t ml_session_ask_nodes(struct ml_session *session, uint32_t process, const uint64_t *pages, size_t count, uint64_t evidence_ns);
+size_t ml_session_ask_nodes(struct ml_session *session, uint32_t process, const uint64_t *pages, size_t count,
+                            uint64_t evidence_ns);
 
 /* Asks the kernel for the NUMA nodes of pages that faulted since the last call,
  * for at most `budget_ns`; makes placement records. Returns the pages asked, and
@@ -140,16 +142,16 @@ struct ml_channel_options {
   int windows; /* many will come: memory for them is made ready in idle time */
 };
 struct ml_channel_counts {
-  uint64_t processes;   /* that attached */
-  uint64_t refused;     /* that found no slot */
-  uint64_t left_out;    /* programs that could not load the library, and were started without it */
-  uint64_t records;     /* taken from the rings */
-  uint64_t dropped;     /* that found no room, as the processes counted */
-  uint64_t damaged;     /* rings given up because their content made no sense */
-  uint64_t holes;       /* records that a process was writing when it was killed */
+  uint64_t processes; /* that attached */
+  uint64_t refused;   /* that found no slot */
+  uint64_t left_out;  /* programs that could not load the library, and were started without it */
+  uint64_t records;   /* taken from the rings */
+  uint64_t dropped;   /* that found no room, as the processes counted */
+  uint64_t damaged;   /* rings given up because their content made no sense */
+  uint64_t holes;     /* records that a process was writing when it was killed */
   uint64_t nested, untracked, waits, waited_ns, stacks;
   uint64_t other_malloc; /* processes whose malloc is their own, so that their heap was not seen */
-  uint64_t cpu_ns;      /* of the thread that empties the rings */
+  uint64_t cpu_ns;       /* of the thread that empties the rings */
 };
 struct ml_channel;
 /* Makes the memory file. NULL with errno set on failure. */
@@ -185,15 +187,15 @@ ssize_t ml_page_table_look(struct ml_page_table *table, struct ml_residency **re
 
 /* ---- what this machine allows (memlens doctor) -------------------------------- */
 struct ml_probe_result {
-  int fault_event_errno;        /* software page-fault event on this process */
-  int fault_kernel_errno;       /* the same with faults inside system calls */
-  int hardware_event_errno;     /* cycles */
-  int page_size_errno;          /* PERF_SAMPLE_DATA_PAGE_SIZE */
-  int ring_errno;               /* mapping a ring of the default size */
-  int pagemap_errno;            /* /proc/self/pagemap */
-  int pagemap_scan_errno;       /* PAGEMAP_SCAN ioctl */
+  int fault_event_errno;    /* software page-fault event on this process */
+  int fault_kernel_errno;   /* the same with faults inside system calls */
+  int hardware_event_errno; /* cycles */
+  int page_size_errno;      /* PERF_SAMPLE_DATA_PAGE_SIZE */
+  int ring_errno;           /* mapping a ring of the default size */
+  int pagemap_errno;        /* /proc/self/pagemap */
+  int pagemap_scan_errno;   /* PAGEMAP_SCAN ioctl */
   int move_pages_errno;
-  int seccomp_mode;             /* /proc/self/status Seccomp */
+  int seccomp_mode; /* /proc/self/status Seccomp */
 };
 void ml_probe(struct ml_probe_result *result);
 

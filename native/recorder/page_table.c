@@ -187,10 +187,10 @@ ssize_t ml_page_table_look(struct ml_page_table *table, struct ml_residency **re
         *records = grown;
       }
       (*records)[count++] = (struct ml_residency){.begin_ns = table->last_ns,
-                                                         .end_ns = time_ns,
-                                                         .address = at,
-                                                         .bytes = stop - at,
-                                                         .flags = now.runs[n].flags,
+                                                  .end_ns = time_ns,
+                                                  .address = at,
+                                                  .bytes = stop - at,
+                                                  .flags = now.runs[n].flags,
                                                   .scan_us = (uint32_t)((time_ns - scan_begin_ns) / 1000) + 1};
       at = stop;
     }
@@ -200,4 +200,3 @@ ssize_t ml_page_table_look(struct ml_page_table *table, struct ml_residency **re
   table->last_ns = time_ns;
   return (ssize_t)count;
 }
-

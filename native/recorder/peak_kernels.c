@@ -40,8 +40,9 @@ static void stream_write(void *to, uint64_t bytes, uint64_t rounds, uint64_t val
 #define STREAM_WRITE NULL
 #endif
 
-#define KERNELS(label, prefix, width)                                                                             \
-  {label, width, prefix##_read, prefix##_write, prefix##_copy, STREAM_WRITE, prefix##_double_results, prefix##_single_results}
+#define KERNELS(label, prefix, width)                                    \
+  {label,         width,        prefix##_read,           prefix##_write, \
+   prefix##_copy, STREAM_WRITE, prefix##_double_results, prefix##_single_results}
 
 static const struct ml_peak_kernels all[] = {
     KERNELS("16 bytes", base, 16),

@@ -63,19 +63,19 @@ ML_TARGET static void ML_NAME(copy)(void *to, const void *from, uint64_t bytes, 
 }
 
 /* Products and sums that wait for nothing but themselves, ten at a time: 20 results a lane and round. */
-#define ML_ARITHMETIC(name, vector, scalar)                                                                               \
-  ML_TARGET static double ML_NAME(name)(uint64_t rounds) {                                                                \
-    vector x[10], m, s;                                                                                                   \
-    for (unsigned i = 0; i < sizeof m / sizeof m[0]; i++) m[i] = (scalar)0.999999, s[i] = (scalar)1e-6;                   \
-    for (unsigned i = 0; i < 10; i++) x[i] = m + (scalar)i * s;                                                           \
-    for (uint64_t round = 0; round < rounds; round++) {                                                                   \
-      x[0] = x[0] * m + s, x[1] = x[1] * m + s, x[2] = x[2] * m + s, x[3] = x[3] * m + s, x[4] = x[4] * m + s;            \
-      x[5] = x[5] * m + s, x[6] = x[6] * m + s, x[7] = x[7] * m + s, x[8] = x[8] * m + s, x[9] = x[9] * m + s;            \
-    }                                                                                                                     \
-    double sum = 0;                                                                                                       \
-    for (unsigned i = 0; i < 10; i++)                                                                                     \
-      for (unsigned lane = 0; lane < sizeof m / sizeof m[0]; lane++) sum += (double)x[i][lane];                           \
-    return sum;                                                                                                           \
+#define ML_ARITHMETIC(name, vector, scalar)                                                                    \
+  ML_TARGET static double ML_NAME(name)(uint64_t rounds) {                                                     \
+    vector x[10], m, s;                                                                                        \
+    for (unsigned i = 0; i < sizeof m / sizeof m[0]; i++) m[i] = (scalar)0.999999, s[i] = (scalar)1e-6;        \
+    for (unsigned i = 0; i < 10; i++) x[i] = m + (scalar)i * s;                                                \
+    for (uint64_t round = 0; round < rounds; round++) {                                                        \
+      x[0] = x[0] * m + s, x[1] = x[1] * m + s, x[2] = x[2] * m + s, x[3] = x[3] * m + s, x[4] = x[4] * m + s; \
+      x[5] = x[5] * m + s, x[6] = x[6] * m + s, x[7] = x[7] * m + s, x[8] = x[8] * m + s, x[9] = x[9] * m + s; \
+    }                                                                                                          \
+    double sum = 0;                                                                                            \
+    for (unsigned i = 0; i < 10; i++)                                                                          \
+      for (unsigned lane = 0; lane < sizeof m / sizeof m[0]; lane++) sum += (double)x[i][lane];                \
+    return sum;                                                                                                \
   }
 ML_ARITHMETIC(double_results, ML_NAME(doubles), double)
 ML_ARITHMETIC(single_results, ML_NAME(floats), float)

@@ -21,7 +21,7 @@
 #define WINDOW_NS UINT64_C(500000)
 #define PIECE_NS UINT64_C(40000) /* readings of the clock are small beside it, and it is small beside a window */
 #define QUARTERS 4
-#define STAMPS_MOST 131072 /* some seconds' worth */
+#define STAMPS_MOST 131072           /* some seconds' worth */
 #define LATE_NS UINT64_C(5000000000) /* so long is waited for threads that have not run */
 #define MOMENTS_MOST (UINT64_C(1) << 20)
 #define FIRST_PART_BYTES (UINT64_C(1) << 20)
@@ -67,7 +67,8 @@ static void barrier(struct shared *shared) {
 
 static void fail(struct shared *shared, int error, const char *step) {
   int none = 0;
-  if (__atomic_compare_exchange_n(&shared->error, &none, error, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) shared->step = step;
+  if (__atomic_compare_exchange_n(&shared->error, &none, error, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    shared->step = step;
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------- */
@@ -216,7 +217,8 @@ static void evaluate(struct worker *first, enum ml_peak_kind kind) {
       sums[moment] += pieces_at(&first->all[i], &at, begin + moment * step);
   const double work = work_of(shared, kind, shared->amount);
   const size_t windows = moments - QUARTERS;
-  for (size_t i = 0; i < windows; i++) sums[i] = (sums[i + QUARTERS] - sums[i]) * work / (double)(step * QUARTERS) * 1e9;
+  for (size_t i = 0; i < windows; i++)
+    sums[i] = (sums[i + QUARTERS] - sums[i]) * work / (double)(step * QUARTERS) * 1e9;
   qsort(sums, windows, sizeof *sums, by_value);
   struct ml_peak_figure *figure = &shared->result->figures[kind];
   *figure = (struct ml_peak_figure){.best = sums[windows - 1],
@@ -295,7 +297,8 @@ static void measure(struct worker *worker, enum ml_peak_kind kind, uint64_t time
     const int enough =
         first && spent >= time_ns && spent >= enough_ns && (all_have_run(worker, kind) || spent >= time_ns + LATE_NS);
     /* No room for more stamps: the first thread ends it, another one waits for that. */
-    while (worker->stamp_count == STAMPS_MOST && !first && !__atomic_load_n(&shared->stop, __ATOMIC_RELAXED)) sched_yield();
+    while (worker->stamp_count == STAMPS_MOST && !first && !__atomic_load_n(&shared->stop, __ATOMIC_RELAXED))
+      sched_yield();
     if (enough || (first && worker->stamp_count == STAMPS_MOST)) __atomic_store_n(&shared->stop, 1, __ATOMIC_RELAXED);
   }
   barrier(shared);
@@ -349,7 +352,8 @@ int ml_peak_measure(const struct ml_peak_request *request, struct ml_peak_result
   if (error != 0 && started > 0) {
     /* Those that began wait for all: the missing ones count as arrived, and the others see that it failed. */
     fail(shared, error, "starting threads");
-    if (__atomic_add_fetch(&shared->arrived, (uint32_t)(request->threads - started), __ATOMIC_ACQ_REL) == request->threads)
+    if (__atomic_add_fetch(&shared->arrived, (uint32_t)(request->threads - started), __ATOMIC_ACQ_REL) ==
+        request->threads)
       __atomic_store_n(&shared->generation, 1, __ATOMIC_RELEASE);
   }
   for (size_t i = 0; i < started; i++) {

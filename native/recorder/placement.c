@@ -6,7 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define BATCH_PAGES 1000 /* about 0.4 ms of kernel time a batch */
+#define BATCH_PAGES 1000         /* about 0.4 ms of kernel time a batch */
 #define QUESTIONS_MAX (1u << 20) /* 24 MiB; beyond it pages are skipped and counted */
 
 int ml_question_add(struct ml_session *session, uint32_t process, uint64_t address, uint64_t evidence_ns) {
@@ -35,7 +35,8 @@ int ml_question_add(struct ml_session *session, uint32_t process, uint64_t addre
   return 1;
 }
 
-size_t ml_session_ask_nodes(struct ml_session *session, uint32_t process, const uint64_t *pages, size_t count, uint64_t evidence_ns) {
+size_t ml_session_ask_nodes(struct ml_session *session, uint32_t process, const uint64_t *pages, size_t count,
+                            uint64_t evidence_ns) {
   size_t added = 0;
   pthread_mutex_lock(&session->lock);
   if (process > 0 && process <= session->process_count)

@@ -37,8 +37,10 @@ struct ml_process *ml_process_new(struct ml_session *session, pid_t pid, uint32_
   }
   struct ml_process *process = calloc(1, sizeof *process);
   if (process == NULL) return NULL;
-  process->info = (struct ml_process_info){
-      .process = (uint32_t)session->process_count + 1, .parent = parent, .pid = pid, .alive = 1};
+  process->info = (struct ml_process_info){.process = (uint32_t)session->process_count + 1,
+                                           .parent = parent,
+                                           .pid = pid,
+                                           .alive = 1};
   process->begin_ns = time_ns;
   process->statm_fd = process->stat_fd = -1;
   session->processes[session->process_count++] = process;
@@ -148,8 +150,8 @@ static void poll_children_of(struct ml_session *session, struct ml_process *pare
       ssize_t length = fd >= 0 ? read(fd, name, sizeof name - 1) : 0;
       if (fd >= 0) close(fd);
       if (length > 0 && name[length - 1] == '\n') length--;
-      ml_process_event_add(session, child, now_ns, ML_ENUM_process_operation_FORK, (uint32_t)pid, parent,
-                           (uint32_t)tid, 0, -1, ML_ENUM_process_flags_POLLED);
+      ml_process_event_add(session, child, now_ns, ML_ENUM_process_operation_FORK, (uint32_t)pid, parent, (uint32_t)tid,
+                           0, -1, ML_ENUM_process_flags_POLLED);
       if (length > 0)
         ml_process_event_add(session, child, now_ns, ML_ENUM_process_operation_NAME, (uint32_t)pid, NULL, 0,
                              ml_string_locked(session, name, (size_t)length), -1, ML_ENUM_process_flags_POLLED);

@@ -15,7 +15,7 @@
 
 #define DRAIN_INTERVAL_NS UINT64_C(50000000)
 #define ADAPT_INTERVAL_NS UINT64_C(100000000)
-#define DUMPS_PER_SECOND 1000 /* the same at 2 to 3 us for a copy of the stack */
+#define DUMPS_PER_SECOND 1000  /* the same at 2 to 3 us for a copy of the stack */
 #define STACKS_PER_SECOND 2000 /* budget: about 0.2 % of a core at 1 us a stack */
 
 uint64_t ml_monotonic_ns(void) {
@@ -130,9 +130,9 @@ int ml_session_attach(struct ml_session *session, pid_t pid, int enable_on_exec)
     process->announced = true;
     for (size_t t = 0; t < tid_count; t++)
       ml_process_event_add(session, process, now,
-                           tids[t] == pid ? (enable_on_exec ? ML_ENUM_process_operation_FORK
-                                                            : ML_ENUM_process_operation_ATTACH)
-                                          : ML_ENUM_process_operation_SEEN,
+                           tids[t] == pid
+                               ? (enable_on_exec ? ML_ENUM_process_operation_FORK : ML_ENUM_process_operation_ATTACH)
+                               : ML_ENUM_process_operation_SEEN,
                            (uint32_t)tids[t], NULL, 0, 0, -1, ML_ENUM_process_flags_ROOT);
     if (!enable_on_exec) ml_process_note_maps(session, process);
   }
@@ -149,8 +149,8 @@ static void adapt_stacks(struct ml_session *session, uint64_t now_ns) {
   if (session->options.stack_mode == ML_STACKS_NONE || now_ns - session->adapt_ns < ADAPT_INTERVAL_NS) return;
   const uint64_t elapsed = now_ns - session->adapt_ns;
   /* Records of sampled faults stand for so many each. */
-  const uint64_t faults = session->counts.faults - session->counts.stack_faults +
-                          session->counts.sampled_faults * (ML_SPARSE_PERIOD - 1);
+  const uint64_t faults =
+      session->counts.faults - session->counts.stack_faults + session->counts.sampled_faults * (ML_SPARSE_PERIOD - 1);
   const double per_second = (double)(faults - session->adapt_faults) * 1e9 / (double)elapsed;
   session->adapt_ns = now_ns;
   session->adapt_faults = faults;
@@ -161,12 +161,12 @@ static void adapt_stacks(struct ml_session *session, uint64_t now_ns) {
   ml_set_stack_level(session, level);
 }
 
-
 static void *drain_thread(void *argument) {
   struct ml_session *session = argument;
   struct pollfd *polled = calloc(session->ring_count + 1, sizeof *polled);
   if (polled == NULL) return NULL;
-  for (size_t r = 0; r < session->ring_count; r++) polled[r] = (struct pollfd){.fd = session->rings[r].fd, .events = POLLIN};
+  for (size_t r = 0; r < session->ring_count; r++)
+    polled[r] = (struct pollfd){.fd = session->rings[r].fd, .events = POLLIN};
   polled[session->ring_count] = (struct pollfd){.fd = session->wake_fd, .events = POLLIN};
   const uint64_t interval = session->options.timeline_hz > 0 ? (uint64_t)(1e9 / session->options.timeline_hz) : 0;
   /* The first interval is read ten times as often: short programs live in it. */

@@ -57,14 +57,12 @@ static void tick_process(struct ml_session *session, struct ml_process *process,
   char state;
   unsigned long long minor, major, user, system;
   long threads;
-  if (at == NULL || sscanf(at + 1,
-                           " %c %*d %*d %*d %*d %*d %*u %llu %*u %llu %*u %llu %llu %*d %*d %*d %*d %ld", &state,
-                           &minor, &major, &user, &system, &threads) != 6)
+  if (at == NULL || sscanf(at + 1, " %c %*d %*d %*d %*d %*d %*u %llu %*u %llu %*u %llu %llu %*d %*d %*d %*d %ld",
+                           &state, &minor, &major, &user, &system, &threads) != 6)
     return;
   const uint64_t now = ml_monotonic_ns();
   const uint64_t cost = now - begin;
-  const uint32_t interval_us =
-      process->last_tick_ns ? (uint32_t)((now - process->last_tick_ns) / 1000) : 0;
+  const uint32_t interval_us = process->last_tick_ns ? (uint32_t)((now - process->last_tick_ns) / 1000) : 0;
   process->last_tick_ns = now;
   process->info.kernel_faults = minor + major;
   const int64_t ns_per_tick = 1000000000 / ticks_per_second;

@@ -22,7 +22,8 @@ __thread struct ml_thread ml_self = {.magic = ML_THREAD_MAGIC};
 struct ml_runtime ml_runtime;
 
 #define STUCK_WAIT_NS UINT64_C(10000000)
-#define MAPPED_BYTES (UINT64_C(128) << 20) /* of the channel, at once: hundreds of slots when small objects are sampled */
+/* of the channel, at once: hundreds of slots when small objects are sampled */
+#define MAPPED_BYTES (UINT64_C(128) << 20)
 #define MAX_WAIT_MS 60000
 #define SLOT_WAIT_MS 200 /* a child waits this long for a slot before it runs unrecorded */
 
@@ -70,7 +71,8 @@ static enum answer ask_sigprocmask(uint64_t at) {
 
 static void choose_probe(void) {
   static uint32_t word = 1;
-  ml_runtime.probes_by_futex = ask_futex((uint64_t)(uintptr_t)&word) == READABLE && ask_futex(UINT64_MAX - 4095) == UNREADABLE;
+  ml_runtime.probes_by_futex =
+      ask_futex((uint64_t)(uintptr_t)&word) == READABLE && ask_futex(UINT64_MAX - 4095) == UNREADABLE;
 }
 
 bool ml_readable(uint64_t address, size_t bytes) {
@@ -116,8 +118,7 @@ static void map_file(struct mapping_request *request, int fd) {
     request->slot = map_memory(request->slot_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, request->slot_offset);
     return;
   }
-  struct ml_channel_header *header =
-      map_memory(ML_CHANNEL_HEADER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  struct ml_channel_header *header = map_memory(ML_CHANNEL_HEADER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (header == NULL) return;
   const bool ours = header->magic == ML_CHANNEL_MAGIC && header->version == ML_CHANNEL_VERSION &&
                     header->token[0] == request->token[0] && header->token[1] == request->token[1] &&
@@ -213,7 +214,8 @@ static void wake_recorder(void) {
 static bool sleep_ns(uint64_t ns) {
   const struct timespec pause = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
   uint32_t word = 0;
-  if (syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, &pause, NULL, 0) == 0 || errno == ETIMEDOUT || errno == EINTR) return true;
+  if (syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, &pause, NULL, 0) == 0 || errno == ETIMEDOUT || errno == EINTR)
+    return true;
   ml_enter_sandbox();
   return false;
 }
@@ -362,7 +364,8 @@ void ml_thread_refresh(void) {
   ml_self.begun_ns = ml_now_ns();
   ml_self.spent_ns = 0;
   ml_self.thinned = false;
-  if (ml_self.random == 0) ml_self.random = (ml_now_ns() * UINT64_C(0x9E3779B97F4A7C15) ^ ((uint64_t)ml_self.tid << 32)) | 1;
+  if (ml_self.random == 0)
+    ml_self.random = (ml_now_ns() * UINT64_C(0x9E3779B97F4A7C15) ^ ((uint64_t)ml_self.tid << 32)) | 1;
   struct ml_ticket ticket = ml_reserve(ML_KIND_THREAD_MEMORY, sizeof(struct ml_thread_memory));
   if (ticket.record != NULL) {
     struct ml_thread_memory *record = ticket.record;
@@ -375,7 +378,8 @@ void ml_thread_refresh(void) {
 }
 
 void ml_note_missed(void) {
-  if (ml_recording() && ml_runtime.slot != NULL) atomic_fetch_add_explicit(&ml_runtime.slot->nested, 1, memory_order_relaxed);
+  if (ml_recording() && ml_runtime.slot != NULL)
+    atomic_fetch_add_explicit(&ml_runtime.slot->nested, 1, memory_order_relaxed);
 }
 
 /* ---- rings --------------------------------------------------------------------------------------- */

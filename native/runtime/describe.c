@@ -8,7 +8,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static struct { uint64_t address, bytes; } own[16];
+static struct {
+  uint64_t address, bytes;
+} own[16];
 static _Atomic uint32_t own_count;
 
 static void write_own(uint64_t address, uint64_t bytes) {
@@ -44,12 +46,12 @@ static int write_tls(struct dl_phdr_info *info, size_t bytes, void *unused) {
   const uint32_t name = ml_string(path, strlen(path));
   struct ml_ticket ticket = ml_reserve(ML_KIND_TLS_MODULE, sizeof(struct ml_tls_module));
   if (ticket.record == NULL) return 1;
-  *(struct ml_tls_module *)ticket.record = (struct ml_tls_module){
-      .time_ns = ml_now_ns(),
-      .module_address = info->dlpi_addr,
-      .offset = (int64_t)((uint64_t)(uintptr_t)info->dlpi_tls_data - ml_thread_pointer()),
-      .bytes = size,
-      .path = name};
+  *(struct ml_tls_module *)ticket.record =
+      (struct ml_tls_module){.time_ns = ml_now_ns(),
+                             .module_address = info->dlpi_addr,
+                             .offset = (int64_t)((uint64_t)(uintptr_t)info->dlpi_tls_data - ml_thread_pointer()),
+                             .bytes = size,
+                             .path = name};
   ml_commit(ticket);
   return 0;
 }
@@ -68,7 +70,9 @@ static bool parse(const char **at, uint64_t *value, unsigned base) {
   *value = 0;
   for (;; (*at)++) {
     const char c = **at;
-    const unsigned digit = c >= '0' && c <= '9' ? (unsigned)(c - '0') : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a') + 10 : 99;
+    const unsigned digit = c >= '0' && c <= '9'   ? (unsigned)(c - '0')
+                           : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a') + 10
+                                                  : 99;
     if (digit >= base) break;
     *value = *value * base + digit;
   }
@@ -174,8 +178,8 @@ void ml_write_rss(void) {
   for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
     struct ml_ticket ticket = ml_reserve(ML_KIND_TIMELINE, sizeof(struct ml_timeline));
     if (ticket.record == NULL) return;
-    *(struct ml_timeline *)ticket.record = (struct ml_timeline){
-        .time_ns = now, .value = (int64_t)values[i].bytes, .metric = values[i].metric, .node = -1};
+    *(struct ml_timeline *)ticket.record =
+        (struct ml_timeline){.time_ns = now, .value = (int64_t)values[i].bytes, .metric = values[i].metric, .node = -1};
     ml_commit(ticket);
   }
 }

@@ -34,8 +34,7 @@ static char library[PATH_MAX]; /* our own, as the loader knows it */
 
 /* ---- the C library's functions ---------------------------------------------------------------------- */
 /* Looked up when the library is loaded: a fork's child must not ask the loader. */
-#define EACH_FUNCTION(X) \
-  X(execve) X(execvpe) X(fexecve) X(execveat) X(posix_spawn) X(posix_spawnp) X(system) X(popen)
+#define EACH_FUNCTION(X) X(execve) X(execvpe) X(fexecve) X(execveat) X(posix_spawn) X(posix_spawnp) X(system) X(popen)
 #define KEPT(name) static _Atomic(void *) kept_##name;
 EACH_FUNCTION(KEPT)
 #undef KEPT
@@ -57,7 +56,7 @@ struct launch {
   const char *words;   /* MEMLENS_EMULATOR's value */
   const char *preload; /* LD_PRELOAD's, or NULL */
   size_t argc, envc, word_count, word_bytes, preload_bytes;
-  size_t bytes;       /* that build() needs */
+  size_t bytes; /* that build() needs */
   char **new_argv, **new_envp;
 };
 
@@ -75,7 +74,8 @@ static bool is_moved(const char *variable) {
 static bool names_library(const char *preload) {
   const size_t length = strlen(library);
   for (const char *at = preload; (at = strstr(at, library)) != NULL; at++)
-    if ((at == preload || at[-1] == ':' || at[-1] == ' ') && (at[length] == 0 || at[length] == ':' || at[length] == ' '))
+    if ((at == preload || at[-1] == ':' || at[-1] == ' ') &&
+        (at[length] == 0 || at[length] == ':' || at[length] == ' '))
       return true;
   return false;
 }
@@ -105,10 +105,12 @@ static bool prepare(struct launch *launch) {
   }
   if (launch->word_count == 0 || launch->words[0] != '/') return false;
   launch->word_bytes = (size_t)(at - launch->words);
-  launch->preload_bytes = sizeof "LD_PRELOAD=:" + strlen(library) + (launch->preload != NULL ? strlen(launch->preload) : 0);
-  launch->bytes = (launch->word_count + 2 * (moved + 1) + 4 + 2 * ML_MAX_SCRIPTS + launch->argc + 1 + launch->envc + 1) *
-                      sizeof(char *) +
-                  launch->word_bytes + launch->preload_bytes;
+  launch->preload_bytes =
+      sizeof "LD_PRELOAD=:" + strlen(library) + (launch->preload != NULL ? strlen(launch->preload) : 0);
+  launch->bytes =
+      (launch->word_count + 2 * (moved + 1) + 4 + 2 * ML_MAX_SCRIPTS + launch->argc + 1 + launch->envc + 1) *
+          sizeof(char *) +
+      launch->word_bytes + launch->preload_bytes;
   return true;
 }
 
@@ -133,7 +135,8 @@ static void build(struct launch *launch, void *memory) {
     *text++ = 0;
   }
   strcat(strcpy(preload, "LD_PRELOAD="), library);
-  if (launch->preload != NULL && names_library(launch->preload)) strcpy(preload + sizeof "LD_PRELOAD=" - 1, launch->preload);
+  if (launch->preload != NULL && names_library(launch->preload))
+    strcpy(preload + sizeof "LD_PRELOAD=" - 1, launch->preload);
   else if (launch->preload != NULL && *launch->preload != 0) strcat(strcat(preload, ":"), launch->preload);
   for (size_t i = 0; i < launch->envc; i++) {
     char *variable = launch->envp[i];
@@ -164,7 +167,8 @@ static void build(struct launch *launch, void *memory) {
 
 /* ---- exec ------------------------------------------------------------------------------------------- */
 /* Returns when it did not come to that: the caller goes on natively. */
-static void exec_emulated(const struct ml_program *program, const char *script, char *const argv[], char *const envp[]) {
+static void exec_emulated(const struct ml_program *program, const char *script, char *const argv[],
+                          char *const envp[]) {
   struct launch launch = {.program = program, .script = script, .argv = argv, .envp = envp};
   if (!program->emulated || !prepare(&launch)) return;
   build(&launch, alloca(launch.bytes));
@@ -280,7 +284,9 @@ ML_EXPORT int execv(const char *path, char *const argv[]) { return start(path, a
 
 ML_EXPORT int execvp(const char *file, char *const argv[]) { return start_searched(file, argv, environ); }
 
-ML_EXPORT int execvpe(const char *file, char *const argv[], char *const envp[]) { return start_searched(file, argv, envp); }
+ML_EXPORT int execvpe(const char *file, char *const argv[], char *const envp[]) {
+  return start_searched(file, argv, envp);
+}
 
 /* Of a variadic call, without the NULL. */
 static size_t count_words(va_list arguments) {
@@ -289,14 +295,14 @@ static size_t count_words(va_list arguments) {
   return count;
 }
 
-#define TAKE_WORDS(first)                                         \
-  va_list arguments;                                              \
-  va_start(arguments, first);                                     \
-  const size_t count = count_words(arguments);                    \
-  va_end(arguments);                                              \
-  char **words = alloca((count + 1) * sizeof *words);             \
-  va_start(arguments, first);                                     \
-  words[0] = word(first);                                         \
+#define TAKE_WORDS(first)                             \
+  va_list arguments;                                  \
+  va_start(arguments, first);                         \
+  const size_t count = count_words(arguments);        \
+  va_end(arguments);                                  \
+  char **words = alloca((count + 1) * sizeof *words); \
+  va_start(arguments, first);                         \
+  words[0] = word(first);                             \
   for (size_t i = 1; i <= count; i++) words[i] = va_arg(arguments, char *)
 
 ML_EXPORT int execl(const char *path, const char *first, ...) {
@@ -365,8 +371,8 @@ ML_EXPORT int execveat(int directory, const char *path, char *const argv[], char
   if (ML_UNLIKELY(ml_emulated)) {
     struct stat status;
     char whole[PATH_MAX], link[40] = "/proc/self/fd/";
-    const bool is_link = (flags & AT_SYMLINK_NOFOLLOW) != 0 && fstatat(directory, path, &status, AT_SYMLINK_NOFOLLOW) == 0 &&
-                         S_ISLNK(status.st_mode);
+    const bool is_link = (flags & AT_SYMLINK_NOFOLLOW) != 0 &&
+                         fstatat(directory, path, &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(status.st_mode);
     if (is_link) {
       errno = ELOOP;
       return -1;
@@ -386,7 +392,8 @@ ML_EXPORT int execveat(int directory, const char *path, char *const argv[], char
     }
   }
   REAL(execveat);
-  const bool is_here = !ml_emulated && ml_readable((uint64_t)(uintptr_t)path, 1) && (*path == '/' || directory == AT_FDCWD);
+  const bool is_here =
+      !ml_emulated && ml_readable((uint64_t)(uintptr_t)path, 1) && (*path == '/' || directory == AT_FDCWD);
   const size_t bytes = ml_emulated ? 0 : ml_left_out_bytes(is_here ? path : "", envp);
   if (ML_UNLIKELY(bytes != 0)) envp = ml_left_out_build(envp, alloca(bytes));
   const int result = function != NULL ? function(directory, path, argv, envp, flags)
@@ -401,7 +408,12 @@ static bool changes_directory(const posix_spawn_file_actions_t *actions) {
 #ifdef __GLIBC__
   struct action { /* as in the C library, unchanged since directories are among them (2.29) */
     int tag;
-    struct { int fd; const char *path; int flags; mode_t mode; } largest;
+    struct {
+      int fd;
+      const char *path;
+      int flags;
+      mode_t mode;
+    } largest;
   };
   if (actions == NULL) return false;
   const struct action *list = (const void *)actions->__actions;
@@ -574,7 +586,8 @@ ML_EXPORT FILE *popen(const char *command, const char *mode) {
  * library of the guest. */
 static void hide_preload(void) {
   Dl_info info;
-  if (dladdr((void *)&library, &info) == 0 || info.dli_fname == NULL || strlen(info.dli_fname) >= sizeof library) return;
+  if (dladdr((void *)&library, &info) == 0 || info.dli_fname == NULL || strlen(info.dli_fname) >= sizeof library)
+    return;
   strcpy(library, info.dli_fname);
   for (char **at = environ; *at != NULL; at++) {
     char *value = word(value_of(*at, "LD_PRELOAD"));

@@ -61,9 +61,9 @@ static bool resolve(void) {
   ml_self.resolving = true;
   ml_self.inside++;
   const int saved = errno;
-#define FIND(name)                                   \
-  do {                                               \
-    void *found = dlsym(RTLD_NEXT, #name);           \
+#define FIND(name)                                                 \
+  do {                                                             \
+    void *found = dlsym(RTLD_NEXT, #name);                         \
     if (found != NULL) memcpy(&real_##name, &found, sizeof found); \
   } while (0)
   FIND(malloc);
@@ -89,7 +89,8 @@ static void *first_malloc(size_t bytes) {
 }
 static void *first_calloc(size_t count, size_t bytes) {
   if (resolve() && real_calloc != first_calloc) return real_calloc(count, bytes);
-  return bytes != 0 && count > sizeof early / bytes ? NULL : early_alloc(16, count * bytes); /* zero: never used before */
+  /* zero: never used before */
+  return bytes != 0 && count > sizeof early / bytes ? NULL : early_alloc(16, count * bytes);
 }
 static void *first_realloc(void *address, size_t bytes) {
   if (resolve() && real_realloc != first_realloc) return real_realloc(address, bytes);
@@ -230,13 +231,13 @@ ML_EXPORT int posix_memalign(void **address, size_t alignment, size_t bytes) {
   return error;
 }
 
-#define ALIGNED(name, ...)                                                       \
-  do {                                                                           \
-    if (ML_LIKELY(!ml_look_closer(bytes))) return real_##name(__VA_ARGS__);      \
-    const struct ml_birth birth = ml_choose(bytes);                              \
-    void *address = real_##name(__VA_ARGS__);                                    \
-    if (birth.wanted) record_aligned(birth, address, alignment, bytes);          \
-    return address;                                                              \
+#define ALIGNED(name, ...)                                                  \
+  do {                                                                      \
+    if (ML_LIKELY(!ml_look_closer(bytes))) return real_##name(__VA_ARGS__); \
+    const struct ml_birth birth = ml_choose(bytes);                         \
+    void *address = real_##name(__VA_ARGS__);                               \
+    if (birth.wanted) record_aligned(birth, address, alignment, bytes);     \
+    return address;                                                         \
   } while (0)
 
 ML_EXPORT void *aligned_alloc(size_t alignment, size_t bytes) { ALIGNED(aligned_alloc, alignment, bytes); }

@@ -70,40 +70,41 @@ static __attribute__((noinline)) void *find_real(struct real_operator *real, con
 static __attribute__((noinline)) void *without_library(size_t bytes, size_t alignment, bool may_fail) {
   /* No C++ library defines the operator: the program could not have been linked; or it is not looked up yet, and this thread
    * has no thread-local memory for that. Do what it would. */
-  void *address = alignment > 16 ? aligned_alloc(alignment, (bytes + alignment - 1) & ~(alignment - 1)) : malloc(bytes ? bytes : 1);
+  void *address =
+      alignment > 16 ? aligned_alloc(alignment, (bytes + alignment - 1) & ~(alignment - 1)) : malloc(bytes ? bytes : 1);
   if (address == NULL && !may_fail) abort();
   return address;
 }
 
 /* NEW(symbol, parameters after the size, arguments, alignment, array flag, may fail) */
-#define NEW(symbol, parameters, arguments, alignment_value, array, may_fail)                                          \
-  static struct real_operator real_##symbol = {.name = #symbol};                                                      \
-  ML_EXPORT void *symbol parameters;                                                                                  \
-  ML_EXPORT void *symbol parameters {                                                                                 \
-    void *function = atomic_load_explicit(&real_##symbol.function, memory_order_relaxed);                             \
-    if (ML_UNLIKELY(function == NULL)) function = find_real(&real_##symbol, __builtin_return_address(0));             \
-    if (function == NULL) return without_library(bytes, alignment_value, may_fail);                                   \
-    void *(*call) parameters;                                                                                         \
-    __builtin_memcpy(&call, &function, sizeof call);                                                                            \
-    if (ML_LIKELY(atomic_load_explicit(&real_##symbol.way, memory_order_relaxed) == WAY_PASS)) {                      \
-      if (ML_UNLIKELY(!ml_own_thread())) return call arguments;                                                       \
-      if (ml_self.operation == 0) { /* not below another operator: new[] calls new */                                 \
-        ml_self.operation = ML_ENUM_allocation_operation_NEW;                                                         \
-        ml_self.operation_flags = (array) ? ML_ENUM_allocation_flags_ARRAY : 0;                                       \
-      }                                                                                                               \
-      void *address = call arguments;                                                                                 \
-      ml_self.operation = 0;                                                                                          \
-      return address;                                                                                                 \
-    }                                                                                                                 \
-    if (ML_LIKELY(!ml_look_closer(bytes))) return call arguments;                                                     \
-    const struct ml_birth birth = ml_choose(bytes);                                                                   \
-    void *address = call arguments;                                                                                   \
-    if (birth.wanted)                                                                                                 \
-      ml_record_birth(birth, address, bytes,                                                                          \
-                      (struct ml_what){.operation = ML_ENUM_allocation_operation_NEW,                                 \
-                                       .flags = (array) ? ML_ENUM_allocation_flags_ARRAY : 0,                         \
-                                       .alignment = alignment_value});                                                \
-    return address;                                                                                                   \
+#define NEW(symbol, parameters, arguments, alignment_value, array, may_fail)                              \
+  static struct real_operator real_##symbol = {.name = #symbol};                                          \
+  ML_EXPORT void *symbol parameters;                                                                      \
+  ML_EXPORT void *symbol parameters {                                                                     \
+    void *function = atomic_load_explicit(&real_##symbol.function, memory_order_relaxed);                 \
+    if (ML_UNLIKELY(function == NULL)) function = find_real(&real_##symbol, __builtin_return_address(0)); \
+    if (function == NULL) return without_library(bytes, alignment_value, may_fail);                       \
+    void *(*call)parameters;                                                                              \
+    __builtin_memcpy(&call, &function, sizeof call);                                                      \
+    if (ML_LIKELY(atomic_load_explicit(&real_##symbol.way, memory_order_relaxed) == WAY_PASS)) {          \
+      if (ML_UNLIKELY(!ml_own_thread())) return call arguments;                                           \
+      if (ml_self.operation == 0) { /* not below another operator: new[] calls new */                     \
+        ml_self.operation = ML_ENUM_allocation_operation_NEW;                                             \
+        ml_self.operation_flags = (array) ? ML_ENUM_allocation_flags_ARRAY : 0;                           \
+      }                                                                                                   \
+      void *address = call arguments;                                                                     \
+      ml_self.operation = 0;                                                                              \
+      return address;                                                                                     \
+    }                                                                                                     \
+    if (ML_LIKELY(!ml_look_closer(bytes))) return call arguments;                                         \
+    const struct ml_birth birth = ml_choose(bytes);                                                       \
+    void *address = call arguments;                                                                       \
+    if (birth.wanted)                                                                                     \
+      ml_record_birth(birth, address, bytes,                                                              \
+                      (struct ml_what){.operation = ML_ENUM_allocation_operation_NEW,                     \
+                                       .flags = (array) ? ML_ENUM_allocation_flags_ARRAY : 0,             \
+                                       .alignment = alignment_value});                                    \
+    return address;                                                                                       \
   }
 
 NEW(_Znwm, (size_t bytes), (bytes), 0, 0, false)
@@ -117,27 +118,27 @@ NEW(_ZnwmSt11align_val_tRKSt9nothrow_t, (size_t bytes, size_t alignment, const v
 NEW(_ZnamSt11align_val_tRKSt9nothrow_t, (size_t bytes, size_t alignment, const void *nothrow),
     (bytes, alignment, nothrow), alignment, 1, true)
 
-#define DELETE(symbol, parameters, arguments)                                                              \
-  static struct real_operator real_##symbol = {.name = #symbol};                                           \
-  ML_EXPORT void symbol parameters;                                                                        \
-  ML_EXPORT void symbol parameters {                                                                       \
-    void *function = atomic_load_explicit(&real_##symbol.function, memory_order_relaxed);                  \
-    if (ML_UNLIKELY(function == NULL)) function = find_real(&real_##symbol, __builtin_return_address(0));  \
-    if (function == NULL) {                                                                                \
-      free(address);                                                                                       \
-      return;                                                                                              \
-    }                                                                                                      \
-    void (*call) parameters;                                                                               \
-    __builtin_memcpy(&call, &function, sizeof call);                                                       \
-    if (ML_UNLIKELY(atomic_load_explicit(&real_##symbol.way, memory_order_relaxed) == WAY_RECORD) &&       \
-        ml_maybe_sampled(address) && ml_own_thread() && ml_self.deleting == NULL) {                        \
+#define DELETE(symbol, parameters, arguments)                                                                 \
+  static struct real_operator real_##symbol = {.name = #symbol};                                              \
+  ML_EXPORT void symbol parameters;                                                                           \
+  ML_EXPORT void symbol parameters {                                                                          \
+    void *function = atomic_load_explicit(&real_##symbol.function, memory_order_relaxed);                     \
+    if (ML_UNLIKELY(function == NULL)) function = find_real(&real_##symbol, __builtin_return_address(0));     \
+    if (function == NULL) {                                                                                   \
+      free(address);                                                                                          \
+      return;                                                                                                 \
+    }                                                                                                         \
+    void(*call) parameters;                                                                                   \
+    __builtin_memcpy(&call, &function, sizeof call);                                                          \
+    if (ML_UNLIKELY(atomic_load_explicit(&real_##symbol.way, memory_order_relaxed) == WAY_RECORD) &&          \
+        ml_maybe_sampled(address) && ml_own_thread() && ml_self.deleting == NULL) {                           \
       if (ml_take_release(address)) ml_record_release(address, 0, 0, ML_ENUM_allocation_operation_DELETE, 0); \
-      ml_self.deleting = address; /* jemalloc's operators call free */                                     \
-      call arguments;                                                                                      \
-      ml_self.deleting = NULL;                                                                             \
-      return;                                                                                              \
-    }                                                                                                      \
-    call arguments;                                                                                        \
+      ml_self.deleting = address; /* jemalloc's operators call free */                                        \
+      call arguments;                                                                                         \
+      ml_self.deleting = NULL;                                                                                \
+      return;                                                                                                 \
+    }                                                                                                         \
+    call arguments;                                                                                           \
   }
 
 DELETE(_ZdlPv, (void *address), (address))
@@ -150,5 +151,7 @@ DELETE(_ZdlPvSt11align_val_t, (void *address, size_t alignment), (address, align
 DELETE(_ZdaPvSt11align_val_t, (void *address, size_t alignment), (address, alignment))
 DELETE(_ZdlPvmSt11align_val_t, (void *address, size_t bytes, size_t alignment), (address, bytes, alignment))
 DELETE(_ZdaPvmSt11align_val_t, (void *address, size_t bytes, size_t alignment), (address, bytes, alignment))
-DELETE(_ZdlPvSt11align_val_tRKSt9nothrow_t, (void *address, size_t alignment, const void *nothrow), (address, alignment, nothrow))
-DELETE(_ZdaPvSt11align_val_tRKSt9nothrow_t, (void *address, size_t alignment, const void *nothrow), (address, alignment, nothrow))
+DELETE(_ZdlPvSt11align_val_tRKSt9nothrow_t, (void *address, size_t alignment, const void *nothrow),
+       (address, alignment, nothrow))
+DELETE(_ZdaPvSt11align_val_tRKSt9nothrow_t, (void *address, size_t alignment, const void *nothrow),
+       (address, alignment, nothrow))

@@ -20,9 +20,11 @@ long move_pages(int, unsigned long, void **, const int *, int *, int);
 
 __attribute__((visibility("hidden"))) long ml_raw_syscall(long number, ...);
 __attribute__((visibility("hidden"))) long ml_syscall_failed(long error);
-__attribute__((visibility("hidden"))) long ml_guest_syscall(long number, long a, long b, long c, long d, long e, long f);
+__attribute__((visibility("hidden"))) long ml_guest_syscall(long number, long a, long b, long c, long d, long e,
+                                                            long f);
 
-__attribute__((visibility("hidden"))) long ml_filter_syscall(long number, long a, long b, long c, long d, long e, long f);
+__attribute__((visibility("hidden"))) long ml_filter_syscall(long number, long a, long b, long c, long d, long e,
+                                                             long f);
 
 /* The C library's, once it is known (interpose_exec.c). */
 __attribute__((visibility("hidden"))) long (*ml_next_syscall)(long, ...) = ml_raw_syscall;
@@ -34,10 +36,13 @@ long ml_syscall_failed(long error) {
 
 long ml_guest_syscall(long number, long a, long b, long c, long d, long e, long f) {
   switch (number) {
-    case SYS_mbind: return mbind((void *)a, (unsigned long)b, (int)c, (const unsigned long *)d, (unsigned long)e, (unsigned)f);
+    case SYS_mbind:
+      return mbind((void *)a, (unsigned long)b, (int)c, (const unsigned long *)d, (unsigned long)e, (unsigned)f);
     case SYS_set_mempolicy: return set_mempolicy((int)a, (const unsigned long *)b, (unsigned long)c);
-    case SYS_get_mempolicy: return get_mempolicy((int *)a, (unsigned long *)b, (unsigned long)c, (void *)d, (unsigned)e);
-    case SYS_migrate_pages: return migrate_pages((int)a, (unsigned long)b, (const unsigned long *)c, (const unsigned long *)d);
+    case SYS_get_mempolicy:
+      return get_mempolicy((int *)a, (unsigned long *)b, (unsigned long)c, (void *)d, (unsigned)e);
+    case SYS_migrate_pages:
+      return migrate_pages((int)a, (unsigned long)b, (const unsigned long *)c, (const unsigned long *)d);
     default: return move_pages((int)a, (unsigned long)b, (void **)c, (const int *)d, (int *)e, (int)f);
   }
 }
@@ -53,7 +58,8 @@ long ml_filter_syscall(long number, long a, long b, long c, long d, long e, long
 #define FUNCTION(name) ".type " name ",%function\n" name ":\n"
 #if defined(__x86_64__)
 _Static_assert(SYS_mbind == 237 && SYS_set_mempolicy == 238 && SYS_get_mempolicy == 239 && SYS_migrate_pages == 256 &&
-                   SYS_move_pages == 279 && SYS_prctl == 157 && SYS_seccomp == 317, "the numbers below");
+                   SYS_move_pages == 279 && SYS_prctl == 157 && SYS_seccomp == 317,
+               "the numbers below");
 __asm__(".text\n.globl syscall\n.hidden ml_raw_syscall\n"
         FUNCTION("syscall")
         "  cmpb $0, ml_emulated(%rip)\n"

@@ -23,7 +23,9 @@
 /* Looked up when the library is loaded: later the caller may be a vfork's child, or a thread with foreign thread-local memory. What
  * not every C library has is looked up at its first call instead (a failed look-up would change what dlerror() says). */
 #define EACH_FUNCTION(X) \
-  X(mmap) X(mmap64) X(munmap) X(mremap) X(sched_setaffinity) X(pthread_setaffinity_np) X(pthread_create) X(dlclose) X(_exit) X(prctl)
+  X(mmap)                \
+  X(mmap64)              \
+  X(munmap) X(mremap) X(sched_setaffinity) X(pthread_setaffinity_np) X(pthread_create) X(dlclose) X(_exit) X(prctl)
 #define KEPT(name) static _Atomic(void *) kept_##name;
 EACH_FUNCTION(KEPT)
 #undef KEPT
@@ -142,8 +144,7 @@ static void record_pinning(unsigned operation, uint32_t thread, const void *mask
 }
 
 /* Under the emulator, which has none of these calls, its plugin makes them. */
-#define GUEST_POLICY(name, ...) \
-  ml_guest_policy(ML_POLICY_##name, (const uint64_t[6]){__VA_ARGS__})
+#define GUEST_POLICY(name, ...) ml_guest_policy(ML_POLICY_##name, (const uint64_t[6]){__VA_ARGS__})
 #define POINTER(pointer) (uint64_t)(uintptr_t)(pointer)
 
 /* The words of a node mask of `max_node` bits, as the system calls count them. */
@@ -153,7 +154,8 @@ static size_t node_mask_bytes(unsigned long max_node) {
 
 ML_EXPORT int sched_setaffinity(pid_t pid, size_t bytes, const cpu_set_t *mask) {
   REAL(sched_setaffinity);
-  const int result = function != NULL ? function(pid, bytes, mask) : (int)syscall(SYS_sched_setaffinity, pid, bytes, mask);
+  const int result =
+      function != NULL ? function(pid, bytes, mask) : (int)syscall(SYS_sched_setaffinity, pid, bytes, mask);
   if (result == 0 || errno != EFAULT)
     record_pinning(ML_ENUM_pinning_operation_SCHED_SETAFFINITY, (uint32_t)pid, mask, bytes, 0, 0, 0, 0, result);
   return result;
@@ -207,10 +209,13 @@ ML_EXPORT long get_mempolicy(int *mode, unsigned long *mask, unsigned long max_n
 ML_EXPORT long migrate_pages(int pid, unsigned long max_node, const unsigned long *from, const unsigned long *to) {
   ML_NEXT(migrate_pages);
   long result;
-  if (ML_UNLIKELY(ml_emulated)) result = GUEST_POLICY(MIGRATE_PAGES, (uint64_t)pid, max_node, POINTER(from), POINTER(to));
-  else result = function != NULL ? function(pid, max_node, from, to) : syscall(SYS_migrate_pages, pid, max_node, from, to);
+  if (ML_UNLIKELY(ml_emulated))
+    result = GUEST_POLICY(MIGRATE_PAGES, (uint64_t)pid, max_node, POINTER(from), POINTER(to));
+  else
+    result = function != NULL ? function(pid, max_node, from, to) : syscall(SYS_migrate_pages, pid, max_node, from, to);
   if (result >= 0)
-    record_pinning(ML_ENUM_pinning_operation_MIGRATE_PAGES, (uint32_t)pid, to, node_mask_bytes(max_node), 0, 0, 0, 0, result);
+    record_pinning(ML_ENUM_pinning_operation_MIGRATE_PAGES, (uint32_t)pid, to, node_mask_bytes(max_node), 0, 0, 0, 0,
+                   result);
   return result;
 }
 
@@ -218,7 +223,8 @@ ML_EXPORT long move_pages(int pid, unsigned long count, void **pages, const int 
   ML_NEXT(move_pages);
   long result;
   if (ML_UNLIKELY(ml_emulated))
-    result = GUEST_POLICY(MOVE_PAGES, (uint64_t)pid, count, POINTER(pages), POINTER(nodes), POINTER(status), (uint64_t)flags);
+    result = GUEST_POLICY(MOVE_PAGES, (uint64_t)pid, count, POINTER(pages), POINTER(nodes), POINTER(status),
+                          (uint64_t)flags);
   else
     result = function != NULL ? function(pid, count, pages, nodes, status, flags)
                               : syscall(SYS_move_pages, pid, count, pages, nodes, status, flags);
@@ -226,14 +232,15 @@ ML_EXPORT long move_pages(int pid, unsigned long count, void **pages, const int 
     uint64_t mask = 0;
     for (unsigned long i = 0; i < count && i < 65536; i++)
       if (nodes[i] >= 0 && nodes[i] < 64) mask |= UINT64_C(1) << nodes[i];
-    record_pinning(ML_ENUM_pinning_operation_MOVE_PAGES, (uint32_t)pid, &mask, sizeof mask, (uint64_t)(uintptr_t)pages[0],
-                   count, 0, (uint64_t)(unsigned)flags, result);
+    record_pinning(ML_ENUM_pinning_operation_MOVE_PAGES, (uint32_t)pid, &mask, sizeof mask,
+                   (uint64_t)(uintptr_t)pages[0], count, 0, (uint64_t)(unsigned)flags, result);
   }
   return result;
 }
 
 /* ---- threads, unloading, leaving ------------------------------------------------------------------- */
-ML_EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument) {
+ML_EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
+                             void *argument) {
   REAL(pthread_create);
   if (function == NULL) return EAGAIN;
   const int error = function(thread, attributes, start, argument);
@@ -244,8 +251,9 @@ ML_EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes
     ml_self.inside++;
     struct ml_ticket ticket = ml_reserve(ML_KIND_THREAD_MEMORY, sizeof(struct ml_thread_memory));
     if (ticket.record != NULL) {
-      *(struct ml_thread_memory *)ticket.record = (struct ml_thread_memory){
-          .time_ns = ml_now_ns(), .thread_pointer = (uint64_t)created, .creator = ml_self.tid};
+      *(struct ml_thread_memory *)ticket.record = (struct ml_thread_memory){.time_ns = ml_now_ns(),
+                                                                            .thread_pointer = (uint64_t)created,
+                                                                            .creator = ml_self.tid};
       ml_commit(ticket);
     }
     ml_self.inside--;
@@ -323,12 +331,13 @@ static int search_imports(struct dl_phdr_info *info, size_t bytes, void *context
   for (int i = 0; i < info->dlpi_phnum; i++) {
     const ElfW(Phdr) *header = &info->dlpi_phdr[i];
     const uint64_t begin = info->dlpi_addr + header->p_vaddr;
-    if (header->p_type == PT_LOAD && search->address >= begin && search->address - begin < header->p_memsz) holds = true;
+    if (header->p_type == PT_LOAD && search->address >= begin && search->address - begin < header->p_memsz)
+      holds = true;
     if (header->p_type == PT_DYNAMIC) dynamic = (const ElfW(Dyn) *)begin;
   }
   if (!holds) return 0;
   const ElfW(Sym) *symbols = NULL;
-  const ElfW(Rela) *relocations[2] = {NULL, NULL}; /* of the PLT, and the others: a PLT entry may use either */
+  const ElfW(Rela) * relocations[2] = {NULL, NULL}; /* of the PLT, and the others: a PLT entry may use either */
   uint64_t relocation_bytes[2] = {0, 0};
   bool has_addends = true;
   for (; dynamic != NULL && dynamic->d_tag != DT_NULL; dynamic++) {

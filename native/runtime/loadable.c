@@ -98,7 +98,8 @@ size_t ml_left_out_bytes(const char *path, char *const envp[]) {
   size_t bytes = 0, count;
   if (ml_readable((uint64_t)(uintptr_t)envp, sizeof *envp) && ml_readable((uint64_t)(uintptr_t)path, 1)) {
     const size_t at = find_variable(envp, &count);
-    if (at != SIZE_MAX && count < MOST_VARIABLES && (is_unreadable() || !has_descriptor() || (*path != 0 && is_foreign(path))))
+    if (at != SIZE_MAX && count < MOST_VARIABLES &&
+        (is_unreadable() || !has_descriptor() || (*path != 0 && is_foreign(path))))
       bytes = (count + 1) * sizeof *envp + strlen(envp[at]) + 1;
   }
   errno = saved;

@@ -12,7 +12,8 @@ static void use_settings(void) {
   ml_large = ml_runtime.sample_bytes == 0 ? 0 : (size_t)ml_runtime.large_bytes;
   ml_sampled_start();
   if (ml_in_exact_phase())
-    atomic_fetch_or_explicit(&ml_runtime.slot->flags, (uint32_t)ML_ENUM_runtime_flags_EXACT_FIRST, memory_order_relaxed);
+    atomic_fetch_or_explicit(&ml_runtime.slot->flags, (uint32_t)ML_ENUM_runtime_flags_EXACT_FIRST,
+                             memory_order_relaxed);
 }
 
 static bool ready(void) {

@@ -21,16 +21,16 @@ static bool is_own_elf(int fd, const unsigned char *head, long head_bytes, int *
   Elf64_Ehdr header;
   if (head_bytes < (long)sizeof header) return false;
   memcpy(&header, head, sizeof header);
-  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ML_OWN_ORDER || header.e_machine != ML_OWN_MACHINE ||
-      (header.e_type != ET_EXEC && header.e_type != ET_DYN))
+  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ML_OWN_ORDER ||
+      header.e_machine != ML_OWN_MACHINE || (header.e_type != ET_EXEC && header.e_type != ET_DYN))
     return false;
   for (unsigned i = 0; i < header.e_phnum && i < 128; i++) {
     Elf64_Phdr segment;
     if (!read_at(fd, &segment, sizeof segment, header.e_phoff + (uint64_t)i * header.e_phentsize)) return false;
     if (segment.p_type != PT_INTERP) continue;
     char loader[PATH_MAX / 4];
-    if (segment.p_filesz < 2 || segment.p_filesz > sizeof loader || !read_at(fd, loader, segment.p_filesz, segment.p_offset) ||
-        loader[segment.p_filesz - 1] != 0)
+    if (segment.p_filesz < 2 || segment.p_filesz > sizeof loader ||
+        !read_at(fd, loader, segment.p_filesz, segment.p_offset) || loader[segment.p_filesz - 1] != 0)
       return false;
     const int loader_fd = (int)syscall(SYS_openat, AT_FDCWD, loader, O_RDONLY | O_CLOEXEC, 0);
     if (loader_fd < 0) { /* the kernel says it at exec, an emulator only when it runs */
@@ -156,7 +156,7 @@ static void follow(struct ml_program *program, const char *path) {
   for (;;) {
     struct ml_script *script = program->script_count < ML_MAX_SCRIPTS ? &program->scripts[program->script_count] : NULL;
     const enum found found = look_at(program, path, script);
-    if (found == FOUND_SCRIPT) {
+    if (script != NULL && found == FOUND_SCRIPT) {
       path = script->interpreter;
       program->script_count++;
       continue;

@@ -49,7 +49,7 @@ void ml_loadable_start(void);
 /* The memory that an environment without us takes; 0: the one given is right for the program at `path` ("": not known which). */
 size_t ml_left_out_bytes(const char *path, char *const envp[]);
 char **ml_left_out_build(char *const envp[], void *memory);
-void ml_left_out_failed(void); /* the program did not start */
+void ml_left_out_failed(void);   /* the program did not start */
 void ml_left_out_for_good(void); /* from `environ`, where the C library takes it from there */
 
 #endif

@@ -26,29 +26,29 @@
  * instruction to its last, destructors included. */
 #define ML_THREAD_MAGIC UINT64_C(0x6d656d6c656e7354)
 struct ml_thread {
-  uint64_t magic;         /* ML_THREAD_MAGIC in thread-local memory that the loader or the C library made */
-  int64_t countdown;      /* bytes until the next sample; below 0: look closer (a new thread starts at 0) */
-  uint64_t generation;    /* of the attachment that the fields below belong to */
-  uint64_t random;        /* state of the generator */
-  int64_t gap;            /* the distance that countdown began with */
-  uint64_t passed_bytes;  /* small objects of this thread so far, up to the last sample */
-  uint64_t rate;          /* the mean distance that `gap` was drawn with */
-  int64_t large_countdown; /* bytes of large objects until the next one that is recorded, while they are sampled */
-  uint64_t large_rate;     /* the mean distance of these */
-  uint64_t begun_ns, spent_ns; /* what recording this thread's objects has cost since */
+  uint64_t magic;               /* ML_THREAD_MAGIC in thread-local memory that the loader or the C library made */
+  int64_t countdown;            /* bytes until the next sample; below 0: look closer (a new thread starts at 0) */
+  uint64_t generation;          /* of the attachment that the fields below belong to */
+  uint64_t random;              /* state of the generator */
+  int64_t gap;                  /* the distance that countdown began with */
+  uint64_t passed_bytes;        /* small objects of this thread so far, up to the last sample */
+  uint64_t rate;                /* the mean distance that `gap` was drawn with */
+  int64_t large_countdown;      /* bytes of large objects until the next one that is recorded, while they are sampled */
+  uint64_t large_rate;          /* the mean distance of these */
+  uint64_t begun_ns, spent_ns;  /* what recording this thread's objects has cost since */
   uint64_t safe_low, safe_high; /* stack memory known to be readable */
   uint32_t tid;
   uint32_t ring;
-  bool has_gap;           /* countdown was drawn */
-  bool thinned;           /* recording costs too much: large objects are sampled too */
-  bool resolving;         /* looking the real functions up */
-  bool hurried;           /* asked not to wait for room in a ring */
-  uint16_t inside;        /* > 0: in our own code, calls from here are not the program's */
-  uint16_t operation;     /* set by operator new for the malloc below it */
+  bool has_gap;       /* countdown was drawn */
+  bool thinned;       /* recording costs too much: large objects are sampled too */
+  bool resolving;     /* looking the real functions up */
+  bool hurried;       /* asked not to wait for room in a ring */
+  uint16_t inside;    /* > 0: in our own code, calls from here are not the program's */
+  uint16_t operation; /* set by operator new for the malloc below it */
   uint8_t operation_flags;
-  const void *deleting;   /* set by a recorded operator delete for the free below it */
+  const void *deleting; /* set by a recorded operator delete for the free below it */
   uint16_t region_depth;
-  uint32_t regions[32];   /* names of the open regions */
+  uint32_t regions[32]; /* names of the open regions */
 };
 extern __thread struct ml_thread ml_self __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
@@ -98,10 +98,10 @@ struct ml_runtime {
   uint64_t mapped_bytes; /* of the channel; a child needs neither a path nor a descriptor for a slot in it */
   bool slot_mapped_alone;
   bool standalone;
-  bool other_malloc; /* the program has a malloc of its own: ours is not called */
-  bool sandboxed; /* unexpected system calls may kill from here on, in forked children too */
+  bool other_malloc;    /* the program has a malloc of its own: ours is not called */
+  bool sandboxed;       /* unexpected system calls may kill from here on, in forked children too */
   bool probes_by_futex; /* ml_readable asks this way */
-  bool guard_unsure; /* an emulator that ignores MADV_WIPEONFORK, and no plugin in it: `pid` tells a child */
+  bool guard_unsure;    /* an emulator that ignores MADV_WIPEONFORK, and no plugin in it: `pid` tells a child */
   uint32_t pid;
   uint64_t generation;
   uint64_t ring_bytes;
@@ -111,8 +111,8 @@ struct ml_runtime {
   uint32_t wait_ms, flags, budget_ppm;
   uint64_t token[2];
   char path[128];
-  uint64_t text_begin, text_end; /* our own code, left out of stacks */
-  uint64_t stuck_until_ns;       /* the reader made no progress: do not wait before this */
+  uint64_t text_begin, text_end;  /* our own code, left out of stacks */
+  uint64_t stuck_until_ns;        /* the reader made no progress: do not wait before this */
   _Atomic uint64_t break_address; /* as last recorded */
   uint64_t break_start;           /* when the library started */
 };
@@ -126,7 +126,11 @@ static inline bool ml_recording(void) {
                    atomic_load_explicit(&ml_runtime.guard->attachment, memory_order_acquire) == ML_ATTACHED);
 }
 void ml_runtime_start(void); /* at load, or at the first call that comes before it */
-struct ml_ticket { struct ml_ring_record *header; void *record; size_t bytes; };
+struct ml_ticket {
+  struct ml_ring_record *header;
+  void *record;
+  size_t bytes;
+};
 /* Room for one record of `bytes`, zeroed; record == NULL when there is none (counted). */
 struct ml_ticket ml_reserve(unsigned kind, size_t bytes);
 struct ml_ticket ml_reserve_or_not(unsigned kind, size_t bytes, bool wait); /* without waiting for room */
@@ -142,7 +146,7 @@ bool ml_readable(uint64_t address, size_t bytes);
 
 /* guest.c: under the emulator (memlens_emulator.h) */
 extern bool ml_emulated __attribute__((visibility("hidden"))); /* its plugin has answered; natively false, always */
-void ml_guest_start(void); /* once, as soon as there are variables */
+void ml_guest_start(void);                                     /* once, as soon as there are variables */
 void ml_guest_region(unsigned operation, const char *name);
 /* A memory-policy call that the emulator does not have, made by the plugin. As a C library returns it. */
 long ml_guest_policy(unsigned call, const uint64_t arguments[6]);
@@ -181,10 +185,19 @@ extern size_t ml_large __attribute__((visibility("hidden"))); /* objects from th
 static inline bool ml_look_closer(size_t bytes) {
   return ML_UNLIKELY(bytes >= ml_large) || ML_UNLIKELY((ml_self.countdown -= (int64_t)bytes) < 0);
 }
-struct ml_birth { bool wanted; uint64_t weight_bytes; };
+struct ml_birth {
+  bool wanted;
+  uint64_t weight_bytes;
+};
 /* After ml_look_closer said yes: is this object to be recorded? */
 struct ml_birth ml_choose(size_t bytes);
-struct ml_what { unsigned operation, flags; size_t alignment; uint64_t old_address; uint32_t protection; uint64_t map_flags; };
+struct ml_what {
+  unsigned operation, flags;
+  size_t alignment;
+  uint64_t old_address;
+  uint32_t protection;
+  uint64_t map_flags;
+};
 void ml_record_birth(struct ml_birth birth, const void *address, size_t bytes, struct ml_what what);
 /* Before the real release. Takes the object out of the set; true: it was recorded, and a record is due. */
 bool ml_take_release(const void *address);
@@ -197,7 +210,7 @@ void ml_sampled_start(void);
 /* Small objects that a process records before it samples: short programs are exact. */
 #define ML_EXACT_OBJECTS 5000
 bool ml_in_exact_phase(void);
-bool ml_take_exact(void); /* true: this one is recorded as it is */
+bool ml_take_exact(void);   /* true: this one is recorded as it is */
 void ml_note_sampled(void); /* from here on small objects may be missing */
 int64_t ml_next_gap(struct ml_thread *self);
 /* A large object: is it to be recorded? `weight_bytes` is 0 where all of them are. */
@@ -222,7 +235,7 @@ void ml_write_maps(void);       /* mapping records of what is new in /proc/self/
 
 /* standalone.c */
 bool ml_standalone_attach(void);
-void ml_standalone_begun(void); /* first records of the process */
+void ml_standalone_begun(void);         /* first records of the process */
 void ml_standalone_room(uint32_t ring); /* called when a ring is full: writes it out */
 void ml_standalone_end(void);
 

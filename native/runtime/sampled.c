@@ -213,7 +213,9 @@ void ml_spend(struct ml_thread *self, uint64_t begin_ns) {
   const uint64_t allowed = FREE_NS + (uint64_t)((double)(now - self->begun_ns) * 1e-6 * ml_runtime.budget_ppm);
   if (self->spent_ns > allowed) {
     if (!self->thinned) set_flag((uint32_t)ML_ENUM_runtime_flags_THINNED);
-    self->large_rate = !self->thinned ? LEAST_LARGE_RATE : self->large_rate < MOST_LARGE_RATE ? 2 * self->large_rate : MOST_LARGE_RATE;
+    self->large_rate = !self->thinned                       ? LEAST_LARGE_RATE
+                       : self->large_rate < MOST_LARGE_RATE ? 2 * self->large_rate
+                                                            : MOST_LARGE_RATE;
   } else if (self->thinned && self->spent_ns < allowed / 4 * 3) {
     if (self->large_rate <= LEAST_LARGE_RATE) {
       self->thinned = false;

@@ -15,7 +15,8 @@ static bool begin(void) {
   return false;
 }
 
-static int write_record(unsigned kind, const void *record, size_t record_bytes, const void *tail, size_t tail_bytes, int wait) {
+static int write_record(unsigned kind, const void *record, size_t record_bytes, const void *tail, size_t tail_bytes,
+                        int wait) {
   const int saved = errno;
   if (!begin()) {
     errno = saved;

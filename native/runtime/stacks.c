@@ -59,7 +59,8 @@ static uint32_t id_of(struct table *table, uint64_t hash, bool *is_new, _Atomic 
       uint64_t seen = atomic_load_explicit(&segment[at], memory_order_relaxed);
       if (seen == hash) return first_id + at;
       if (seen != 0) continue;
-      if (atomic_compare_exchange_strong_explicit(&segment[at], &seen, hash, memory_order_relaxed, memory_order_relaxed)) {
+      if (atomic_compare_exchange_strong_explicit(&segment[at], &seen, hash, memory_order_relaxed,
+                                                  memory_order_relaxed)) {
         *is_new = true;
         *filled = &segment[at];
         return first_id + at;

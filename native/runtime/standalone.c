@@ -79,8 +79,8 @@ static bool write_all(const void *bytes, size_t count) {
   if (failed || !have_descriptor()) return false;
   while (record_offset + count > allocated) {
     const uint64_t more = count > AHEAD_BYTES ? count : AHEAD_BYTES;
-    if (syscall(SYS_fallocate, record_fd, 1 /* KEEP_SIZE */, allocated, more) != 0 && errno != EOPNOTSUPP && errno != ENOSYS &&
-        errno != EINTR) {
+    if (syscall(SYS_fallocate, record_fd, 1 /* KEEP_SIZE */, allocated, more) != 0 && errno != EOPNOTSUPP &&
+        errno != ENOSYS && errno != EINTR) {
       failed = true;
       return false;
     }
@@ -200,17 +200,16 @@ static void write_status(void) {
   struct ml_ticket ticket = ml_reserve(ML_KIND_RUNTIME_STATUS, sizeof(struct ml_runtime_status));
   if (ticket.record == NULL) return;
   const struct ml_channel_slot *slot = ml_runtime.slot;
-  *(struct ml_runtime_status *)ticket.record = (struct ml_runtime_status){
-      .time_ns = ml_now_ns(),
-      .sample_bytes = ml_runtime.sample_bytes,
-      .large_bytes = ml_runtime.large_bytes,
-      .dropped = atomic_load(&slot->dropped),
-      .nested = atomic_load(&slot->nested),
-      .untracked = atomic_load(&slot->untracked),
-      .stacks = atomic_load(&slot->stacks),
-      .pid = slot->pid,
-      .flags = atomic_load(&slot->flags),
-      .own_bytes = slot->own_bytes};
+  *(struct ml_runtime_status *)ticket.record = (struct ml_runtime_status){.time_ns = ml_now_ns(),
+                                                                          .sample_bytes = ml_runtime.sample_bytes,
+                                                                          .large_bytes = ml_runtime.large_bytes,
+                                                                          .dropped = atomic_load(&slot->dropped),
+                                                                          .nested = atomic_load(&slot->nested),
+                                                                          .untracked = atomic_load(&slot->untracked),
+                                                                          .stacks = atomic_load(&slot->stacks),
+                                                                          .pid = slot->pid,
+                                                                          .flags = atomic_load(&slot->flags),
+                                                                          .own_bytes = slot->own_bytes};
   ml_commit(ticket);
 }
 
@@ -245,7 +244,8 @@ void ml_standalone_end(void) {
     empty = empty && atomic_load(&ml_runtime.slot->rings[ring].tail) == atomic_load(&ml_runtime.slot->rings[ring].head);
   if (empty) {
     unlink(ring_path);
-    if (record_fd >= 0 && ftruncate(record_fd, (off_t)record_offset) != 0) { /* keeps the space that was allocated ahead */
+    /* keeps the space that was allocated ahead */
+    if (record_fd >= 0 && ftruncate(record_fd, (off_t)record_offset) != 0) {
     }
   }
   errno = saved;
@@ -286,7 +286,8 @@ bool ml_standalone_attach(void) {
     if (output == NULL || *output != '/' || strlen(output) >= sizeof directory || getauxval(AT_SECURE)) return false;
     strcpy(directory, output);
   }
-  if (mkdir(directory, 0700) == 0) syscall(SYS_fchmodat, AT_FDCWD, directory, 0700); /* the umask may have taken our own permission */
+  /* the umask may have taken our own permission */
+  if (mkdir(directory, 0700) == 0) syscall(SYS_fchmodat, AT_FDCWD, directory, 0700);
   else if (errno != EEXIST) return false;
   struct utsname machine = {0};
   uname(&machine);
@@ -368,6 +369,7 @@ void ml_standalone_begun(void) {
     if (got > 0) name[name[got - 1] == '\n' ? got - 1 : got] = 0;
   }
   /* The first attachment of a program image is its start; a later one is a fork's child. */
-  write_process_event(ml_runtime.generation <= 1 ? ML_ENUM_process_operation_EXEC : ML_ENUM_process_operation_FORK, name);
+  write_process_event(ml_runtime.generation <= 1 ? ML_ENUM_process_operation_EXEC : ML_ENUM_process_operation_FORK,
+                      name);
   ml_write_maps();
 }

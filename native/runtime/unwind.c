@@ -20,11 +20,13 @@
 #include <string.h>
 
 /* ---- reading the stack ------------------------------------------------------------------------- */
-#define GAP_BYTES 65536u /* between two frames, of a frame that reaches over pages: otherwise the kernel would be asked again at every stack */
+/* between two frames, of a frame that reaches over pages: otherwise the kernel would be asked again at every stack */
+#define GAP_BYTES 65536u
 static bool extend_safe(uint64_t address) {
   const uint64_t page = address & ~UINT64_C(4095);
   if (!ml_readable(page, 4096)) return false;
-  while (ml_self.safe_high < page && page - ml_self.safe_high <= GAP_BYTES && ml_readable(ml_self.safe_high, 4096)) ml_self.safe_high += 4096;
+  while (ml_self.safe_high < page && page - ml_self.safe_high <= GAP_BYTES && ml_readable(ml_self.safe_high, 4096))
+    ml_self.safe_high += 4096;
   if (page == ml_self.safe_high) ml_self.safe_high = page + 4096;
   else if (page + 4096 == ml_self.safe_low) ml_self.safe_low = page;
   else {
@@ -73,7 +75,9 @@ struct rule {
 };
 
 #define CACHE_BITS 13
-static struct { _Atomic uint64_t key, value; } cache[1u << CACHE_BITS];
+static struct {
+  _Atomic uint64_t key, value;
+} cache[1u << CACHE_BITS];
 
 static uint64_t pack(const struct rule *rule) {
   if (rule->cfa_offset < -(1 << 27) || rule->cfa_offset >= 1 << 27 || rule->fp_slot < -16384 ||
@@ -202,7 +206,10 @@ static void execute(struct cursor code, struct row *row, const struct row *initi
       case 0x02: location += take(&code, 1) * code_factor; break;
       case 0x03: location += take(&code, 2) * code_factor; break;
       case 0x04: location += take(&code, 4) * code_factor; break;
-      case 0x05: number = take_uleb(&code); set_rule(row, number, 1, (int64_t)take_uleb(&code) * data_factor); break;
+      case 0x05:
+        number = take_uleb(&code);
+        set_rule(row, number, 1, (int64_t)take_uleb(&code) * data_factor);
+        break;
       case 0x06:
         number = take_uleb(&code);
         if (number == FP) row->fp = initial->fp;
@@ -210,7 +217,11 @@ static void execute(struct cursor code, struct row *row, const struct row *initi
         break;
       case 0x07: set_rule(row, take_uleb(&code), 2, 0); break;
       case 0x08: set_rule(row, take_uleb(&code), 0, 0); break;
-      case 0x09: number = take_uleb(&code); take_uleb(&code); set_rule(row, number, 4, 0); break;
+      case 0x09:
+        number = take_uleb(&code);
+        take_uleb(&code);
+        set_rule(row, number, 4, 0);
+        break;
       case 0x0a:
         if (kept_count < 8) kept[kept_count] = *row;
         kept_count++;
@@ -218,8 +229,15 @@ static void execute(struct cursor code, struct row *row, const struct row *initi
       case 0x0b:
         if (kept_count > 0 && --kept_count < 8) *row = kept[kept_count];
         break;
-      case 0x0c: row->cfa_how = 0; row->cfa_register = take_uleb(&code); row->cfa_offset = (int64_t)take_uleb(&code); break;
-      case 0x0d: row->cfa_how = 0; row->cfa_register = take_uleb(&code); break;
+      case 0x0c:
+        row->cfa_how = 0;
+        row->cfa_register = take_uleb(&code);
+        row->cfa_offset = (int64_t)take_uleb(&code);
+        break;
+      case 0x0d:
+        row->cfa_how = 0;
+        row->cfa_register = take_uleb(&code);
+        break;
       case 0x0e: row->cfa_offset = (int64_t)take_uleb(&code); break;
       case 0x0f:
       case 0x10:
@@ -245,14 +263,32 @@ static void execute(struct cursor code, struct row *row, const struct row *initi
           set_rule(row, number, 4, 0);
         }
         break;
-      case 0x11: number = take_uleb(&code); set_rule(row, number, 1, take_sleb(&code) * data_factor); break;
-      case 0x12: row->cfa_how = 0; row->cfa_register = take_uleb(&code); row->cfa_offset = take_sleb(&code) * data_factor; break;
+      case 0x11:
+        number = take_uleb(&code);
+        set_rule(row, number, 1, take_sleb(&code) * data_factor);
+        break;
+      case 0x12:
+        row->cfa_how = 0;
+        row->cfa_register = take_uleb(&code);
+        row->cfa_offset = take_sleb(&code) * data_factor;
+        break;
       case 0x13: row->cfa_offset = take_sleb(&code) * data_factor; break;
-      case 0x14: number = take_uleb(&code); take_uleb(&code); set_rule(row, number, 4, 0); break;
-      case 0x15: number = take_uleb(&code); take_sleb(&code); set_rule(row, number, 4, 0); break;
+      case 0x14:
+        number = take_uleb(&code);
+        take_uleb(&code);
+        set_rule(row, number, 4, 0);
+        break;
+      case 0x15:
+        number = take_uleb(&code);
+        take_sleb(&code);
+        set_rule(row, number, 4, 0);
+        break;
       case 0x2d: break; /* AArch64: the return address changes its signature; it is masked anyway */
       case 0x2e: take_uleb(&code); break;
-      case 0x2f: number = take_uleb(&code); set_rule(row, number, 1, -(int64_t)take_uleb(&code) * data_factor); break;
+      case 0x2f:
+        number = take_uleb(&code);
+        set_rule(row, number, 1, -(int64_t)take_uleb(&code) * data_factor);
+        break;
       default: row->cfa_how = 2; return;
     }
   }
@@ -449,7 +485,8 @@ static struct rule rule_at(uint64_t pc, uint64_t exact) {
 }
 
 void ml_unwind_forget(void) {
-  for (size_t i = 0; i < sizeof cache / sizeof *cache; i++) atomic_store_explicit(&cache[i].value, 0, memory_order_relaxed);
+  for (size_t i = 0; i < sizeof cache / sizeof *cache; i++)
+    atomic_store_explicit(&cache[i].value, 0, memory_order_relaxed);
 }
 
 void ml_unwind_start(void) {

@@ -1,15 +1,23 @@
 """The contract of format/ as Python sees it: roles of fields, names of tables, layouts of arenas."""
 
+import ast
 import ctypes
+import re
 import struct
+from collections.abc import Iterator
+from pathlib import Path
 
 import count_arena as by_hand
 import numpy as np
 import pytest
+from conftest import ROOT
 
+from memlens import _core, _recorder
+from memlens.capture.model import count_tables, counting
 from memlens.capture.store.arena_layouts import constants, layout
-from memlens.capture.store.layouts import enum_names, layouts
+from memlens.capture.store.layouts import enum_names, enum_value, layouts, listed
 from memlens.capture.tables.catalogue import tables
+from memlens.present import _markup
 
 ROLES = {"VALUE", "TIME", "STRING", "STACK", "ID", "CODE", "ENUM", "FLAGS", "TAIL", "RESERVED"}
 
@@ -64,3 +72,88 @@ def test_constants_are_those_of_the_headers() -> None:
     assert struct.pack("<Q", constants()["ML_COUNT_MAGIC"]) == b"MELCOUNT"
     assert struct.pack("<Q", constants()["ML_ARENA_MAGIC"]) == b"MELARENA"
     assert constants()["ML_BLOCK_BYTES"] == 64 + 254 * 32
+
+
+# ---- lists -----------------------------------------------------------------------------------------------------------
+def native_lists() -> dict[str, set[str]]:
+    """Names of the lists that native code has, by what they are called there; those of three names or more."""
+    families = {**_core.enum_values(), **_core.lists()}
+    found = {family: set(values.values()) for family, values in families.items()}
+    for module in (_core, _recorder):
+        for name, value in vars(module).items():
+            if isinstance(value, tuple) and all(isinstance(one, str) for one in value):
+                found[name] = set(value)
+    return {name: names for name, names in found.items() if len(names) >= 3}
+
+
+def literals(path: Path) -> Iterator[tuple[int, set[str], bool]]:
+    """Lists of strings that are written out in a Python file, and whether they are keys that something is said of: tuples, lists, sets, and
+    keys or values of dictionaries."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        parts: list[tuple[list[ast.expr | None], bool]] = []
+        if isinstance(node, ast.Tuple | ast.List | ast.Set):
+            parts = [(list(node.elts), False)]
+        elif isinstance(node, ast.Dict):
+            parts = [(list(node.keys), True), (list(node.values), False)]
+        for part, is_keys in parts:
+            texts = {one.value for one in part if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+            if texts:
+                yield node.lineno, texts, is_keys
+
+
+OTHERS = {("importing/memgaze.py", "trace_class")}
+"""Numbers of another tool's files, which happen to mean the same."""
+
+
+def test_native_lists_are_there() -> None:
+    names = native_lists()
+    assert {"ACCESS_CLASSES", "AREA_KINDS", "FAULT_CLASSES", "NODE_KINDS", "OBJECT_KINDS", "PEAK_KINDS"} <= set(names)
+    assert {"site_kind", "site_flags", "count_table_flags", "block_mix", "trace_class", "writer"} <= set(names)
+
+
+def test_no_list_is_written_twice() -> None:
+    """A list that native code has is asked for, never typed again. Where each value is explained, none is missing."""
+    again, explained = [], []
+    for path in sorted((ROOT / "src" / "memlens").rglob("*.py")):
+        name = str(path.relative_to(ROOT / "src" / "memlens"))
+        for line, texts, is_keys in literals(path):
+            for native, names in native_lists().items():
+                if is_keys and texts == names:
+                    explained.append((name, native))
+                elif names <= texts and len(texts) <= len(names) + 1 and (name, native) not in OTHERS:
+                    again.append(f"{name}:{line} has all of {native}")
+    assert not again
+    assert set(explained) == {
+        ("analyses/accuracy.py", "unseen_cause"),
+        ("analyses/traffic.py", "unseen_cause"),
+        ("capture/tables/counts.py", "block_mix"),
+        ("present/_markup.py", "FAULT_CLASSES"),
+    }
+    assert tuple(_markup.FAULT_CLASSES) == _core.FAULT_CLASSES
+
+
+def test_every_value_of_a_list_has_one_number_in_c() -> None:
+    """No header gives a value of lists.def its number a second time."""
+    text = (ROOT / "format" / "lists.def").read_text()
+    values = re.findall(r"^ML_ITEM\(\w+, (\w+), (\d+), \"([^\"]+)\"\)", text, flags=re.MULTILINE)
+    assert len(values) > 50
+    for path in [*(ROOT / "format").glob("*.h"), *(ROOT / "native").rglob("*.h")]:
+        assigned = set(re.findall(r"^\s*(ML_\w+) = \w+,", path.read_text(), flags=re.MULTILINE))
+        assert not assigned & {value for value, _, _ in values}, path
+    lists = _core.lists()
+    assert [(int(number), name) for _, number, name in values] == [
+        item for family in lists.values() for item in family.items()
+    ]
+
+
+def test_kinds_and_flags_have_their_numbers() -> None:
+    """What was typed by hand before, typed once more here."""
+    assert (counting.LOAD, counting.CALL, counting.PREFETCH) == (0, 6, 7)
+    assert (counting.STACK_READ, counting.VECTOR, counting.GATHER) == (1, 4, 256)
+    assert (counting.TABLE_MIX, counting.TABLE_NAIVE, counting.TABLE_ENTRY) == (1, 2, 4)
+    assert counting.REFUSED == {8: "naked", 16: "ifunc resolver", 32: "excluded by its source", 64: "too many counters"}
+    assert (count_tables.TRACE_STRIDED, count_tables.TRACE_VARIABLE) == (1, 4)
+    assert (enum_value("writer", "runtime"), enum_value("writer", "importer")) == (2, 3)
+    assert listed("slot_store") == ("load", "store", "unseen", "both", "runs")
+    with pytest.raises(AssertionError, match="site_flags"):
+        listed("site_flags")

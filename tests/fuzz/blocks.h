@@ -14,7 +14,8 @@ template <typename Feed>
 bool feed_exactly(Feed&& feed, View bytes, size_t most) {
   uint32_t state = static_cast<uint32_t>(most);
   for (size_t at = 0; at < bytes.size();) {
-    const size_t size = std::min(bytes.size() - at, most == 0 ? bytes.size() : 1 + (state = state * 1664525 + 1013904223) / 65536 % most);
+    const size_t size = std::min(bytes.size() - at,
+                                 most == 0 ? bytes.size() : 1 + (state = state * 1664525 + 1013904223) / 65536 % most);
     const Exact block(bytes.subspan(at, size));
     if (!feed(block.view())) return false;
     at += size;
@@ -29,15 +30,17 @@ inline std::string content_of(memlens::importing::ChunkSink& sink) {
   memlens::trace::WindowWalker walker;
   for (const auto& chunk : sink.take()) {
     all.append(reinterpret_cast<const char*>(chunk.payload.data()), chunk.payload.size());
-    walker.walk(chunk.payload, [](const memlens::trace::Part&) {},
-                [&](const ml_window&, uint32_t) { require(false, "every window that is imported is sound"); });
+    walker.walk(
+        chunk.payload, [](const memlens::trace::Part&) {},
+        [&](const ml_window&, uint32_t) { require(false, "every window that is imported is sound"); });
   }
   return all;
 }
 
 inline std::string content_of(const std::vector<memlens::importing::ImportedChunk>& chunks) {
   std::string all;
-  for (const auto& chunk : chunks) all.append(reinterpret_cast<const char*>(chunk.payload.data()), chunk.payload.size());
+  for (const auto& chunk : chunks)
+    all.append(reinterpret_cast<const char*>(chunk.payload.data()), chunk.payload.size());
   return all;
 }
 

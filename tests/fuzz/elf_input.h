@@ -33,7 +33,8 @@ std::vector<Region> sections_of(View file, Wanted&& wanted) {
     Elf64_Shdr one;
     if (!section(i, one) || one.sh_type == SHT_NOBITS || one.sh_size == 0 || one.sh_name >= names.sh_size) continue;
     const auto* name = reinterpret_cast<const char*>(file.data() + names.sh_offset + one.sh_name);
-    if (wanted(std::string_view(name, strnlen(name, names.sh_size - one.sh_name)))) found.push_back({one.sh_offset, one.sh_size});
+    if (wanted(std::string_view(name, strnlen(name, names.sh_size - one.sh_name))))
+      found.push_back({one.sh_offset, one.sh_size});
   }
   return found;
 }

@@ -33,8 +33,8 @@ static bool room(struct ml_channel *channel, const struct ml_channel_ring *ring,
 }
 
 /* As native/runtime writes; false: no room. */
-static bool put(struct ml_channel *channel, struct ml_channel_slot *slot, uint32_t number, uint16_t kind, const void *record,
-                uint32_t bytes, bool commit) {
+static bool put(struct ml_channel *channel, struct ml_channel_slot *slot, uint32_t number, uint16_t kind,
+                const void *record, uint32_t bytes, bool commit) {
   struct ml_channel_ring *ring = &slot->rings[number];
   const uint64_t capacity = channel->options.ring_bytes, need = 8 + ((bytes + 7) & ~UINT64_C(7));
   unsigned char *ring_data = (unsigned char *)slot + ML_CHANNEL_SLOT_HEADER_BYTES + number * capacity;
@@ -57,8 +57,13 @@ static bool put(struct ml_channel *channel, struct ml_channel_slot *slot, uint32
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   struct input input = {data, size};
   const uint8_t how = (uint8_t)take(&input, 1);
-  const struct ml_channel_options options = {.sample_bytes = 4096, .large_bytes = 65536, .ring_bytes = UINT64_C(1) << (10 + how % 4),
-                                             .ring_count = 1 + how / 4 % 3, .slot_max = SLOTS, .wait_ms = 10, .alloc = 1};
+  const struct ml_channel_options options = {.sample_bytes = 4096,
+                                             .large_bytes = 65536,
+                                             .ring_bytes = UINT64_C(1) << (10 + how % 4),
+                                             .ring_count = 1 + how / 4 % 3,
+                                             .slot_max = SLOTS,
+                                             .wait_ms = 10,
+                                             .alloc = 1};
   struct ml_channel *channel = ml_channel_new(&options);
   require(channel != NULL, "a channel");
   const struct ml_session_options session_options = {.emulated = 1}; /* /proc/PID/maps would be the fuzzer's */
@@ -82,9 +87,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         __atomic_store_n(&slot->claimed_ns, clock++, __ATOMIC_RELEASE);
         atomic_store(&slot->state, ML_CLAIM_TAKEN);
         break;
-      case 1: case 2: case 3: case 4: { /* an allocation, as it should be, with small numbers: no part of it looks like a record */
-        const struct ml_allocation allocation = {.time_ns = clock++, .address = 16 * take(&input, 2), .bytes = 1 + take(&input, 1),
-                                                 .stack = 1 + (uint32_t)take(&input, 1) % 50, .operation = 1};
+      /* an allocation, as it should be, with small numbers: no part of it looks like a record */
+      case 1:
+      case 2:
+      case 3:
+      case 4: {
+        const struct ml_allocation allocation = {.time_ns = clock++,
+                                                 .address = 16 * take(&input, 2),
+                                                 .bytes = 1 + take(&input, 1),
+                                                 .stack = 1 + (uint32_t)take(&input, 1) % 50,
+                                                 .operation = 1};
         const bool commit = what % 16 != 4 || what < 192;
         if (is_taken && put(channel, slot, ring, ML_KIND_ALLOCATION, &allocation, sizeof allocation, commit)) {
           expected += commit;
@@ -93,13 +105,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         break;
       }
       case 5: { /* a stack and a string */
-        struct { struct ml_stack stack; uint64_t ips[3]; } record = {{.id = 1 + (uint32_t)take(&input, 1), .tail_bytes = 24}, {1, 2, 3}};
+        struct {
+          struct ml_stack stack;
+          uint64_t ips[3];
+        } record = {{.id = 1 + (uint32_t)take(&input, 1), .tail_bytes = 24}, {1, 2, 3}};
         if (is_taken) put(channel, slot, ring, ML_KIND_STACK, &record, sizeof record, true);
-        struct { struct ml_string string; char text[8]; } name = {{.id = 1 + (uint32_t)take(&input, 1), .tail_bytes = 7}, "a name"};
+        struct {
+          struct ml_string string;
+          char text[8];
+        } name = {{.id = 1 + (uint32_t)take(&input, 1), .tail_bytes = 7}, "a name"};
         if (is_taken) put(channel, slot, ring, ML_KIND_STRING, &name, sizeof name, true);
         break;
       }
-      case 6: case 7: { /* a record of any kind and content */
+      case 6:
+      case 7: { /* a record of any kind and content */
         unsigned char record[256];
         const uint16_t kind = (uint16_t)(take(&input, 1) % 128);
         const uint32_t bytes = (uint32_t)take(&input, 1);
@@ -111,7 +130,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
       case 8: /* the process says that it leaves */
         if (is_taken) atomic_store(&slot->state, ML_CLAIM_LEAVING);
         break;
-      case 9: case 10: case 11: drain_channel(channel, false); break;
+      case 9:
+      case 10:
+      case 11: drain_channel(channel, false); break;
       case 12: { /* a word anywhere in a ring */
         unsigned char *ring_data = (unsigned char *)slot + ML_CHANNEL_SLOT_HEADER_BYTES + ring * options.ring_bytes;
         const uint64_t offset = take(&input, 2) % (options.ring_bytes / 8) * 8, word = take(&input, 8);
@@ -120,7 +141,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         break;
       }
       case 13: { /* a word of the slot's state */
-        const uint64_t offset = take(&input, 2) % (sizeof(struct ml_channel_slot) / 8) * 8, word = what >= 128 ? take(&input, 8) : take(&input, 2);
+        const uint64_t offset = take(&input, 2) % (sizeof(struct ml_channel_slot) / 8) * 8,
+                       word = what >= 128 ? take(&input, 8) : take(&input, 2);
         memcpy((unsigned char *)slot + offset, &word, 8);
         hostile = true;
         break;

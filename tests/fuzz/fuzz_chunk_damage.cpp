@@ -27,7 +27,8 @@ const Written& original() {
       ChunkWriter writer(path, ML_WRITER_RECORDER, 1);
       for (int i = 0; i < 12; ++i) {
         std::vector<unsigned char> payload((state = state * 1664525 + 1013904223) % 700);
-        for (auto& byte : payload) byte = static_cast<unsigned char>(i % 2 ? (state = state * 1664525 + 1013904223) >> 24 : i);
+        for (auto& byte : payload)
+          byte = static_cast<unsigned char>(i % 2 ? (state = state * 1664525 + 1013904223) >> 24 : i);
         written.payloads.insert(payload);
         ChunkInfo info;
         info.kind = static_cast<uint16_t>(16 + i % 3);
@@ -81,7 +82,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     reader.refresh();
     for (size_t i = 0; i < reader.chunks().size(); ++i) {
       const auto payload = reader.payload(reader.chunks()[i]);
-      fuzz::require(!payload || written.payloads.count(*payload), "nothing that differs from what was written is handed out");
+      fuzz::require(!payload || written.payloads.count(*payload),
+                    "nothing that differs from what was written is handed out");
     }
   } catch (const FormatError&) {
   }

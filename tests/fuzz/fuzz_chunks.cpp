@@ -58,7 +58,8 @@ std::vector<uint64_t> read_all(ChunkReader& reader) {
     if (decoded > kMostDecoded) break;
     const auto payload = reader.payload(entry);
     said.push_back(payload ? ml_checksum(payload->data(), payload->size()) : 0);
-    if (payload) fuzz::require(payload->size() == entry.header.payload_bytes, "a payload is as long as its header says");
+    if (payload)
+      fuzz::require(payload->size() == entry.header.payload_bytes, "a payload is as long as its header says");
   }
   return said;
 }

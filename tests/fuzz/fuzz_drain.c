@@ -51,33 +51,40 @@ static void make(struct record *record, struct input *input, const struct ml_ses
   record->bytes = 0;
   record->header.misc = (uint16_t)(what >= 128 ? take(input, 2) : PERF_RECORD_MISC_USER);
   switch (what % 8) {
-    case 0: case 1: case 2: { /* a sample as the options say */
+    case 0:
+    case 1:
+    case 2: { /* a sample as the options say */
       record->header.type = PERF_RECORD_SAMPLE;
       const uint64_t id = 1 + take(input, 1) % 8, pid = 1 + take(input, 1) % 8;
       add(record, id, 8);
       const int role = ml_role_of(session, id);
       if (role != ML_ROLE_BEFORE) add(record, take(input, 3), 8);
-      add(record, pid, 4), add(record, pid, 4), add(record, 1000 + take(input, 2), 8), add(record, take(input, 2) << 3, 8);
+      add(record, pid, 4), add(record, pid, 4), add(record, 1000 + take(input, 2), 8),
+          add(record, take(input, 2) << 3, 8);
       if (role >= ML_ROLE_STACK_0) {
         const uint64_t count = take(input, 1);
         add(record, what >= 240 ? take(input, 8) : count, 8);
         for (uint64_t i = 0; i < count % 64; i++) add(record, take(input, 1), 8);
       } else {
-        add(record, take(input, 1) % 3, 8), add(record, take(input, 3), 8), add(record, UINT64_C(1) << take(input, 1) % 64, 8);
+        add(record, take(input, 1) % 3, 8), add(record, take(input, 3), 8),
+            add(record, UINT64_C(1) << take(input, 1) % 64, 8);
       }
       break;
     }
     case 3: {
       record->header.type = PERF_RECORD_MMAP2;
       const uint64_t pid = 1 + take(input, 1) % 8;
-      add(record, pid, 4), add(record, pid, 4), add(record, take(input, 2) << 12, 8), add(record, take(input, 2) << 12, 8);
-      add(record, take(input, 2), 8), add(record, 8, 8), add(record, take(input, 1), 8), add(record, 0, 8), add(record, take(input, 2), 8);
+      add(record, pid, 4), add(record, pid, 4), add(record, take(input, 2) << 12, 8),
+          add(record, take(input, 2) << 12, 8);
+      add(record, take(input, 2), 8), add(record, 8, 8), add(record, take(input, 1), 8), add(record, 0, 8),
+          add(record, take(input, 2), 8);
       for (uint64_t i = take(input, 1) % 40; i > 0; i--) add(record, take(input, 1), 1);
       record->bytes = (record->bytes + 8) & ~(size_t)7;
       add_trailer(record, input);
       break;
     }
-    case 4: case 5: {
+    case 4:
+    case 5: {
       record->header.type = what % 8 == 4 ? PERF_RECORD_FORK : PERF_RECORD_EXIT;
       for (int i = 0; i < 4; i++) add(record, 1 + take(input, 1) % 8, 4);
       add(record, 1000 + take(input, 2), 8);
@@ -103,8 +110,12 @@ static void make(struct record *record, struct input *input, const struct ml_ses
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   struct input input = {data, size};
   const uint8_t how = (uint8_t)take(&input, 1);
-  const struct ml_session_options options = {.faults = 1, .fault_before = how & 1, .include_kernel = how >> 1 & 1,
-                                             .stack_mode = how / 4 % 3, .emulated = 1, .stack_dump_bytes = 1024};
+  const struct ml_session_options options = {.faults = 1,
+                                             .fault_before = how & 1,
+                                             .include_kernel = how >> 1 & 1,
+                                             .stack_mode = how / 4 % 3,
+                                             .emulated = 1,
+                                             .stack_dump_bytes = 1024};
   struct ml_session *session = ml_session_new(&options);
   require(session != NULL, "a session");
   session->facts.page_size_known = how >> 4 & 1;
@@ -113,7 +124,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   session->budget.level = how >> 6 == 3 ? 0 : how >> 6;
   session->by_id = calloc(16, sizeof *session->by_id);
   session->by_id_mask = 15;
-  for (uint64_t id = 1; id <= ML_ROLE_COUNT; id++) session->by_id[id] = (struct ml_event){.fd = -1, .id = id, .role = (uint8_t)(id - 1)};
+  for (uint64_t id = 1; id <= ML_ROLE_COUNT; id++)
+    session->by_id[id] = (struct ml_event){.fd = -1, .id = id, .role = (uint8_t)(id - 1)};
   session->rings = calloc(RINGS, sizeof *session->rings);
   session->ring_count = RINGS;
   struct perf_event_mmap_page *meta[RINGS];
@@ -121,8 +133,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   for (int r = 0; r < RINGS; r++) {
     meta[r] = calloc(1, sizeof *meta[r]);
     ring_data[r] = calloc(1, RING_BYTES);
-    session->rings[r] = (struct ml_ring){.cpu = (uint32_t)r, .stacks = r == 1, .fd = -1, .meta = meta[r], .data = ring_data[r],
-                                         .data_bytes = RING_BYTES, .unwrapped = malloc(65536 + 8)};
+    session->rings[r] = (struct ml_ring){.cpu = (uint32_t)r,
+                                         .stacks = r == 1,
+                                         .fd = -1,
+                                         .meta = meta[r],
+                                         .data = ring_data[r],
+                                         .data_bytes = RING_BYTES,
+                                         .unwrapped = malloc(65536 + 8)};
     meta[r]->data_head = meta[r]->data_tail = take(&input, 2) & ~7u;
   }
   while (input.left > 0) {

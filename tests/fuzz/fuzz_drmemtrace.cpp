@@ -17,14 +17,16 @@ std::string read(fuzz::View content, size_t most, size_t second) {
     reader.begin_file();
     done = fuzz::feed_exactly([&](auto block) { return reader.feed(block); }, file, most);
     const bool some = reader.end_file();
-    said += (done ? "whole " : "stopped ") + std::to_string(reader.left_bytes()) + (some ? " " : " nothing ") + (reader.fault() ? reader.fault()->text : "");
+    said += (done ? "whole " : "stopped ") + std::to_string(reader.left_bytes()) + (some ? " " : " nothing ") +
+            (reader.fault() ? reader.fault()->text : "");
   }
   const auto chunks = fuzz::content_of(sink);
   fuzz::require(sink.accesses() == reader.loads() + reader.stores(), "loads and stores are the accesses");
   uint64_t of_threads = 0;
   for (const auto& thread : reader.threads()) of_threads += thread.accesses;
   fuzz::require(of_threads == sink.accesses(), "accesses are those of threads");
-  return said + std::to_string(reader.gaps()) + " " + std::to_string(reader.instructions()) + chunks + fuzz::content_of(reader.code_counts());
+  return said + std::to_string(reader.gaps()) + " " + std::to_string(reader.instructions()) + chunks +
+         fuzz::content_of(reader.code_counts());
 }
 
 }  // namespace
@@ -33,6 +35,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
   const fuzz::View content(data + 2, size - 2);
   const size_t second = data[1] < 128 ? content.size() : content.size() * (data[1] - 128u) / 128;
-  fuzz::require(read(content, 0, second) == read(content, 1 + data[0] % 64, second), "blocks do not change what is read");
+  fuzz::require(read(content, 0, second) == read(content, 1 + data[0] % 64, second),
+                "blocks do not change what is read");
   return 0;
 }

@@ -26,7 +26,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     const JitEntry* found = symbols.resolve(entry.begin, entry.begin_time_ns);
     fuzz::require(found || entry.end_time_ns <= entry.begin_time_ns, "an entry's own address is found");
-    fuzz::require(!found || (found->begin <= entry.begin && entry.begin < found->end), "what is found holds the address");
+    fuzz::require(!found || (found->begin <= entry.begin && entry.begin < found->end),
+                  "what is found holds the address");
     (void)entry.line_at(entry.end - 1);
   }
   fuzz::require(lines <= size && text <= (kLongestJitName / 64 + 1) * size, "memory in proportion to the file");

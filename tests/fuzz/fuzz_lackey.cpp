@@ -13,8 +13,8 @@ std::string read(fuzz::View text, size_t most, bool skip) {
   const bool done = fuzz::feed_exactly([&](auto block) { return reader.feed(block); }, text, most) && reader.finish();
   const auto content = fuzz::content_of(sink);
   fuzz::require(!done || sink.accesses() == reader.loads() + reader.stores(), "loads and stores are the accesses");
-  std::string said = (done ? "whole " : "stopped ") + std::to_string(reader.faults().skipped) + " " + reader.command() + content +
-                     fuzz::content_of(reader.code_counts());
+  std::string said = (done ? "whole " : "stopped ") + std::to_string(reader.faults().skipped) + " " + reader.command() +
+                     content + fuzz::content_of(reader.code_counts());
   for (const uint64_t pid : reader.pids()) said += " " + std::to_string(pid);
   return said;
 }

@@ -36,7 +36,9 @@ Accesses accesses_of(fuzz::Input& input) {
     made.addresses.push_back(address);
     made.times.push_back(what == 255 ? input.number() : time);
     // Nobody refuses an access of gigabytes (a program may copy as much), but it takes its time: once is enough.
-    made.bytes.push_back(what == 255 && made.addresses.size() < 8 ? static_cast<uint32_t>(input.number()) : what % 64 == 63 ? input.below(1 << 16) : 1u << what % 7);
+    made.bytes.push_back(what == 255 && made.addresses.size() < 8 ? static_cast<uint32_t>(input.number())
+                         : what % 64 == 63                        ? input.below(1 << 16)
+                                                                  : 1u << what % 7);
     made.windows.push_back(window);
     made.groups.push_back(what / 64);
     made.implied.push_back(what == 250 ? input.byte() : 0);
@@ -47,15 +49,21 @@ Accesses accesses_of(fuzz::Input& input) {
 }
 
 template <typename T>
-std::span<const T> part_of(const std::vector<T>& all, size_t from, size_t count) { return std::span(all).subspan(from, count); }
+std::span<const T> part_of(const std::vector<T>& all, size_t from, size_t count) {
+  return std::span(all).subspan(from, count);
+}
 
 std::string figures(const Accesses& all, size_t step, const StreamOptions& options, bool with_windows) {
   Stream stream(options);
   const size_t count = all.addresses.size();
   for (size_t from = 0; from < count; from += step) {
     const size_t n = std::min(step, count - from);
-    stream.add({part_of(all.addresses, from, n), part_of(all.times, from, n), part_of(all.bytes, from, n),
-                with_windows ? part_of(all.windows, from, n) : std::span<const uint32_t>(), part_of(all.classes, from, n), {},
+    stream.add({part_of(all.addresses, from, n),
+                part_of(all.times, from, n),
+                part_of(all.bytes, from, n),
+                with_windows ? part_of(all.windows, from, n) : std::span<const uint32_t>(),
+                part_of(all.classes, from, n),
+                {},
                 {part_of(all.groups, from, n)}});
   }
   stream.finish();
@@ -63,8 +71,10 @@ std::string figures(const Accesses& all, size_t step, const StreamOptions& optio
   uint64_t counted = 0;
   for (const auto& row : stream.footprint(0).rows()) {
     counted += row.accesses + row.constants;
-    said += std::to_string(row.accesses) + " " + std::to_string(row.addresses) + " " + std::to_string(row.lines) + " " + std::to_string(row.bytes) + " ";
-    fuzz::require(row.addresses <= row.accesses && row.again <= row.addresses, "a footprint is not larger than what was accessed");
+    said += std::to_string(row.accesses) + " " + std::to_string(row.addresses) + " " + std::to_string(row.lines) + " " +
+            std::to_string(row.bytes) + " ";
+    fuzz::require(row.addresses <= row.accesses && row.again <= row.addresses,
+                  "a footprint is not larger than what was accessed");
   }
   fuzz::require(counted == count, "every access is counted once");
   if (stream.heat() != nullptr)
@@ -81,20 +91,25 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t step = 1 + input.byte();
   const Accesses all = accesses_of(input);
   const size_t count = all.addresses.size();
-  StreamOptions options{.block_bytes = uint64_t{8} << how % 8, .views = 1, .has_windows = (how & 8) != 0, .memory_limit_bytes = kLimit};
+  StreamOptions options{.block_bytes = uint64_t{8} << how % 8,
+                        .views = 1,
+                        .has_windows = (how & 8) != 0,
+                        .memory_limit_bytes = kLimit};
   if (how & 16) {
     options.heat_columns = 8, options.heat_rows = 16;
     options.begin_ns = 0, options.end_ns = count != 0 ? all.times.back() : 0;
   }
   try {
     if (how & 32) {
-      fuzz::require(figures(all, 1 << 20, options, how & 8) == figures(all, step, options, how & 8), "parts give the figures of the whole");
+      fuzz::require(figures(all, 1 << 20, options, how & 8) == figures(all, step, options, how & 8),
+                    "parts give the figures of the whole");
     } else if (how & 64) {
       IntervalTree tree(64, how % 7, 3, kLimit);
       for (size_t from = 0; from < count; from += step) {
         const size_t n = std::min(step, count - from);
         tree.begin_sample();
-        tree.add(part_of(all.addresses, from, n), part_of(all.classes, from, n), part_of(all.groups, from, n), part_of(all.implied, from, n));
+        tree.add(part_of(all.addresses, from, n), part_of(all.classes, from, n), part_of(all.groups, from, n),
+                 part_of(all.implied, from, n));
         tree.end_sample(static_cast<double>(n), 0);
       }
       tree.finish();
@@ -109,7 +124,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     } else {
       Sharing sharing(64, kLimit);
       sharing.add(all.addresses, all.bytes, all.stores, all.groups);
-      for (const auto& pair : sharing.pairs()) fuzz::require(pair.useful <= pair.hand_overs, "no more hand-overs are useful than there are");
+      for (const auto& pair : sharing.pairs())
+        fuzz::require(pair.useful <= pair.hand_overs, "no more hand-overs are useful than there are");
     }
   } catch (const MemoryLimit&) {
   }

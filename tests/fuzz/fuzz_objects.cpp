@@ -13,7 +13,8 @@ void check(const ObjectTable& table, fuzz::Input& input, const fuzz::Scale& scal
   const Columns& columns = table.columns();
   for (size_t row = 0; row < columns.size(); ++row) {
     fuzz::require(row == 0 || columns.born_ns[row] >= columns.born_ns[row - 1], "objects come in the order of birth");
-    fuzz::require(columns.died_ns[row] == 0 || columns.died_ns[row] >= columns.born_ns[row], "no object dies before its birth");
+    fuzz::require(columns.died_ns[row] == 0 || columns.died_ns[row] >= columns.born_ns[row],
+                  "no object dies before its birth");
     fuzz::require(columns.previous[row] <= row, "an object continues an older one");
   }
   const uint32_t number = 1;
@@ -43,7 +44,10 @@ void check(const ObjectTable& table, fuzz::Input& input, const fuzz::Scale& scal
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::Input input(data, size);
   const uint8_t how = input.byte();
-  const fuzz::Scale scale{.places = how & 1 ? 300u : 4000u, .unit = how & 2 ? 16u : 4096u, .most_times = 5000, .plausible = how % 16 < 12};
+  const fuzz::Scale scale{.places = how & 1 ? 300u : 4000u,
+                          .unit = how & 2 ? 16u : 4096u,
+                          .most_times = 5000,
+                          .plausible = how % 16 < 12};
   const bool odd_pages = how >= 240;
   ObjectTable table(odd_pages ? input.number() : 4096);
   bool forks = false;
@@ -52,13 +56,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const uint32_t process = 1 + what / 16 % 5;
     switch (what % 8) {
       case 0: table.add_strings(fuzz::tailed_of<ml_string>(input, 6, scale.plausible)); break;
-      case 1: case 2: case 3: table.add_allocations(process, fuzz::records_of<ml_allocation>(input, scale, 120)); break;
+      case 1:
+      case 2:
+      case 3: table.add_allocations(process, fuzz::records_of<ml_allocation>(input, scale, 120)); break;
       case 4: table.add_tag_events(process, fuzz::records_of<ml_tag_event>(input, scale, 20)); break;
       case 5: table.add_thread_memory(process, fuzz::records_of<ml_thread_memory>(input, scale, 20)); break;
       case 6: table.add_mappings(process, fuzz::records_of<ml_mapping>(input, scale, 20)); break;
       default:
         if (what >= 128) {
-          table.add_variable({input.below(5000), input.below(scale.places) * scale.unit, input.below(512), process, input.byte(), input.byte(), input.one_in(2)});
+          table.add_variable({input.below(5000), input.below(scale.places) * scale.unit, input.below(512), process,
+                              input.byte(), input.byte(), input.one_in(2)});
         } else {
           forks = true;
           table.add_process_events(process, fuzz::records_of<ml_process_event>(input, scale, 12));
@@ -86,11 +93,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<double> weight(kRows);
   for (double& one : weight) one = how / 8 % 2 ? 1.0 : input.byte() / 4.0;
   const uint64_t sampled_from = how / 16 % 2 ? UINT64_MAX : input.below(5000);
-  const TouchColumns touched = table.touch(
-      {process, thread, code, time, address, span, fresh, around, weight, sampled_from, process, time, end, address, bytes});
+  const TouchColumns touched = table.touch({process, thread, code, time, address, span, fresh, around, weight,
+                                            sampled_from, process, time, end, address, bytes});
   for (size_t row = 0; row < table.columns().size(); ++row) {
     if (touched.never_pages[row] == TouchColumns::kNotCounted || odd_pages) continue;
-    fuzz::require(touched.never_pages[row] <= table.columns().bytes[row] / 4096, "no more pages were never touched than there are");
+    fuzz::require(touched.never_pages[row] <= table.columns().bytes[row] / 4096,
+                  "no more pages were never touched than there are");
   }
   return 0;
 }

@@ -20,7 +20,8 @@ static uint64_t sum;
 
 static void touch(const unsigned char *at, uint64_t bytes, const struct mp_file_record *record) {
   if (at == NULL || bytes == 0) return;
-  require(at >= record->body && bytes <= (uint64_t)(record->body + record->body_bytes - at), "an array lies in its record");
+  require(at >= record->body && bytes <= (uint64_t)(record->body + record->body_bytes - at),
+          "an array lies in its record");
   sum += at[0] + at[bytes - 1];
 }
 
@@ -73,9 +74,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     require(record.after > before && record.after <= size, "records lie in the file, one behind the other");
     require(record.following_bytes <= size - record.after, "AUX data lies in the file");
     unsigned char some[64];
-    const uint64_t at = data[size - 1] % 2 != 0 ? record.after : record.identity.time_ns; /* a place that the file claims */
+    /* a place that the file claims */
+    const uint64_t at = data[size - 1] % 2 != 0 ? record.after : record.identity.time_ns;
     const int64_t got = mp_file_bytes(&file, at, some, sizeof some);
-    require(got <= (int64_t)sizeof some && (got <= 0 || (at < size && (uint64_t)got <= size - at)), "bytes of the file");
+    require(got <= (int64_t)sizeof some && (got <= 0 || (at < size && (uint64_t)got <= size - at)),
+            "bytes of the file");
     for (int64_t i = 0; i < got; i++) require(some[i] == data[at + (uint64_t)i], "the file's own bytes");
     before = record.after;
     require(++records <= size / 8 + 1, "reading ends");

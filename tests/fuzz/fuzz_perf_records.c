@@ -21,7 +21,8 @@ static void require(bool holds, const char *what) {
 /* Behind `body` lies the end of an allocation: AddressSanitizer sees what reads on. */
 static void lies_in(const unsigned char *body, size_t bytes, const unsigned char *at, uint64_t count, uint64_t each) {
   if (at == NULL || count == 0) return;
-  require(at >= body && count <= bytes / each && each * count <= (uint64_t)(body + bytes - at), "an array lies in its record");
+  require(at >= body && count <= bytes / each && each * count <= (uint64_t)(body + bytes - at),
+          "an array lies in its record");
   for (uint64_t i = 0; i < count; i++) sum += each == 8 ? mp_u64(at, i) : at[i * each];
 }
 
@@ -52,7 +53,8 @@ static void use_sample(const struct mp_attr *attr, const unsigned char *body, si
   use_registers(attr->sample_regs_intr, sample.intr_registers, sample.intr_register_count);
 }
 
-static void use_other(const struct mp_attr *attr, const struct mp_header *header, const unsigned char *body, size_t bytes) {
+static void use_other(const struct mp_attr *attr, const struct mp_header *header, const unsigned char *body,
+                      size_t bytes) {
   struct mp_identity who;
   size_t own = bytes;
   const bool known = mp_identity_read(attr, body, bytes, &who, &own);
@@ -83,7 +85,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   for (size_t at = attr_bytes; size - at >= HEADER_BYTES;) {
     struct mp_header header;
     memcpy(&header, data + at, sizeof header);
-    const size_t left = size - at - HEADER_BYTES, wanted = header.size < HEADER_BYTES ? 0 : (size_t)header.size - HEADER_BYTES;
+    const size_t left = size - at - HEADER_BYTES,
+                 wanted = header.size < HEADER_BYTES ? 0 : (size_t)header.size - HEADER_BYTES;
     const size_t bytes = wanted < left ? wanted : left;
     unsigned char *body = malloc(bytes + 1); /* of its own: what reads on is seen */
     require(body != NULL, "memory");

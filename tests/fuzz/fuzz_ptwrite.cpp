@@ -27,8 +27,13 @@ std::string read(fuzz::View all, size_t most) {
   const uint8_t how = input.byte();
   PtClock clock{1000, 3, 1, 2, 1, 3};
   if (how % 4 == 1) clock = {};
-  if (how % 4 == 2) clock = {input.number(), static_cast<uint32_t>(input.number()), static_cast<uint16_t>(input.byte() % 64),
-                             static_cast<uint32_t>(input.number()), static_cast<uint32_t>(input.number()), static_cast<uint8_t>(input.byte() % 16)};
+  if (how % 4 == 2)
+    clock = {input.number(),
+             static_cast<uint32_t>(input.number()),
+             static_cast<uint16_t>(input.byte() % 64),
+             static_cast<uint32_t>(input.number()),
+             static_cast<uint32_t>(input.number()),
+             static_cast<uint8_t>(input.byte() % 16)};
   ChunkSink sink(1 << 12);
   PtWriteImport reader(sink, clock);
   std::string said;
@@ -54,15 +59,17 @@ std::string read(fuzz::View all, size_t most) {
   }
   const auto content = fuzz::content_of(sink);
   const auto& counts = reader.counts();
-  fuzz::require(counts.writes == sink.accesses() + counts.unknown_thread, "every write is an access or of no known thread");
-  return said + std::to_string(counts.packets) + " " + std::to_string(counts.writes) + " " + std::to_string(counts.skipped_bytes) + " " +
-         std::to_string(counts.left_bytes) + content;
+  fuzz::require(counts.writes == sink.accesses() + counts.unknown_thread,
+                "every write is an access or of no known thread");
+  return said + std::to_string(counts.packets) + " " + std::to_string(counts.writes) + " " +
+         std::to_string(counts.skipped_bytes) + " " + std::to_string(counts.left_bytes) + content;
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   check_packets({data, size});
-  fuzz::require(read({data, size}, 0) == read({data, size}, 1 + (size ? data[size - 1] % 32 : 0)), "blocks do not change what is read");
+  fuzz::require(read({data, size}, 0) == read({data, size}, 1 + (size ? data[size - 1] % 32 : 0)),
+                "blocks do not change what is read");
   return 0;
 }

@@ -23,8 +23,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       case 0: replay.spaces().add_strings(fuzz::tailed_of<ml_string>(input, 6, scale.plausible)); break;
       case 1: replay.code().add_stacks(fuzz::tailed_of<ml_stack>(input, 6, scale.plausible)); break;
       case 2: replay.spaces().add_process_events(process, fuzz::records_of<ml_process_event>(input, scale, 12)); break;
-      case 3: case 4: replay.spaces().add_mappings(process, fuzz::records_of<ml_mapping>(input, scale, 30)); break;
-      case 5: case 6: {
+      case 3:
+      case 4: replay.spaces().add_mappings(process, fuzz::records_of<ml_mapping>(input, scale, 30)); break;
+      case 5:
+      case 6: {
         const auto payload = fuzz::records_of<ml_fault>(input, scale, 40);
         faults += payload.size() / sizeof(ml_fault);
         replay.add_faults(process, payload);
@@ -49,7 +51,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         break;
       }
       case 9: replay.spaces().add_tags(process, fuzz::records_of<ml_tag_event>(input, scale, 8)); break;
-      case 10: replay.classifier().add_shared_before(input.byte() % 4, 0, input.byte() % 4, input.below(64) << 12, input.number() << 12); break;
+      case 10:
+        replay.classifier().add_shared_before(input.byte() % 4, 0, input.byte() % 4, input.below(64) << 12,
+                                              input.number() << 12);
+        break;
       case 11: counts.emplace_back(process, fuzz::records_of<ml_code_count>(input, scale, 40)); break;
       default: later.emplace_back(what, fuzz::records_of<ml_page_count>(input, scale, 40));
     }
@@ -72,8 +77,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                     "an instruction that a record named has a code");
     });
   fuzz::require(classed.size() + replay.own_faults() == faults, "a class for each fault");
-  for (const auto& fault : classed) fuzz::require(fault.code < replay.code().codes().size(), "a fault's code is one that there is");
+  for (const auto& fault : classed)
+    fuzz::require(fault.code < replay.code().codes().size(), "a fault's code is one that there is");
   for (const auto& [stack, frames] : replay.code().stacks())
-    for (const uint32_t code : frames) fuzz::require(code < replay.code().codes().size(), "a stack's code is one that there is");
+    for (const uint32_t code : frames)
+      fuzz::require(code < replay.code().codes().size(), "a stack's code is one that there is");
   return 0;
 }

@@ -39,7 +39,9 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t mos
   const auto wanted = [](std::string_view name) { return fuzz::is_debug(name); };
   // Lengths stay, so that the second file begins where the head says.
   if (seed % 3 == 0) fuzz::mutate_elf(data + kHead, first, first, seed / 3 | 1, wanted);
-  else return kHead + first + fuzz::mutate_elf(data + kHead + first, size - kHead - first, most - kHead - first, seed / 3, wanted);
+  else
+    return kHead + first +
+           fuzz::mutate_elf(data + kHead + first, size - kHead - first, most - kHead - first, seed / 3, wanted);
   return size;
 }
 

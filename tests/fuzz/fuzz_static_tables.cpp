@@ -23,7 +23,8 @@ void put(ByteVector& to, uint64_t value) {
 ByteVector table_of(Input& input, uint32_t counters) {
   ByteVector t;
   const uint64_t flags = input.below(2) + (input.one_in(2) ? ML_TABLE_LOOPS : 0);
-  const uint64_t strings = 1 + input.below(4), groups = 1 + input.below(4), scopes = input.below(4), blocks = 1 + input.below(3);
+  const uint64_t strings = 1 + input.below(4), groups = 1 + input.below(4), scopes = input.below(4),
+                 blocks = 1 + input.below(3);
   put(t, ML_COUNT_TABLE_VERSION);
   put(t, flags);
   put(t, strings);
@@ -39,7 +40,8 @@ ByteVector table_of(Input& input, uint32_t counters) {
   for (uint64_t i = 0; i < groups; ++i) {
     const uint64_t terms = counters ? input.below(3) : 0;
     put(t, terms);
-    for (uint64_t k = 0; k < terms; ++k) put(t, input.below(counters)), t.push_back(static_cast<unsigned char>(input.below(128)));
+    for (uint64_t k = 0; k < terms; ++k)
+      put(t, input.below(counters)), t.push_back(static_cast<unsigned char>(input.below(128)));
   }
   put(t, scopes);
   for (uint64_t i = 0; i < scopes; ++i) {
@@ -55,15 +57,18 @@ ByteVector table_of(Input& input, uint32_t counters) {
   const uint64_t sites = input.below(6);
   put(t, sites);
   for (uint64_t i = 0; i < sites; ++i) {
-    put(t, input.below(8)), put(t, input.below(512)), put(t, input.below(blocks)), put(t, input.below(groups)), put(t, input.number());
-    put(t, input.below(counters + 1)), put(t, input.below(scopes + 1)), put(t, input.below(strings)), put(t, input.below(1000));
+    put(t, input.below(8)), put(t, input.below(512)), put(t, input.below(blocks)), put(t, input.below(groups)),
+        put(t, input.number());
+    put(t, input.below(counters + 1)), put(t, input.below(scopes + 1)), put(t, input.below(strings)),
+        put(t, input.below(1000));
     put(t, input.below(100)), put(t, input.below(strings));
   }
   if (flags & ML_TABLE_LOOPS) {
     const uint64_t loops = input.below(4);
     put(t, loops);
     for (uint64_t i = 0; i < loops; ++i) {
-      put(t, input.below(i + 1)), put(t, input.below(scopes + 1)), put(t, input.below(strings)), put(t, input.below(1000)), put(t, input.below(100));
+      put(t, input.below(i + 1)), put(t, input.below(scopes + 1)), put(t, input.below(strings)),
+          put(t, input.below(1000)), put(t, input.below(100));
     }
     for (uint64_t i = 0; i < sites; ++i) put(t, input.below(loops + 1));
   }
@@ -73,18 +78,23 @@ ByteVector table_of(Input& input, uint32_t counters) {
 // How many numbers point nowhere.
 int check(const StaticTables& found) {
   int failed = 0;
-  const size_t functions = found.functions.name.size(), groups = found.first_term.size() - 1, strings = found.strings.size();
-  failed += found.first_term.back() != found.term_counter.size() || found.term_scale.size() != found.term_counter.size();
+  const size_t functions = found.functions.name.size(), groups = found.first_term.size() - 1,
+               strings = found.strings.size();
+  failed +=
+      found.first_term.back() != found.term_counter.size() || found.term_scale.size() != found.term_counter.size();
   for (size_t i = 0; i < groups; ++i) failed += found.first_term[i] > found.first_term[i + 1];
   for (const uint32_t counter : found.term_counter) failed += counter >= found.counter_kind.size();
   for (size_t i = 0; i < found.scopes.name.size(); ++i) {
     failed += found.scopes.name[i] >= strings || found.scopes.function[i] >= functions;
     size_t steps = 0;
-    for (uint32_t at = static_cast<uint32_t>(i); at != kNone && steps <= found.scopes.name.size(); at = found.scopes.parent[at]) ++steps;
+    for (uint32_t at = static_cast<uint32_t>(i); at != kNone && steps <= found.scopes.name.size();
+         at = found.scopes.parent[at])
+      ++steps;
     failed += steps > found.scopes.name.size();
   }
   for (size_t i = 0; i < found.blocks.group.size(); ++i)
-    failed += found.blocks.function[i] >= functions || (found.blocks.group[i] != kNone && found.blocks.group[i] >= groups);
+    failed +=
+        found.blocks.function[i] >= functions || (found.blocks.group[i] != kNone && found.blocks.group[i] >= groups);
   for (size_t i = 0; i < found.sites.kind.size(); ++i) {
     failed += found.sites.function[i] >= functions || found.sites.block[i] >= found.blocks.group.size();
     failed += found.sites.group[i] != kNone && found.sites.group[i] >= groups;
@@ -110,7 +120,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constexpr uint64_t kHeadsAt = 0x4000, kTablesAt = 0x1000;
   if (how % 4 == 0) {  // two sections of any content
     const fuzz::Exact heads(input.take(input.below(8) * sizeof(ml_count_function) + how / 128)), tables(input.rest());
-    fuzz::require(check(decode_static_tables(heads.view(), kHeadsAt, tables.view(), kTablesAt)) == 0, "numbers point into the tables");
+    fuzz::require(check(decode_static_tables(heads.view(), kHeadsAt, tables.view(), kTablesAt)) == 0,
+                  "numbers point into the tables");
     return 0;
   }
   ByteVector heads, tables;
@@ -139,6 +150,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const fuzz::Exact first(heads), second(tables);
   const StaticTables found = decode_static_tables(first.view(), kHeadsAt, second.view(), kTablesAt);
   fuzz::require(check(found) == 0, "numbers point into the tables");
-  fuzz::require(damaged || (found.damaged_functions == 0 && found.problems.empty()), "tables that were written right have no problems");
+  fuzz::require(damaged || (found.damaged_functions == 0 && found.problems.empty()),
+                "tables that were written right have no problems");
   return 0;
 }

@@ -24,12 +24,16 @@ void check_stream(fuzz::View stream, uint32_t recorded, uint8_t encoding, uint8_
   while (done < recorded) {
     const size_t part = std::min<size_t>(1 + parts_of % 7, recorded - done);
     parts_of = static_cast<uint8_t>(parts_of * 5 + 3);
-    const size_t more = parts.next({part_code.data() + done, part_address.data() + done, part_width.data() + done, part_operation.data() + done}, part);
+    const size_t more = parts.next(
+        {part_code.data() + done, part_address.data() + done, part_width.data() + done, part_operation.data() + done},
+        part);
     done += more;
     if (more != part) break;
   }
   fuzz::require(done == got, "parts give as many accesses as the whole");
-  const auto same = [&](const auto& a, const auto& b) { return std::equal(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(got), b.begin()); };
+  const auto same = [&](const auto& a, const auto& b) {
+    return std::equal(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(got), b.begin());
+  };
   fuzz::require(same(code, part_code) && same(address, part_address), "parts give the accesses of the whole");
   // Widths and operations of site encodings are the sites', not the stream's.
   if (encoding == ML_ENUM_stream_encoding_PC_DELTA)
@@ -47,12 +51,14 @@ void check_round_trip(fuzz::View program) {
   std::vector<uint32_t> width(count + 1);
   std::vector<uint8_t> operation(count + 1);
   trace::StreamDecoder decoder(bytes.view(), ML_ENUM_stream_encoding_PC_DELTA);
-  fuzz::require(decoder.next({code.data(), address.data(), width.data(), operation.data()}, count) == count && decoder.at_end(),
+  fuzz::require(decoder.next({code.data(), address.data(), width.data(), operation.data()}, count) == count &&
+                    decoder.at_end(),
                 "all accesses that were written are read");
   for (size_t i = 0; i < count; ++i) {
     const uint8_t what = again.byte();
     const uint64_t expected = what % 4 != 0 ? 0x10000 + again.fixed(2) : again.number();
-    fuzz::require(code[i] == 0x400000u + what / 4 && address[i] == expected && width[i] == 1u << what % 6 && operation[i] == 1 + what % 3,
+    fuzz::require(code[i] == 0x400000u + what / 4 && address[i] == expected && width[i] == 1u << what % 6 &&
+                      operation[i] == 1 + what % 3,
                   "an access is what was written");
   }
 }

@@ -4,7 +4,9 @@
 #include "symbols_use.h"
 
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed) {
-  return fuzz::mutate_elf(data, size, most, seed, [](std::string_view name) { return fuzz::is_debug(name) || name == ".symtab" || name == ".strtab" || name == ".dynsym"; });
+  return fuzz::mutate_elf(data, size, most, seed, [](std::string_view name) {
+    return fuzz::is_debug(name) || name == ".symtab" || name == ".strtab" || name == ".dynsym";
+  });
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -25,9 +25,11 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t mos
   const size_t first = first_bytes(data, size);
   if (first == 0 || seed % 3 == 0) {  // the stack
     const size_t from = kHead + first;
-    return size <= from ? LLVMFuzzerMutate(data, size, most) : from + LLVMFuzzerMutate(data + from, size - from, most - from);
+    return size <= from ? LLVMFuzzerMutate(data, size, most)
+                        : from + LLVMFuzzerMutate(data + from, size - from, most - from);
   }
-  fuzz::mutate_elf(data + kHead, first, first, seed / 3 | 1, [](std::string_view name) { return name.starts_with(".eh_frame") || name == ".debug_frame"; });
+  fuzz::mutate_elf(data + kHead, first, first, seed / 3 | 1,
+                   [](std::string_view name) { return name.starts_with(".eh_frame") || name == ".debug_frame"; });
   return size;
 }
 
@@ -42,7 +44,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<uint64_t> registers(how & 128 ? 33 : 17);
   for (uint64_t& value : registers) {
     const uint8_t what = input.byte();
-    value = what < 64 ? kStack + what * 8 : what < 128 ? kCode + input.below(0x8000) : what == 255 ? input.number() : kStack;
+    value = what < 64     ? kStack + what * 8
+            : what < 128  ? kCode + input.below(0x8000)
+            : what == 255 ? input.number()
+                          : kStack;
   }
   const unsigned pc = how & 128 ? 32 : 8, sp = how & 128 ? 31 : 7;
   registers[sp] = kStack;
@@ -54,7 +59,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (int i = 0; i < 8; ++i) stack.push_back(static_cast<uint8_t>(word >> (8 * i)));
   }
   const Unwound unwound = unwinder.unwind({how & 128 ? 0x1ffffffffull : 0xff01ffull, registers}, {kStack, stack});
-  fuzz::require(!unwound.addresses.empty() && unwound.addresses.size() <= kMaxUnwindDepth, "a stack of at least one address and at most the limit");
+  fuzz::require(!unwound.addresses.empty() && unwound.addresses.size() <= kMaxUnwindDepth,
+                "a stack of at least one address and at most the limit");
   fuzz::require(unwound.addresses[0] == registers[pc], "the first address is the sample's");
   return 0;
 }

@@ -5,7 +5,8 @@
 
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed) {
   return fuzz::mutate_elf(data, size, most, seed, [](std::string_view name) {
-    return name == ".debug_info" || name == ".debug_abbrev" || name == ".symtab" || name == ".debug_str" || name == ".debug_addr";
+    return name == ".debug_info" || name == ".debug_abbrev" || name == ".symtab" || name == ".debug_str" ||
+           name == ".debug_addr";
   });
 }
 

@@ -18,14 +18,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const fuzz::Exact payload(input.rest());
     std::vector<uint32_t> recorded;
     uint64_t walked = 0;
-    walker.walk(payload.view(), [&](const trace::Part& part) {
-      walked += part.count;
-      for (size_t i = 0; i < part.count; ++i) {
-        const uint64_t time = part.time_ns(i);
-        fuzz::require(time >= part.window->begin_ns && (time <= part.window->end_ns || part.window->end_ns < part.window->begin_ns),
-                      "a time lies in its window");
-      }
-    }, [&](const ml_window&, uint32_t) {});
+    walker.walk(
+        payload.view(),
+        [&](const trace::Part& part) {
+          walked += part.count;
+          for (size_t i = 0; i < part.count; ++i) {
+            const uint64_t time = part.time_ns(i);
+            fuzz::require(time >= part.window->begin_ns &&
+                              (time <= part.window->end_ns || part.window->end_ns < part.window->begin_ns),
+                          "a time lies in its window");
+          }
+        },
+        [&](const ml_window&, uint32_t) {});
     uint64_t codes = 0;
     trace::each_window_code(payload.view(), walker, [&](const ml_window&, uint64_t) { ++codes; });
     fuzz::require(codes <= walked, "codes are those of accesses");
@@ -61,7 +65,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     window.end_ns = what % 16 == 5 ? input.number() : input.below(1500);
     window.executed = what % 3 ? window.recorded : input.number();
     window.implied_constant = static_cast<uint32_t>(what % 7 ? 0 : input.number());
-    window.encoding = is_segments ? ML_ENUM_stream_encoding_SITE_SEGMENTS : what % 9 ? ML_ENUM_stream_encoding_PC_DELTA : input.byte();
+    window.encoding = is_segments ? ML_ENUM_stream_encoding_SITE_SEGMENTS
+                      : what % 9  ? ML_ENUM_stream_encoding_PC_DELTA
+                                  : input.byte();
     window.tail_bytes = static_cast<uint32_t>(stream.size());
     if (trace::is_sound(stream, window.recorded, window.encoding)) sound += window.recorded;
     fuzz::append(payload, window);

@@ -24,7 +24,8 @@ using Bytes = std::vector<unsigned char>;
 using View = std::span<const unsigned char>;
 
 inline void require(bool holds, const char* what) {
-  if (holds) [[likely]] return;
+  if (holds) [[likely]]
+    return;
   fprintf(stderr, "property failed: %s\n", what);
   abort();
 }

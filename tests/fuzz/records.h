@@ -32,7 +32,8 @@ Record record_of(Input& input, const Scale& scale) {
   if constexpr (requires { record.pc; }) record.pc = input.below(scale.places * scale.unit);
   if constexpr (requires { record.ip; }) record.ip = input.below(scale.places * scale.unit);
   if constexpr (requires { record.bytes; }) record.bytes = input.below(8 * scale.unit);
-  if constexpr (requires { record.operation; }) record.operation = static_cast<decltype(record.operation)>(input.byte() % 14);
+  if constexpr (requires { record.operation; })
+    record.operation = static_cast<decltype(record.operation)>(input.byte() % 14);
   if constexpr (requires { record.parent_process; }) record.parent_process = input.byte() % 6;
   if constexpr (requires { record.path; }) record.path = input.byte() % 5;
   if constexpr (requires { record.stack; }) record.stack = input.byte() % 5;
@@ -42,7 +43,8 @@ Record record_of(Input& input, const Scale& scale) {
     record.after_shift = shifts[both % 8];
     record.before_shift = shifts[both / 8 % 8];
   }
-  for (uint8_t noise = input.byte() % 8; noise > 0 && !input.empty(); --noise) raw[input.byte() % sizeof record] = input.byte();
+  for (uint8_t noise = input.byte() % 8; noise > 0 && !input.empty(); --noise)
+    raw[input.byte() % sizeof record] = input.byte();
   return record;
 }
 

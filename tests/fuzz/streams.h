@@ -35,14 +35,16 @@ inline Bytes segments_of(Input& input, size_t count, uint32_t& recorded) {
     uint64_t content[ML_SEGMENTS_WORDS];
     const uint8_t noise = input.byte();
     for (unsigned k = 0; k < words; ++k) content[k] = noise >> k % 8 & 1 ? 1 + input.fixed(3) : 0x1000 + 8 * i;
-    for (size_t again = what % 8 == 0 ? 1 + input.below(40) : 1; again > 0; --again, ++i) {  // loops, whose names are zeros
+    // loops, whose names are zeros
+    for (size_t again = what % 8 == 0 ? 1 + input.below(40) : 1; again > 0; --again, ++i) {
       ml_segments_add(state.get(), &at, 0, site, content, words, form);
       recorded += form == 1 ? words / 2 : words;
       if (i + 1 >= count) break;
     }
   }
   if (count == 0) return {};
-  const unsigned char* first = ml_segments_join(names.data(), static_cast<size_t>(at.names - names.data()), stream.data() + front);
+  const unsigned char* first =
+      ml_segments_join(names.data(), static_cast<size_t>(at.names - names.data()), stream.data() + front);
   return {first, static_cast<const unsigned char*>(at.words)};
 }
 

@@ -9,7 +9,9 @@
 namespace fuzz {
 
 inline const memlens::symbols::OpenOptions& no_debug_directories() {
-  static const memlens::symbols::OpenOptions options{.expected_build_id_hex = {}, .debug_directories = {"/nonexistent"}, .sysroot = {}};
+  static const memlens::symbols::OpenOptions options{.expected_build_id_hex = {},
+                                                     .debug_directories = {"/nonexistent"},
+                                                     .sysroot = {}};
   return options;
 }
 
@@ -20,10 +22,12 @@ inline std::vector<uint64_t> code_addresses(const std::string& path) {
   std::string error;
   if (const auto image = ElfImage::open(path, false, error)) {
     image->visit_code_symbols(true, [&](const ElfSymbolRecord& r) {
-      for (uint64_t i = 0; i < std::min<uint64_t>(r.size_bytes, 400) && vaddrs.size() < 400; i += 5) vaddrs.push_back(r.vaddr + i);
+      for (uint64_t i = 0; i < std::min<uint64_t>(r.size_bytes, 400) && vaddrs.size() < 400; i += 5)
+        vaddrs.push_back(r.vaddr + i);
     });
     for (const LoadSegment& segment : image->segments())
-      for (uint64_t i = 0; segment.executable && i < 16; ++i) vaddrs.push_back(segment.vaddr + segment.memory_bytes / 16 * i);
+      for (uint64_t i = 0; segment.executable && i < 16; ++i)
+        vaddrs.push_back(segment.vaddr + segment.memory_bytes / 16 * i);
   }
   return vaddrs;
 }
@@ -42,7 +46,8 @@ inline size_t use_symbols(const std::string& path) {
   for (const Frame& frame : frames) strings.at(frame.function), strings.at(frame.file);
   for (size_t i = 0; i < vaddrs.size(); i += 7) {
     if (const auto symbol = module->symbol_at(vaddrs[i]))
-      require(symbol->begin_vaddr <= vaddrs[i] && vaddrs[i] - symbol->begin_vaddr < symbol->size_bytes, "a symbol holds its address");
+      require(symbol->begin_vaddr <= vaddrs[i] && vaddrs[i] - symbol->begin_vaddr < symbol->size_bytes,
+              "a symbol holds its address");
     (void)module->nearest_symbol(vaddrs[i]);
     (void)module->file_offset_to_vaddr(vaddrs[i]);
   }
@@ -64,7 +69,8 @@ inline size_t use_variables(const std::string& path, uint32_t state) {
     }
     if (++asked > 200) continue;
     if (const auto type = module->describe_type(variable.type)) {
-      for (size_t i = 0; i < std::min<size_t>(type->fields.size(), 20); ++i) module->describe_type(type->fields[i].type);
+      for (size_t i = 0; i < std::min<size_t>(type->fields.size(), 20); ++i)
+        module->describe_type(type->fields[i].type);
       require(type->packed_bytes <= type->bytes, "packing makes nothing longer");
     }
     for (const uint64_t offset : {uint64_t{0}, variable.bytes / 2, variable.bytes, uint64_t{state}, UINT64_MAX})

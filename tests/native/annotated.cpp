@@ -7,8 +7,10 @@
 
 #include "annotated_shared.hpp"
 
-static_assert(!std::is_copy_constructible<memlens::region>::value && !std::is_copy_assignable<memlens::region>::value, "");
-static_assert(!std::is_copy_constructible<memlens::tagged>::value && !std::is_copy_assignable<memlens::tagged>::value, "");
+static_assert(!std::is_copy_constructible<memlens::region>::value && !std::is_copy_assignable<memlens::region>::value,
+              "");
+static_assert(!std::is_copy_constructible<memlens::tagged>::value && !std::is_copy_assignable<memlens::tagged>::value,
+              "");
 
 namespace {
 struct Static {

@@ -18,31 +18,47 @@ namespace {
 std::mt19937_64 source(5);
 
 pt_packet random_packet() {
-  static constexpr pt_packet_type kTypes[] = {ppt_pad, ppt_psb, ppt_psbend, ppt_fup, ppt_tip, ppt_tip_pge, ppt_tip_pgd, ppt_tnt_8,
-                                              ppt_tnt_64, ppt_mode, ppt_pip, ppt_vmcs, ppt_cbr, ppt_tsc, ppt_tma, ppt_mtc, ppt_cyc,
-                                              ppt_stop, ppt_ovf, ppt_mnt, ppt_exstop, ppt_mwait, ppt_pwre, ppt_pwrx, ppt_ptw};
+  static constexpr pt_packet_type kTypes[] = {
+      ppt_pad,  ppt_psb, ppt_psbend, ppt_fup,   ppt_tip,  ppt_tip_pge, ppt_tip_pgd, ppt_tnt_8, ppt_tnt_64,
+      ppt_mode, ppt_pip, ppt_vmcs,   ppt_cbr,   ppt_tsc,  ppt_tma,     ppt_mtc,     ppt_cyc,   ppt_stop,
+      ppt_ovf,  ppt_mnt, ppt_exstop, ppt_mwait, ppt_pwre, ppt_pwrx,    ppt_ptw};
   pt_packet packet{};
   packet.type = kTypes[source() % std::size(kTypes)];
   const uint64_t value = source() >> source() % 64;
-  static constexpr pt_ip_compression kForms[] = {pt_ipc_suppressed, pt_ipc_update_16, pt_ipc_update_32, pt_ipc_sext_48,
-                                                 pt_ipc_update_48, pt_ipc_full};
+  static constexpr pt_ip_compression kForms[] = {pt_ipc_suppressed, pt_ipc_update_16, pt_ipc_update_32,
+                                                 pt_ipc_sext_48,    pt_ipc_update_48, pt_ipc_full};
   switch (packet.type) {
-    case ppt_fup: case ppt_tip: case ppt_tip_pge: case ppt_tip_pgd:
+    case ppt_fup:
+    case ppt_tip:
+    case ppt_tip_pge:
+    case ppt_tip_pgd:
       packet.payload.ip.ipc = kForms[source() % std::size(kForms)];
       packet.payload.ip.ip = value;
       break;
-    case ppt_tnt_8: packet.payload.tnt.bit_size = static_cast<uint8_t>(1 + source() % 6); packet.payload.tnt.payload = value & 1; break;
-    case ppt_tnt_64: packet.payload.tnt.bit_size = static_cast<uint8_t>(1 + source() % 47); packet.payload.tnt.payload = value & 1; break;
+    case ppt_tnt_8:
+      packet.payload.tnt.bit_size = static_cast<uint8_t>(1 + source() % 6);
+      packet.payload.tnt.payload = value & 1;
+      break;
+    case ppt_tnt_64:
+      packet.payload.tnt.bit_size = static_cast<uint8_t>(1 + source() % 47);
+      packet.payload.tnt.payload = value & 1;
+      break;
     case ppt_pip: packet.payload.pip.cr3 = value & 0xfffffffffffe0ull; break;
     case ppt_vmcs: packet.payload.vmcs.base = value & 0xffffffffff000ull; break;
     case ppt_cbr: packet.payload.cbr.ratio = static_cast<uint8_t>(value); break;
     case ppt_tsc: packet.payload.tsc.tsc = value & 0xffffffffffffffull; break;
-    case ppt_tma: packet.payload.tma.ctc = static_cast<uint16_t>(value); packet.payload.tma.fc = static_cast<uint16_t>(source() % 512); break;
+    case ppt_tma:
+      packet.payload.tma.ctc = static_cast<uint16_t>(value);
+      packet.payload.tma.fc = static_cast<uint16_t>(source() % 512);
+      break;
     case ppt_mtc: packet.payload.mtc.ctc = static_cast<uint8_t>(value); break;
     case ppt_cyc: packet.payload.cyc.value = value >> 8; break;
     case ppt_mnt: packet.payload.mnt.payload = value; break;
     case ppt_exstop: packet.payload.exstop.ip = source() & 1; break;
-    case ppt_mwait: packet.payload.mwait.hints = static_cast<uint32_t>(value); packet.payload.mwait.ext = source() & 1; break;
+    case ppt_mwait:
+      packet.payload.mwait.hints = static_cast<uint32_t>(value);
+      packet.payload.mwait.ext = source() & 1;
+      break;
     case ppt_pwre: packet.payload.pwre.state = static_cast<uint8_t>(source() % 8); break;
     case ppt_pwrx: packet.payload.pwrx.last = static_cast<uint8_t>(source() % 8); break;
     case ppt_ptw:
@@ -56,22 +72,44 @@ pt_packet random_packet() {
 }
 
 PtKind kind_of(pt_packet_type type) {
-  static const std::map<pt_packet_type, PtKind> kKinds = {
-      {ppt_pad, PtKind::kPad}, {ppt_psb, PtKind::kPsb}, {ppt_psbend, PtKind::kPsbEnd}, {ppt_fup, PtKind::kFup},
-      {ppt_tip, PtKind::kTip}, {ppt_tip_pge, PtKind::kTipEnable}, {ppt_tip_pgd, PtKind::kTipDisable}, {ppt_tnt_8, PtKind::kTnt},
-      {ppt_tnt_64, PtKind::kTnt}, {ppt_mode, PtKind::kMode}, {ppt_pip, PtKind::kPip}, {ppt_vmcs, PtKind::kVmcs},
-      {ppt_cbr, PtKind::kCoreRatio}, {ppt_tsc, PtKind::kTsc}, {ppt_tma, PtKind::kTma}, {ppt_mtc, PtKind::kMtc},
-      {ppt_cyc, PtKind::kCycles}, {ppt_stop, PtKind::kTraceStop}, {ppt_ovf, PtKind::kOverflow}, {ppt_mnt, PtKind::kMaintenance},
-      {ppt_exstop, PtKind::kExecStop}, {ppt_mwait, PtKind::kMwait}, {ppt_pwre, PtKind::kPowerEntry},
-      {ppt_pwrx, PtKind::kPowerExit}, {ppt_ptw, PtKind::kPtWrite}};
+  static const std::map<pt_packet_type, PtKind> kKinds = {{ppt_pad, PtKind::kPad},
+                                                          {ppt_psb, PtKind::kPsb},
+                                                          {ppt_psbend, PtKind::kPsbEnd},
+                                                          {ppt_fup, PtKind::kFup},
+                                                          {ppt_tip, PtKind::kTip},
+                                                          {ppt_tip_pge, PtKind::kTipEnable},
+                                                          {ppt_tip_pgd, PtKind::kTipDisable},
+                                                          {ppt_tnt_8, PtKind::kTnt},
+                                                          {ppt_tnt_64, PtKind::kTnt},
+                                                          {ppt_mode, PtKind::kMode},
+                                                          {ppt_pip, PtKind::kPip},
+                                                          {ppt_vmcs, PtKind::kVmcs},
+                                                          {ppt_cbr, PtKind::kCoreRatio},
+                                                          {ppt_tsc, PtKind::kTsc},
+                                                          {ppt_tma, PtKind::kTma},
+                                                          {ppt_mtc, PtKind::kMtc},
+                                                          {ppt_cyc, PtKind::kCycles},
+                                                          {ppt_stop, PtKind::kTraceStop},
+                                                          {ppt_ovf, PtKind::kOverflow},
+                                                          {ppt_mnt, PtKind::kMaintenance},
+                                                          {ppt_exstop, PtKind::kExecStop},
+                                                          {ppt_mwait, PtKind::kMwait},
+                                                          {ppt_pwre, PtKind::kPowerEntry},
+                                                          {ppt_pwrx, PtKind::kPowerExit},
+                                                          {ppt_ptw, PtKind::kPtWrite}};
   return kKinds.at(type);
 }
 
 // Whether the values that an import uses are the same.
 bool same_value(const pt_packet& theirs, const PtPacket& ours) {
   switch (theirs.type) {
-    case ppt_fup: case ppt_tip: case ppt_tip_pge: case ppt_tip_pgd:
-      return theirs.payload.ip.ipc == pt_ipc_suppressed ? ours.ip_form == 0 : theirs.payload.ip.ip == ours.payload && static_cast<int>(theirs.payload.ip.ipc) == ours.ip_form;
+    case ppt_fup:
+    case ppt_tip:
+    case ppt_tip_pge:
+    case ppt_tip_pgd:
+      return theirs.payload.ip.ipc == pt_ipc_suppressed
+                 ? ours.ip_form == 0
+                 : theirs.payload.ip.ip == ours.payload && static_cast<int>(theirs.payload.ip.ipc) == ours.ip_form;
     case ppt_tsc: return theirs.payload.tsc.tsc == ours.payload;
     case ppt_tma: return theirs.payload.tma.ctc == ours.payload && theirs.payload.tma.fc == ours.fast_counter;
     case ppt_mtc: return theirs.payload.mtc.ctc == ours.payload;

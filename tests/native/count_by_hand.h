@@ -18,14 +18,18 @@ extern const char ML_COUNT_ABI_SYMBOL __attribute__((visibility("hidden")));
 
 static const void *const count_abi __attribute__((used)) = &ML_COUNT_ABI_SYMBOL;
 
-#define COUNTED(function, n)                                                                                        \
-  static const unsigned char function##_table[4] __attribute__((section("memlens_tables"), used)) = {1, 0, 0, 0};   \
-  static struct ml_count_function function##_counters                                                               \
+#define COUNTED(function, n)                                                                                      \
+  static const unsigned char function##_table[4] __attribute__((section("memlens_tables"), used)) = {1, 0, 0, 0}; \
+  static struct ml_count_function function##_counters                                                             \
       __attribute__((section("memlens_functions"), used, aligned(8))) = {0, 0, n, sizeof function##_table}
-#define ADD(function, counter, amount)                                                                              \
+#define ADD(function, counter, amount) \
   (*(volatile uint64_t *)((char *)__memlens_count_base + function##_counters.offset_bytes + 8 * (counter)) += (amount))
 /* Begin and end of regions as the pragma makes them: the call stays a call. */
 #define REGION(variable, text) static struct ml_count_region variable = {text, 0}
 #define ENTER(region) __memlens_count_enter(&region)
-#define LEAVE(region) do { __memlens_count_leave(&region); __asm__ volatile("" ::: "memory"); } while (0)
+#define LEAVE(region)                  \
+  do {                                 \
+    __memlens_count_leave(&region);    \
+    __asm__ volatile("" ::: "memory"); \
+  } while (0)
 #endif

@@ -473,13 +473,35 @@ static void cost(void) {
 static const struct {
   const char *name;
   void (*run)(void);
-} modes[] = {{"flat", flat}, {"threads", threads}, {"concurrent", concurrent}, {"sequential", sequential}, {"nested", nested},
-             {"recursive", recursive}, {"early", early}, {"loop_without_end", loop_without_end}, {"jump", jump},
-             {"unmatched", unmatched}, {"deep", deep}, {"inherit", inherit}, {"thread_exits", thread_exits},
-             {"thread_destructors", thread_destructors}, {"forks", forks}, {"forks_among_threads", forks_among_threads},
-             {"dies", dies}, {"exits", exits}, {"executes", executes}, {"signals", signals}, {"coroutines", coroutines},
-             {"sampled", sampled}, {"faults", faults}, {"limited", limited}, {"no_descriptors", no_descriptors},
-             {"storm", storm}, {"many_names", many_names}, {"keeps_errno", keeps_errno}, {"cost", cost}};
+} modes[] = {{"flat", flat},
+             {"threads", threads},
+             {"concurrent", concurrent},
+             {"sequential", sequential},
+             {"nested", nested},
+             {"recursive", recursive},
+             {"early", early},
+             {"loop_without_end", loop_without_end},
+             {"jump", jump},
+             {"unmatched", unmatched},
+             {"deep", deep},
+             {"inherit", inherit},
+             {"thread_exits", thread_exits},
+             {"thread_destructors", thread_destructors},
+             {"forks", forks},
+             {"forks_among_threads", forks_among_threads},
+             {"dies", dies},
+             {"exits", exits},
+             {"executes", executes},
+             {"signals", signals},
+             {"coroutines", coroutines},
+             {"sampled", sampled},
+             {"faults", faults},
+             {"limited", limited},
+             {"no_descriptors", no_descriptors},
+             {"storm", storm},
+             {"many_names", many_names},
+             {"keeps_errno", keeps_errno},
+             {"cost", cost}};
 
 int main(int argc, char **argv) {
   for (int i = 0; i < 4 && i + 2 < argc; i++) number[i] = atol(argv[i + 2]);

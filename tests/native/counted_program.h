@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "memlens_count.h"
+#include "memlens_format.h"
 
 static int arena_fd = -1;
 static struct ml_count_header *arena;
@@ -29,7 +30,8 @@ static inline uint64_t now_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static inline void *claim(enum ml_count_kind kind, uint64_t bytes, uint32_t thread, uint32_t node, uint32_t parent, uint32_t flags) {
+static inline void *claim(enum ml_count_kind kind, uint64_t bytes, uint32_t thread, uint32_t node, uint32_t parent,
+                          uint32_t flags) {
   bytes = (bytes + 4095) & ~UINT64_C(4095);
   const uint64_t index = __atomic_fetch_add(&arena->entries, 1, __ATOMIC_RELAXED);
   const uint64_t offset = __atomic_fetch_add(&arena->next_byte, bytes, __ATOMIC_RELAXED);
@@ -55,7 +57,8 @@ static int find_build_id(struct dl_phdr_info *info, size_t size, void *into) {
   (void)size;
   for (int i = 0; i < info->dlpi_phnum; i++) {
     if (info->dlpi_phdr[i].p_type != PT_NOTE) continue;
-    const char *at = (const char *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr), *end = at + info->dlpi_phdr[i].p_memsz;
+    const char *at = (const char *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr),
+               *end = at + info->dlpi_phdr[i].p_memsz;
     while (at + sizeof(ElfW(Nhdr)) < end) {
       const ElfW(Nhdr) *note = (const void *)at;
       const char *content = at + sizeof *note + ((note->n_namesz + 3) & ~3u);
@@ -75,7 +78,7 @@ static inline void new_image(void) {
   process = claim(ML_COUNT_PROCESS, sizeof *process, 0, 0, 0, 0);
   process->parent_pid = (uint64_t)getppid();
   process->ticks_per_second = 1000000000;
-  process->clock = ML_CLOCK_SYSTEM;
+  process->clock = ML_ENUM_count_clock_SYSTEM;
   process->start_ticks = process->start_ns = born_ns;
 }
 
@@ -105,7 +108,9 @@ static inline struct ml_count_place *add_place(uint32_t thread, uint32_t node, u
   return claim(ML_COUNT_PLACE, ML_COUNT_PLACE_COUNTERS + 8 * arena->counters_max, thread, node, 0, flags);
 }
 
-static inline uint64_t *counters(struct ml_count_place *place) { return (uint64_t *)((char *)place + ML_COUNT_PLACE_COUNTERS); }
+static inline uint64_t *counters(struct ml_count_place *place) {
+  return (uint64_t *)((char *)place + ML_COUNT_PLACE_COUNTERS);
+}
 
 static inline void open_arena(void) {
   const char *value = getenv(ML_COUNT_VARIABLE);
@@ -117,6 +122,8 @@ static inline void open_arena(void) {
   if (arena_fd < 0) exit(81);
   arena = mmap(NULL, 4096 + ML_COUNT_ENTRIES * sizeof *directory, PROT_READ | PROT_WRITE, MAP_SHARED, arena_fd, 0);
   directory = (void *)((char *)arena + ML_COUNT_DIRECTORY_BYTE);
-  if (arena->magic != ML_COUNT_MAGIC || arena->version != ML_COUNT_VERSION || arena->token[0] != first || arena->token[1] != second) exit(82);
+  if (arena->magic != ML_COUNT_MAGIC || arena->version != ML_COUNT_VERSION || arena->token[0] != first ||
+      arena->token[1] != second)
+    exit(82);
   new_image();
 }

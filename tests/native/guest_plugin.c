@@ -24,11 +24,13 @@ struct qemu_plugin_insn;
 struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *tb, size_t index);
 uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *insn);
 void *qemu_plugin_insn_haddr(const struct qemu_plugin_insn *insn);
-void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t id, void (*callback)(qemu_plugin_id_t, struct qemu_plugin_tb *));
+void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t id,
+                                           void (*callback)(qemu_plugin_id_t, struct qemu_plugin_tb *));
 void qemu_plugin_register_vcpu_syscall_cb(qemu_plugin_id_t id,
-                                          void (*callback)(qemu_plugin_id_t, unsigned, int64_t, uint64_t, uint64_t, uint64_t,
-                                                           uint64_t, uint64_t, uint64_t, uint64_t, uint64_t));
-void qemu_plugin_register_vcpu_syscall_ret_cb(qemu_plugin_id_t id, void (*callback)(qemu_plugin_id_t, unsigned, int64_t, int64_t));
+                                          void (*callback)(qemu_plugin_id_t, unsigned, int64_t, uint64_t, uint64_t,
+                                                           uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t));
+void qemu_plugin_register_vcpu_syscall_ret_cb(qemu_plugin_id_t id,
+                                              void (*callback)(qemu_plugin_id_t, unsigned, int64_t, int64_t));
 
 #define EXPORT __attribute__((visibility("default")))
 EXPORT int qemu_plugin_version = 1;
@@ -65,15 +67,17 @@ static int64_t policy_call(const struct ml_guest_policy *policy) {
   switch (policy->call) {
     case ML_POLICY_MBIND: result = syscall(SYS_mbind, host(a[0]), a[1], a[2], host(a[3]), a[4], a[5]); break;
     case ML_POLICY_SET_MEMPOLICY: result = syscall(SYS_set_mempolicy, a[0], host(a[1]), a[2]); break;
-    case ML_POLICY_GET_MEMPOLICY: result = syscall(SYS_get_mempolicy, host(a[0]), host(a[1]), a[2], host(a[3]), a[4]); break;
+    case ML_POLICY_GET_MEMPOLICY:
+      result = syscall(SYS_get_mempolicy, host(a[0]), host(a[1]), a[2], host(a[3]), a[4]);
+      break;
     case ML_POLICY_MIGRATE_PAGES: result = syscall(SYS_migrate_pages, a[0], a[1], host(a[2]), host(a[3])); break;
     default: break; /* move_pages has pointers behind pointers: not needed here */
   }
   return result < 0 ? -errno : result;
 }
 
-static void before(qemu_plugin_id_t id, unsigned vcpu, int64_t number, uint64_t call, uint64_t a, uint64_t b, uint64_t c,
-                   uint64_t d, uint64_t e, uint64_t f, uint64_t g) {
+static void before(qemu_plugin_id_t id, unsigned vcpu, int64_t number, uint64_t call, uint64_t a, uint64_t b,
+                   uint64_t c, uint64_t d, uint64_t e, uint64_t f, uint64_t g) {
   (void)id, (void)vcpu, (void)d, (void)e, (void)f, (void)g;
   char line[512];
   if (number != ML_GUEST_CALL_NUMBER) return;
@@ -90,8 +94,8 @@ static void before(qemu_plugin_id_t id, unsigned vcpu, int64_t number, uint64_t 
     policy->result = policy_call(policy);
     policy->done = 1;
     snprintf(line, sizeof line, "policy %d %u %lx %lx %lx %lx %lx %lx = %ld\n", (int)getpid(), (unsigned)policy->call,
-             (long)policy->arguments[0], (long)policy->arguments[1], (long)policy->arguments[2], (long)policy->arguments[3],
-             (long)policy->arguments[4], (long)policy->arguments[5], (long)policy->result);
+             (long)policy->arguments[0], (long)policy->arguments[1], (long)policy->arguments[2],
+             (long)policy->arguments[3], (long)policy->arguments[4], (long)policy->arguments[5], (long)policy->result);
   } else {
     snprintf(line, sizeof line, "unknown %u\n", (unsigned)call);
   }

@@ -58,7 +58,7 @@ int main(void) {
   for (uintptr_t i = 0; i < 4; i++) assert(pthread_create(&threads[i], NULL, use, (void *)(i + 1)) == 0);
   for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
   ml_blocks_unwant();
-  assert(ml_block_take() == NULL); /* their pages are given up */
+  assert(ml_block_take() == NULL);                               /* their pages are given up */
   for (size_t i = 32; i < 64; i++) ml_batch_data_free(taken[i]); /* a batch that outlives the recording */
   assert(ml_block_take() == NULL);
   ml_blocks_want(); /* and another recording has them all */

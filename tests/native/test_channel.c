@@ -45,7 +45,8 @@ static struct ml_channel_header *map(const char *value) {
 static struct ml_channel_slot *claim(struct ml_channel_header *header) {
   struct stat status;
   for (uint32_t i = 0; i < atomic_load(&header->slots_published); i++) {
-    struct ml_channel_slot *slot = (void *)((unsigned char *)header + ML_CHANNEL_HEADER_BYTES + i * header->slot_stride);
+    struct ml_channel_slot *slot =
+        (void *)((unsigned char *)header + ML_CHANNEL_HEADER_BYTES + i * header->slot_stride);
     uint32_t expected = ML_CLAIM_FREE;
     if (!atomic_compare_exchange_strong(&slot->state, &expected, ML_CLAIM_TAKEN)) continue;
     slot->pid = (uint32_t)getpid();
@@ -83,8 +84,11 @@ static uint32_t write_something(struct ml_channel_header *header, int mode) {
   if (slot == NULL) return 0;
   uint32_t written = 0;
   for (int i = 0; i < 3000; i++) {
-    struct ml_allocation allocation = {.time_ns = ml_monotonic_ns(), .address = random_number() & ~15ull, .bytes = 1 + i,
-                                       .stack = 1 + (uint32_t)(random_number() % 50), .operation = 1};
+    struct ml_allocation allocation = {.time_ns = ml_monotonic_ns(),
+                                       .address = random_number() & ~15ull,
+                                       .bytes = 1 + i,
+                                       .stack = 1 + (uint32_t)(random_number() % 50),
+                                       .operation = 1};
     const uint32_t ring = (uint32_t)(random_number() % header->ring_count);
     /* The last record of a ring stays open in mode 1: the process is "killed" while it writes. The first of them waits for
      * room, as long as a busy recorder needs: without one there is nothing to find. */
@@ -97,15 +101,19 @@ static uint32_t write_something(struct ml_channel_header *header, int mode) {
     if (done) written += (uint32_t)commit;
     else usleep(200);
     if (i % 37 == 0) {
-      struct { struct ml_stack stack; uint64_t ips[3]; } record = {{.id = 1 + (uint32_t)i / 37, .tail_bytes = 24}, {1, 2, 3}};
+      struct {
+        struct ml_stack stack;
+        uint64_t ips[3];
+      } record = {{.id = 1 + (uint32_t)i / 37, .tail_bytes = 24}, {1, 2, 3}};
       put(header, slot, ring, ML_KIND_STACK, &record, sizeof record, 1);
     }
     if (mode == 2 && i == 1500) { /* rubbish over everything */
       unsigned char *data = (unsigned char *)slot + 64;
       for (size_t at = 0; at < header->slot_stride - 64; at += 8)
         if (random_number() % 4 == 0) {
-          const uint64_t rubbish = random_number() % 3 == 0 ? (random_number() & 0x3f) << 32 | 0x80000000u | (random_number() % 9000)
-                                                            : random_number();
+          const uint64_t rubbish = random_number() % 3 == 0
+                                       ? (random_number() & 0x3f) << 32 | 0x80000000u | (random_number() % 9000)
+                                       : random_number();
           memcpy(data + at, &rubbish, 8);
         }
     }
@@ -132,16 +140,20 @@ static void scribble(struct ml_channel_header *header, const struct ml_geometry 
     const uint32_t published = atomic_load(&header->slots_published);
     uint64_t *at;
     const uint64_t index = random_number() % (published != 0 && published < geometry->slot_max ? published : 1);
-    struct ml_channel_slot *slot = (void *)((unsigned char *)header + ML_CHANNEL_HEADER_BYTES + index * geometry->slot_stride);
+    struct ml_channel_slot *slot =
+        (void *)((unsigned char *)header + ML_CHANNEL_HEADER_BYTES + index * geometry->slot_stride);
     const unsigned what = (unsigned)(random_number() % 16);
     if (what == 0) at = &header->file_bytes + random_number() % 12; /* sizes, counts, `closed`, `wake` */
     else if (what == 1) at = (uint64_t *)&header->free_slots[random_number() % 2];
     else if (what < 5) at = (uint64_t *)slot + random_number() % 13; /* state, pid, times, writer */
-    else if (what < 9) at = (uint64_t *)&slot->rings[random_number() % geometry->ring_count] + (random_number() & 1) * 8;
-    else at = (uint64_t *)((unsigned char *)slot + ML_CHANNEL_SLOT_HEADER_BYTES) +
-              random_number() % (geometry->ring_count * geometry->ring_bytes / 8);
+    else if (what < 9)
+      at = (uint64_t *)&slot->rings[random_number() % geometry->ring_count] + (random_number() & 1) * 8;
+    else
+      at = (uint64_t *)((unsigned char *)slot + ML_CHANNEL_SLOT_HEADER_BYTES) +
+           random_number() % (geometry->ring_count * geometry->ring_bytes / 8);
     uint64_t value = hostile_value(__atomic_load_n(at, __ATOMIC_RELAXED));
-    if (at == (uint64_t *)(void *)&header->slots_published) value &= 0xffffffff; /* `closed`, beside it, would end it all */
+    /* `closed`, beside it, would end it all */
+    if (at == (uint64_t *)(void *)&header->slots_published) value &= 0xffffffff;
     __atomic_store_n(at, value, __ATOMIC_RELAXED);
     if (random_number() % 64 == 0) usleep(1);
   }
@@ -160,13 +172,16 @@ static int write_under_attack(struct ml_channel_header *header, const struct ml_
   __atomic_store_n(&slot->claimed_ns, ml_monotonic_ns(), __ATOMIC_RELEASE);
   for (int i = 0; i < 20000; i++) {
     const uint32_t number = (uint32_t)(random_number() % geometry->ring_count);
-    const uint64_t bytes = random_number() % 8 == 0 ? random_number() % 30000 : sizeof(struct ml_allocation), need = ml_ring_need(bytes);
+    const uint64_t bytes = random_number() % 8 == 0 ? random_number() % 30000 : sizeof(struct ml_allocation),
+                   need = ml_ring_need(bytes);
     unsigned char *data = (unsigned char *)slot + ML_CHANNEL_SLOT_HEADER_BYTES + number * geometry->ring_bytes;
     uint64_t seen_tail = 0;
     bool half_full = false;
-    struct ml_ring_record *record = ml_ring_take(&slot->rings[number], data, geometry->ring_bytes, need, &seen_tail, &half_full);
+    struct ml_ring_record *record =
+        ml_ring_take(&slot->rings[number], data, geometry->ring_bytes, need, &seen_tail, &half_full);
     if (record == NULL) continue;
-    if ((unsigned char *)record < data || (unsigned char *)record + need > data + geometry->ring_bytes || (uintptr_t)record % 8 != 0)
+    if ((unsigned char *)record < data || (unsigned char *)record + need > data + geometry->ring_bytes ||
+        (uintptr_t)record % 8 != 0)
       return 0;
     record->kind = (uint16_t)(random_number() % 40);
     memset(record + 1, (int)random_number(), need - sizeof *record);
@@ -179,7 +194,9 @@ static int write_under_attack(struct ml_channel_header *header, const struct ml_
 static void a_broken_ring(void) {
   static _Alignas(64) struct ml_channel_ring ring;
   static _Alignas(8) unsigned char data[8192];
-  const struct { uint64_t head, tail; } broken[] = {{64, 4096}, {0, UINT64_MAX - 7}, {20, 0}, {1, 1}, {UINT64_MAX - 7, 0}, {1 << 20, 0}};
+  const struct {
+    uint64_t head, tail;
+  } broken[] = {{64, 4096}, {0, UINT64_MAX - 7}, {20, 0}, {1, 1}, {UINT64_MAX - 7, 0}, {1 << 20, 0}};
   for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
     uint64_t seen_tail = 0;
     bool half_full = false;
@@ -196,8 +213,13 @@ static void a_broken_ring(void) {
 }
 
 static void under_attack(int round) {
-  const struct ml_channel_options options = {.sample_bytes = 4096, .large_bytes = 65536, .ring_bytes = 1 << (13 + round % 5),
-                                             .ring_count = 1 + (uint32_t)round % 4, .slot_max = 16, .wait_ms = 10, .alloc = 1};
+  const struct ml_channel_options options = {.sample_bytes = 4096,
+                                             .large_bytes = 65536,
+                                             .ring_bytes = 1 << (13 + round % 5),
+                                             .ring_count = 1 + (uint32_t)round % 4,
+                                             .slot_max = 16,
+                                             .wait_ms = 10,
+                                             .alloc = 1};
   struct ml_channel *channel = ml_channel_new(&options);
   const struct ml_session_options session_options = {.timeline_hz = 0, .emulated = round % 2};
   struct ml_session *session = ml_session_new(&session_options);
@@ -213,7 +235,8 @@ static void under_attack(int round) {
       state += (uint64_t)child * 104729 + 1;
       struct ml_channel_header *header = map(ml_channel_value(channel));
       struct ml_geometry geometry;
-      if (header == NULL || !ml_geometry_copy(header, UINT64_MAX, &geometry)) _exit(0); /* it was written over already: refused */
+      /* it was written over already: refused */
+      if (header == NULL || !ml_geometry_copy(header, UINT64_MAX, &geometry)) _exit(0);
       if (child < 2) {
         usleep(2000); /* most of them copy what is right */
         scribble(header, &geometry);
@@ -244,8 +267,13 @@ int main(int count, char **arguments) {
   for (int round = 0; round < rounds; round++) {
     state = 88172645463325252u + (uint64_t)round * 7919;
     const int mode = round % 3; /* right, cut off, rubbish */
-    const struct ml_channel_options options = {.sample_bytes = 4096, .large_bytes = 65536, .ring_bytes = 1 << (13 + round % 5),
-                                               .ring_count = 1 + (uint32_t)round % 4, .slot_max = 16, .wait_ms = 10, .alloc = 1};
+    const struct ml_channel_options options = {.sample_bytes = 4096,
+                                               .large_bytes = 65536,
+                                               .ring_bytes = 1 << (13 + round % 5),
+                                               .ring_count = 1 + (uint32_t)round % 4,
+                                               .slot_max = 16,
+                                               .wait_ms = 10,
+                                               .alloc = 1};
     struct ml_channel *channel = ml_channel_new(&options);
     check(channel != NULL, "channel");
     const struct ml_session_options session_options = {.timeline_hz = 0};
@@ -282,10 +310,12 @@ int main(int count, char **arguments) {
     check(counts.processes == 3, "three processes");
     if (mode == 0) {
       check(taken == expected && counts.holes == 0 && counts.damaged == 0, "everything is taken");
-      if (taken != expected) printf("round %d: %llu of %llu\n", round, (unsigned long long)taken, (unsigned long long)expected);
+      if (taken != expected)
+        printf("round %d: %llu of %llu\n", round, (unsigned long long)taken, (unsigned long long)expected);
     } else if (mode == 1) {
       check(taken == expected && counts.holes > 0, "everything but the unfinished records is taken");
-      if (taken != expected) printf("round %d: %llu of %llu\n", round, (unsigned long long)taken, (unsigned long long)expected);
+      if (taken != expected)
+        printf("round %d: %llu of %llu\n", round, (unsigned long long)taken, (unsigned long long)expected);
     }
     close(results[0]);
     close(results[1]);

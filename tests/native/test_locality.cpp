@@ -238,7 +238,9 @@ void test_sets(uint32_t ways, uint64_t sets) {
 
 void test_levels() {
   CacheOptions options;
-  options.levels = {{4 * 64, 2, false, Policy::kLru}, {16 * 64, 4, false, Policy::kLru}, {64 * 64, 8, true, Policy::kLru}};
+  options.levels = {{4 * 64, 2, false, Policy::kLru},
+                    {16 * 64, 4, false, Policy::kLru},
+                    {64 * 64, 8, true, Policy::kLru}};
   options.tlbs = {{4 * 4096, 0, false, Policy::kLru}};
   options.cores = 3;
   options.next_line = options.stride = true;
@@ -292,13 +294,13 @@ void test_sharing() {
     stores.push_back(store);
   };
   for (int i = 0; i < 10; ++i) {
-    access(1, 0x1000, true);   // false sharing
+    access(1, 0x1000, true);  // false sharing
     access(2, 0x1008, true);
-    access(1, 0x2000, true);   // true sharing: 2 reads what 1 writes
+    access(1, 0x2000, true);  // true sharing: 2 reads what 1 writes
     access(2, 0x2000, false);
     access(1, 0x3000, false);  // both read: none
     access(2, 0x3008, false);
-    access(2, 0x403c, true);   // crosses a line
+    access(2, 0x403c, true);  // crosses a line
   }
   sharing.add(addresses, bytes, stores, threads);
   const auto pairs = sharing.pairs();
@@ -315,8 +317,10 @@ void test_classes() {
   std::vector<uint64_t> pcs, addresses;
   std::vector<uint8_t> stores;
   for (uint64_t i = 0; i < 500; ++i) {
-    for (const auto& [pc, address] : {std::pair<uint64_t, uint64_t>{1, 0x100}, {2, 0x1000 + 24 * i},
-                                      {3, 0x100000 + source() % 100000}, {4, 0x9000 - 8 * (i / 2)},
+    for (const auto& [pc, address] : {std::pair<uint64_t, uint64_t>{1, 0x100},
+                                      {2, 0x1000 + 24 * i},
+                                      {3, 0x100000 + source() % 100000},
+                                      {4, 0x9000 - 8 * (i / 2)},
                                       {5, 0x200000 + (i / 10) * 4096 + (i % 10) * 8}}) {
       pcs.push_back(pc);
       addresses.push_back(address);

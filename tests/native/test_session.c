@@ -66,8 +66,12 @@ int main(void) {
   }
   int status = 0;
   char *plain[] = {"sh", "-c", "for i in 1 2 3 4 5; do /bin/true; done; exit 3", NULL};
-  struct ml_session_options options = {.faults = 1, .fault_before = 1, .include_kernel = 1, .stack_mode = ML_STACKS_FP,
-                                       .stack_dump_bytes = 8192, .timeline_hz = 1000};
+  struct ml_session_options options = {.faults = 1,
+                                       .fault_before = 1,
+                                       .include_kernel = 1,
+                                       .stack_mode = ML_STACKS_FP,
+                                       .stack_dump_bytes = 8192,
+                                       .timeline_hz = 1000};
   check(record_program(options, plain, &status) > 100, "faults of a shell");
   check(WEXITSTATUS(status) == 3, "exit status");
   options.stack_mode = ML_STACKS_DWARF;
@@ -101,7 +105,8 @@ int main(void) {
   ssize_t second = ml_page_table_look(table, &records);
   uint64_t found = 0;
   for (ssize_t i = 0; i < second; i++)
-    if (records[i].address < (uint64_t)(uintptr_t)fresh + bytes && records[i].address + records[i].bytes > (uint64_t)(uintptr_t)fresh)
+    if (records[i].address < (uint64_t)(uintptr_t)fresh + bytes &&
+        records[i].address + records[i].bytes > (uint64_t)(uintptr_t)fresh)
       found += records[i].bytes;
   check(found >= bytes, "populated pages are new at the second look");
   free(records);

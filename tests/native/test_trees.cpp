@@ -76,7 +76,8 @@ void test_interval_tree() {
   for (const IntervalNode& node : tree.nodes()) {
     if (node.kind == NodeKind::kSample) in_samples += node.figures.recorded;
     if (node.kind == NodeKind::kFunction) in_functions += node.figures.accesses;
-    check(node.figures.addresses <= node.figures.addresses_strided + node.figures.addresses_irregular, "an address has a class");
+    check(node.figures.addresses <= node.figures.addresses_strided + node.figures.addresses_irregular,
+          "an address has a class");
     check(node.kind == NodeKind::kFunction || node.kind == NodeKind::kInterval ||
               node.figures.reuses + node.figures.blocks == node.figures.recorded,
           "an access is the first to its block or a reuse");

@@ -7,12 +7,12 @@
 extern __thread struct ml_trace_thread __memlens_trace __attribute__((tls_model("initial-exec")));
 uint64_t *__memlens_trace_room(uint64_t left, uint64_t header);
 
-#define TRACED(function, sites)                                                                                     \
-  static const unsigned char function##_table[4] __attribute__((section("memlens_tables"), used)) = {1, 4, 0, 0};   \
-  static struct ml_count_function function##_traced                                                                 \
-      __attribute__((section("memlens_functions"), used, aligned(8))) = {0, 0, 0, sizeof function##_table, 0, sites, 0}
+#define TRACED(function, sites)                                                                                   \
+  static const unsigned char function##_table[4] __attribute__((section("memlens_tables"), used)) = {1, 4, 0, 0}; \
+  static struct ml_count_function function##_traced __attribute__((                                               \
+      section("memlens_functions"), used, aligned(8))) = {0, 0, 0, sizeof function##_table, 0, sites, 0}
 
-#define TRACE_HEADER(site, words, implied, form, stores)                                                  \
+#define TRACE_HEADER(site, words, implied, form, stores)                                                          \
   ((uint64_t)(site) | (uint64_t)(words) << ML_TRACE_WORDS_SHIFT | (uint64_t)(implied) << ML_TRACE_IMPLIED_SHIFT | \
    (uint64_t)(form) << ML_TRACE_FORM_SHIFT | (uint64_t)(stores) << ML_TRACE_STORES_SHIFT)
 

@@ -27,8 +27,13 @@ static long number[4];
 static const char *log_path;
 
 /* ---- what was executed ---------------------------------------------------------------------------------------------- */
-struct access { uint64_t site, address, bytes, kind; }; /* kind: 0 constant, 1 load, 2 store, 3 nothing after all */
-struct log { struct access *accesses; uint64_t count, room; };
+struct access {
+  uint64_t site, address, bytes, kind;
+}; /* kind: 0 constant, 1 load, 2 store, 3 nothing after all */
+struct log {
+  struct access *accesses;
+  uint64_t count, room;
+};
 static __thread struct log log_of_thread;
 
 static void note(uint64_t site, uint64_t address, uint64_t bytes, uint64_t kind) {
@@ -74,7 +79,8 @@ static uint64_t draw_segment(uint64_t *random, uint64_t *words) {
   uint64_t implied = (r >> 8) % 4 == 0 ? (r >> 16) % 5 : 0, n, site, stores = 0;
   if (form == ML_TRACE_WORDS) {
     n = 1 + (r >> 24) % 14;
-    if ((r >> 32) % (uint64_t)(number[2] != 0 ? number[2] : 128) == 0) n = 0, implied = 1 + (r >> 16) % 2047; /* constants only */
+    /* constants only */
+    if ((r >> 32) % (uint64_t)(number[2] != 0 ? number[2] : 128) == 0) n = 0, implied = 1 + (r >> 16) % 2047;
     site = (r >> 40) % (SIZED_SITE - 14);
     for (uint64_t i = 0; i < n; i++) {
       const uint64_t value = next_random(random);
@@ -107,7 +113,8 @@ static void note_segment(uint64_t header, const uint64_t *words) {
       note(site + i, words[2 * i], words[2 * i + 1], words[2 * i + 1] == 0 ? 3 : stores >> i & 1 ? 2 : 1);
   else
     for (uint64_t i = 0; i < n; i++)
-      note(form == ML_TRACE_LANES ? site : site + i, words[i], 0, stores >> (form == ML_TRACE_LANES ? 0 : i) & 1 ? 2 : 1);
+      note(form == ML_TRACE_LANES ? site : site + i, words[i], 0,
+           stores >> (form == ML_TRACE_LANES ? 0 : i) & 1 ? 2 : 1);
   for (uint64_t i = header >> ML_TRACE_IMPLIED_SHIFT & ML_TRACE_IMPLIED_MAX; i > 0; i--) note(0, 0, 0, 0);
 }
 
@@ -255,9 +262,13 @@ static void errors(void) {
 }
 
 int main(int count, char **arguments) {
-  static const struct { const char *name; void (*run)(void); } cases[] = {
-      {"random", random_segments}, {"kept", kept}, {"simple", simple}, {"rhythm", rhythm}, {"threads", threads}, {"forks", forks},
-      {"regions", regions}, {"signals", signals}, {"exit_in_handler", exit_in_handler}, {"killed", killed}, {"reload", reload}, {"errors", errors}};
+  static const struct {
+    const char *name;
+    void (*run)(void);
+  } cases[] = {{"random", random_segments}, {"kept", kept},       {"simple", simple},
+               {"rhythm", rhythm},          {"threads", threads}, {"forks", forks},
+               {"regions", regions},        {"signals", signals}, {"exit_in_handler", exit_in_handler},
+               {"killed", killed},          {"reload", reload},   {"errors", errors}};
   log_path = getenv("TRACE_LOG");
   for (int i = 2; i < count && i < 6; i++) number[i - 2] = atol(arguments[i]);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)

@@ -68,12 +68,12 @@ OWN_FRAME int check(const char *name) {
   if (!same) {
     __atomic_fetch_add(&differences, 1, __ATOMIC_RELAXED);
     if (noted < sizeof note - 4096) {
-      noted += (size_t)snprintf(note + noted, sizeof note - noted, "%s: %u frames (truncated %d), libgcc has %u\n", name,
-                                count, truncated, oracle.count);
+      noted += (size_t)snprintf(note + noted, sizeof note - noted, "%s: %u frames (truncated %d), libgcc has %u\n",
+                                name, count, truncated, oracle.count);
       for (unsigned i = 0; i < 12 && (i < count || i < oracle.count); i++)
-        noted += (size_t)snprintf(note + noted, sizeof note - noted, "  %lx %lx\n",
-                                  i < count ? (unsigned long)ips[i] : 0ul,
-                                  i < oracle.count ? (unsigned long)oracle.ips[i] : 0ul);
+        noted +=
+            (size_t)snprintf(note + noted, sizeof note - noted, "  %lx %lx\n", i < count ? (unsigned long)ips[i] : 0ul,
+                             i < oracle.count ? (unsigned long)oracle.ips[i] : 0ul);
     }
   }
   return (int)count;
@@ -91,7 +91,8 @@ OWN_FRAME static unsigned asks_once(size_t bytes) {
     before = asked;
     count += ml_unwind(ips, ML_MAX_DEPTH, &truncated);
   }
-  if (asked != before && ++differences < 5) printf("below %zu bytes the kernel is asked %d times at every stack\n", bytes, asked - before);
+  if (asked != before && ++differences < 5)
+    printf("below %zu bytes the kernel is asked %d times at every stack\n", bytes, asked - before);
   return count + (unsigned)(memory[0] * zero);
 }
 

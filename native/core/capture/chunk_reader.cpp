@@ -41,8 +41,7 @@ ChunkReader::ChunkReader(const std::string& path) {
   };
   if (!read_at(0, &file_header_, sizeof file_header_)) refuse(FormatError::truncated, 0);
   if (file_header_.magic != ML_FILE_MAGIC) refuse(FormatError::not_memlens, 0);
-  if (file_header_.format_version < ML_FORMAT_OLDEST_READABLE ||
-      file_header_.format_version > ML_FORMAT_CURRENT)
+  if (file_header_.format_version < ML_FORMAT_OLDEST_READABLE || file_header_.format_version > ML_FORMAT_CURRENT)
     refuse(FormatError::version_unsupported, file_header_.format_version);
   if (file_header_.checksum != ml_checksum(&file_header_, offsetof(ml_file_header, checksum)))
     refuse(FormatError::not_memlens, 0);
@@ -146,8 +145,7 @@ std::optional<std::vector<unsigned char>> ChunkReader::payload(const ChunkEntry&
     return header.stored_bytes == header.payload_bytes ? std::optional(std::move(stored)) : damaged();
   if (header.encoding != ML_ENCODING_ZSTD) return damaged();
   std::vector<unsigned char> decoded(header.payload_bytes);
-  const size_t got =
-      ZSTD_decompressDCtx(context_, decoded.data(), decoded.size(), stored.data(), stored.size());
+  const size_t got = ZSTD_decompressDCtx(context_, decoded.data(), decoded.size(), stored.data(), stored.size());
   if (ZSTD_isError(got) || got != decoded.size()) return damaged();
   return decoded;
 }

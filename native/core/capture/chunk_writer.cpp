@@ -24,8 +24,7 @@ uint64_t clock_ns(clockid_t clock) {
 
 }  // namespace
 
-ChunkWriter::ChunkWriter(const std::string& path, ml_writer writer, int compression_level)
-    : level_(compression_level) {
+ChunkWriter::ChunkWriter(const std::string& path, ml_writer writer, int compression_level) : level_(compression_level) {
   fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_APPEND, 0600);
   if (fd_ < 0) throw std::system_error(errno, std::generic_category(), path);
   if (fchmod(fd_, 0600) != 0) errno = 0;  // against a umask that takes our own permission; best effort
@@ -90,7 +89,8 @@ int ChunkWriter::write_all(std::span<iovec> parts) {
   return 0;
 }
 
-int ChunkWriter::append(const ChunkInfo& info, std::span<const unsigned char> payload, std::span<const unsigned char> packed) {
+int ChunkWriter::append(const ChunkInfo& info, std::span<const unsigned char> payload,
+                        std::span<const unsigned char> packed) {
   if (failed_errno_ != 0 || fd_ < 0) {
     dropped_records_ += info.record_count;
     return failed_errno_ != 0 ? failed_errno_ : EBADF;
@@ -123,7 +123,8 @@ int ChunkWriter::append(const ChunkInfo& info, std::span<const unsigned char> pa
 
   if (packed.empty() && level_ > 0 && info.compress && payload.size() >= 256) {
     buffer_.resize(ZSTD_compressBound(payload.size()));
-    const size_t bytes = ZSTD_compressCCtx(context_, buffer_.data(), buffer_.size(), payload.data(), payload.size(), level_);
+    const size_t bytes =
+        ZSTD_compressCCtx(context_, buffer_.data(), buffer_.size(), payload.data(), payload.size(), level_);
     if (!ZSTD_isError(bytes) && bytes < payload.size()) packed = {buffer_.data(), bytes};
   }
   const std::span<const unsigned char> body = packed.empty() ? payload : packed;

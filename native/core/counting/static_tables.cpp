@@ -28,7 +28,12 @@ class TableReader {
  public:
   TableReader(const StaticTables& out, StaticTables& scratch, std::vector<std::string_view>& texts, Bytes table,
               const ml_count_function& header, uint64_t first_counter, uint64_t first_site)
-      : out_(out), s_(scratch), texts_(texts), cursor_({table.data(), table.size()}), header_(header), first_counter_(first_counter),
+      : out_(out),
+        s_(scratch),
+        texts_(texts),
+        cursor_({table.data(), table.size()}),
+        header_(header),
+        first_counter_(first_counter),
         first_site_(first_site) {}
 
   // What is wrong with the table, or nothing.
@@ -103,10 +108,14 @@ class TableReader {
 
 class Decoder {
  public:
-  explicit Decoder(StaticTables& out) : out_(out) { intern(""); out_.first_term.push_back(0); }
+  explicit Decoder(StaticTables& out) : out_(out) {
+    intern("");
+    out_.first_term.push_back(0);
+  }
 
   // Returns what is wrong with the table, or nothing. Appends only when nothing is.
-  std::optional<std::string> add(Bytes table, const ml_count_function& header, uint64_t first_counter, uint64_t first_site);
+  std::optional<std::string> add(Bytes table, const ml_count_function& header, uint64_t first_counter,
+                                 uint64_t first_site);
   void add_damaged(const ml_count_function& header, uint64_t first_counter);
 
  private:
@@ -135,8 +144,9 @@ class Decoder {
 };
 
 std::optional<std::string> TableReader::read() {
-  for (const auto step : {&TableReader::read_head, &TableReader::read_counters, &TableReader::read_groups, &TableReader::read_scopes,
-                          &TableReader::read_blocks, &TableReader::read_sites, &TableReader::read_traced, &TableReader::read_loops})
+  for (const auto step :
+       {&TableReader::read_head, &TableReader::read_counters, &TableReader::read_groups, &TableReader::read_scopes,
+        &TableReader::read_blocks, &TableReader::read_sites, &TableReader::read_traced, &TableReader::read_loops})
     if (auto problem = (this->*step)()) return problem;
   if (auto problem = check_end()) return problem;
   if (auto problem = check_scopes()) return problem;
@@ -149,8 +159,8 @@ TableReader::Problem TableReader::read_head() {
   const uint64_t version = cursor_.uleb128();
   if (cursor_.failed()) return "is empty";
   if (version < ML_COUNT_TABLE_OLDEST || version > ML_COUNT_TABLE_VERSION)
-    return "has version " + std::to_string(version) + "; this build reads " + std::to_string(ML_COUNT_TABLE_OLDEST) + " to " +
-           std::to_string(ML_COUNT_TABLE_VERSION);
+    return "has version " + std::to_string(version) + "; this build reads " + std::to_string(ML_COUNT_TABLE_OLDEST) +
+           " to " + std::to_string(ML_COUNT_TABLE_VERSION);
   flags_ = narrow();
   const uint64_t n_strings = count(1);
   texts_.clear();
@@ -235,7 +245,8 @@ TableReader::Problem TableReader::read_sites() {
     s_.sites.bytes.push_back(cursor_.uleb128());
     const uint64_t bytes_counter = cursor_.uleb128();
     bad_reference_ |= bytes_counter > n_counters_;
-    s_.sites.bytes_counter.push_back(bytes_counter == 0 ? kNone : static_cast<uint32_t>(first_counter_ + bytes_counter - 1));
+    s_.sites.bytes_counter.push_back(bytes_counter == 0 ? kNone
+                                                        : static_cast<uint32_t>(first_counter_ + bytes_counter - 1));
     const uint64_t scope = cursor_.uleb128();
     bad_reference_ |= scope > n_scopes_;
     s_.sites.scope.push_back(scope == 0 ? kNone : scope_base_ + static_cast<uint32_t>(scope - 1));
@@ -253,7 +264,8 @@ TableReader::Problem TableReader::read_traced() {
   const bool has_stand_ins = flags_ & ML_TABLE_TRACE_STAND_INS;
   n_traced_ = flags_ & ML_TABLE_TRACE ? count(5 + (has_bytes ? 1 : 0) + (has_stand_ins ? 1 : 0)) : 0;
   if (!cursor_.failed() && header_.trace_sites > n_traced_)
-    return "tells of " + std::to_string(n_traced_) + " traced sites, its entry of " + std::to_string(header_.trace_sites);
+    return "tells of " + std::to_string(n_traced_) + " traced sites, its entry of " +
+           std::to_string(header_.trace_sites);
   for (uint64_t i = 0; i < n_traced_ && !cursor_.failed(); ++i) {
     const uint64_t site = cursor_.uleb128();
     bad_reference_ |= site >= n_sites_;
@@ -420,18 +432,16 @@ StaticTables decode_static_tables(Bytes functions, uint64_t functions_address, B
     // A function has at most so many; more is damage, and would only fill memory.
     if (header.counters > ML_COUNT_MAX_OF_FUNCTION || first_counter + header.counters > kMostRows ||
         header.trace_sites >= ML_TRACE_FIRST_SITE || out.trace_sites + header.trace_sites > kMostRows) {
-      problem("function " + std::to_string(i) + " claims " + std::to_string(header.counters) +
-              " counters and " + std::to_string(header.trace_sites) + " traced sites: nothing after it can be numbered");
+      problem("function " + std::to_string(i) + " claims " + std::to_string(header.counters) + " counters and " +
+              std::to_string(header.trace_sites) + " traced sites: nothing after it can be numbered");
       out.damaged_functions += n_functions - i;
       break;
     }
     const uint64_t member = functions_address + i * sizeof header + offsetof(ml_count_function, table);
     const uint64_t at = member + static_cast<uint64_t>(header.table) - tables_address;  // modulo 2^64 on purpose
     std::optional<std::string> wrong;
-    if (at > tables.size() || header.table_bytes > tables.size() - at)
-      wrong = "lies outside memlens_tables";
-    else
-      wrong = decoder.add(tables.subspan(at, header.table_bytes), header, first_counter, out.trace_sites);
+    if (at > tables.size() || header.table_bytes > tables.size() - at) wrong = "lies outside memlens_tables";
+    else wrong = decoder.add(tables.subspan(at, header.table_bytes), header, first_counter, out.trace_sites);
     if (wrong) {
       problem("the table of function " + std::to_string(i) + " " + *wrong);
       decoder.add_damaged(header, first_counter);

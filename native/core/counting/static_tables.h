@@ -12,11 +12,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "memlens_lists.h"
+
 namespace memlens::counting {
 
 using Bytes = std::span<const unsigned char>;
 constexpr uint32_t kNone = UINT32_MAX;
-constexpr size_t kMixes = 7;
+constexpr size_t kMixes = ML_MIX_FLOAT_RESULTS + 1;
 
 struct StaticTables {
   // Every distinct text once; other columns hold its number. Number 0 is "".
@@ -53,7 +55,8 @@ struct StaticTables {
     std::vector<uint8_t> address_class, kind, is_written;
     std::vector<int64_t> step_bytes;
     std::vector<uint64_t> bytes;  // of one access, 0 = the stream tells
-    std::vector<uint32_t> stand_in;  // of an implied one: `number` of the recorded one that is executed with it, or kNone
+    // of an implied one: `number` of the recorded one that is executed with it, or kNone
+    std::vector<uint32_t> stand_in;
   } traced;
   // Loops of traced functions, as the source has them. Those around a loop come before it.
   struct Loops {

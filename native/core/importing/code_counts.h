@@ -16,7 +16,8 @@ class CodeCounts {
   void add(uint64_t time_ns, uint64_t pc, uint32_t bytes, bool is_store) {
     // A power of two: few for a thread that ran little code, as a trace may have millions of such.
     const Recent* recent = &recent_[pc & (recent_.size() - 1)];
-    if (recent->pc != pc || recent->at == kNone) [[unlikely]] recent = &remember(time_ns, pc);
+    if (recent->pc != pc || recent->at == kNone) [[unlikely]]
+      recent = &remember(time_ns, pc);
     ml_code_count& count = counts_[recent->at];
     if (is_store) {
       count.store_width = merged(count.store_width, count.stores, bytes);

@@ -127,7 +127,9 @@ bool DrmemtraceImport::take(const Entry& entry) {
       return true;
     case kMarker: return take_marker(entry);
     case kFooter: has_footer_ = true; return true;
-    case kThreadExit: case kEncoding: case kHeader: return true;
+    case kThreadExit:
+    case kEncoding:
+    case kHeader: return true;
     default: break;
   }
   if (is_prefetch(entry.type)) {

@@ -39,8 +39,7 @@ class DrmemtraceImport {
     uint64_t pid, tid, first_ns, last_ns, accesses;
   };
 
-  explicit DrmemtraceImport(ChunkSink& sink, uint32_t first_process = 1)
-      : sink_(&sink), next_process_(first_process) {}
+  explicit DrmemtraceImport(ChunkSink& sink, uint32_t first_process = 1) : sink_(&sink), next_process_(first_process) {}
 
   // Before each file; files are read one after the other.
   void begin_file();
@@ -53,7 +52,7 @@ class DrmemtraceImport {
   std::vector<ImportedChunk> code_counts() const;
 
   const std::optional<Fault>& fault() const { return fault_; }
-  bool has_footer() const { return has_footer_; }     // of the file read last
+  bool has_footer() const { return has_footer_; }    // of the file read last
   size_t left_bytes() const { return left_bytes_; }  // of an entry that was cut, in the file read last
   uint64_t version() const { return version_; }
   uint64_t file_type() const { return file_type_; }
@@ -90,7 +89,7 @@ class DrmemtraceImport {
 
   ChunkSink* sink_;
   uint32_t next_process_;
-  std::map<uint64_t, uint32_t> processes_;                        // by pid
+  std::map<uint64_t, uint32_t> processes_;  // by pid
   std::map<uint64_t, uint64_t> pid_of_thread_;
   std::map<std::pair<uint64_t, uint64_t>, State> threads_;  // by pid and thread id
   State* thread_ = nullptr;

@@ -31,7 +31,8 @@ bool LackeyImport::take_own_words(std::string_view line) {
   const char* const end = line.data() + line.size();
   const char* first = line.data() + 2;
   const auto is_of_time = [](char c) { return (c >= '0' && c <= '9') || c == ':' || c == '.'; };
-  if (const char* const after = std::find_if_not(first, end, is_of_time); after != first && after != end && *after == ' ')
+  if (const char* const after = std::find_if_not(first, end, is_of_time);
+      after != first && after != end && *after == ' ')
     first = after + 1;
   const char* at = scan_decimal(first, end, pid);
   if (!at) return false;

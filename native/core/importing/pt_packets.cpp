@@ -96,7 +96,8 @@ PtPacket extended(std::span<const unsigned char> bytes, PtBlockState& block) {
     case 0xc3:
       if (bytes.size() < 3) return {};
       return bytes[2] == 0x88 ? with_value(PtKind::kMaintenance, bytes, 11, 8) : unknown();
-    case 0x62: case 0xe2: return packet(PtKind::kExecStop, bytes, 2);
+    case 0x62:
+    case 0xe2: return packet(PtKind::kExecStop, bytes, 2);
     case 0xc2: return with_value(PtKind::kMwait, bytes, 10, 8);
     case 0x22: return with_value(PtKind::kPowerEntry, bytes, 4, 2);
     case 0xa2: return with_value(PtKind::kPowerExit, bytes, 7, 5);
@@ -105,7 +106,8 @@ PtPacket extended(std::span<const unsigned char> bytes, PtBlockState& block) {
       if (made.kind == PtKind::kBlockBegin) block.item_bytes = (made.payload & 0x80) != 0 ? 4 : 8;
       return made;
     }
-    case 0x33: case 0xb3: {
+    case 0x33:
+    case 0xb3: {
       block = {};
       PtPacket made = packet(PtKind::kBlockEnd, bytes, 2);
       made.has_ip = second == 0xb3;

@@ -13,19 +13,45 @@
 namespace memlens::importing {
 
 enum class PtKind : uint8_t {
-  kPad, kPsb, kPsbEnd, kTnt, kTip, kTipEnable, kTipDisable, kFup, kPip, kMode, kTraceStop, kCoreRatio, kTsc, kMtc, kTma,
-  kCycles, kVmcs, kOverflow, kMaintenance, kPtWrite, kExecStop, kMwait, kPowerEntry, kPowerExit, kBlockBegin,
-  kBlockItem, kBlockEnd, kControlFlow, kEventData,
+  kPad,
+  kPsb,
+  kPsbEnd,
+  kTnt,
+  kTip,
+  kTipEnable,
+  kTipDisable,
+  kFup,
+  kPip,
+  kMode,
+  kTraceStop,
+  kCoreRatio,
+  kTsc,
+  kMtc,
+  kTma,
+  kCycles,
+  kVmcs,
+  kOverflow,
+  kMaintenance,
+  kPtWrite,
+  kExecStop,
+  kMwait,
+  kPowerEntry,
+  kPowerExit,
+  kBlockBegin,
+  kBlockItem,
+  kBlockEnd,
+  kControlFlow,
+  kEventData,
   kShort,    // the bytes end inside a packet
   kUnknown,  // no packet begins like this: the stream is damaged, or the reader is not in step
 };
 
 struct PtPacket {
   PtKind kind = PtKind::kShort;
-  uint8_t bytes = 0;       // length in the stream
-  uint8_t ip_form = 0;     // of an address packet: how `payload` changes the last address
-  bool has_ip = false;     // of kPtWrite and kBlockEnd: a kFup with its address follows
-  uint64_t payload = 0;    // address bits, time stamp, or the value that ptwrite wrote
+  uint8_t bytes = 0;          // length in the stream
+  uint8_t ip_form = 0;        // of an address packet: how `payload` changes the last address
+  bool has_ip = false;        // of kPtWrite and kBlockEnd: a kFup with its address follows
+  uint64_t payload = 0;       // address bits, time stamp, or the value that ptwrite wrote
   uint32_t fast_counter = 0;  // of kTma
 };
 

@@ -95,8 +95,10 @@ void PtWriteImport::take(const PtPacket& packet) {
       }
       break;
     }
-    case PtKind::kTip: case PtKind::kTipEnable: last_ip_.update(packet); break;
-    case PtKind::kTipDisable: case PtKind::kTraceStop:
+    case PtKind::kTip:
+    case PtKind::kTipEnable: last_ip_.update(packet); break;
+    case PtKind::kTipDisable:
+    case PtKind::kTraceStop:
       if (packet.kind == PtKind::kTipDisable) last_ip_.update(packet);
       flush_pending();
       ++counts_.switched_off;

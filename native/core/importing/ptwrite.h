@@ -43,10 +43,10 @@ class PtWriteImport {
   };
   struct Counts {
     uint64_t packets = 0, writes = 0, without_ip = 0, overflows = 0, damaged = 0, breaks = 0, switched_off = 0;
-    uint64_t skipped_bytes = 0;    // before the first PSB, and after damage up to the next
-    uint64_t left_bytes = 0;       // of packets that a stream's end cut
-    uint64_t unknown_thread = 0;   // accesses of a CPU before it is known which thread runs
-    uint64_t without_time = 0;     // accesses before a stream's first time stamp
+    uint64_t skipped_bytes = 0;   // before the first PSB, and after damage up to the next
+    uint64_t left_bytes = 0;      // of packets that a stream's end cut
+    uint64_t unknown_thread = 0;  // accesses of a CPU before it is known which thread runs
+    uint64_t without_time = 0;    // accesses before a stream's first time stamp
   };
 
   PtWriteImport(ChunkSink& sink, const PtClock& clock) : sink_(&sink), clock_(clock) {}
@@ -99,8 +99,8 @@ class PtWriteImport {
   bool in_step_ = false, has_time_ = false, has_tma_ = false;
   PtBlockState block_;
   PtLastIp last_ip_;
-  std::optional<uint64_t> pending_;    // written, its address packet follows
-  std::optional<size_t> open_loss_;    // the loss whose end is the next time
+  std::optional<uint64_t> pending_;  // written, its address packet follows
+  std::optional<size_t> open_loss_;  // the loss whose end is the next time
   uint64_t tsc_ = 0, now_ns_ = 0;
   uint64_t tma_tsc_ = 0, ctc_ = 0, mtc_ = 0;
   Counts counts_;

@@ -66,8 +66,7 @@ void ThreadWindows::write(uint64_t executed, uint64_t period) {
     window.first_executed = first_executed_;
     window.executed = executed;
     window.recorded = recorded_;
-    window.implied_constant =
-        static_cast<uint32_t>(std::min<uint64_t>(implied_, std::numeric_limits<uint32_t>::max()));
+    window.implied_constant = static_cast<uint32_t>(std::min<uint64_t>(implied_, std::numeric_limits<uint32_t>::max()));
     window.thread = thread_;
     window.tail_bytes = static_cast<uint32_t>(at_ - buffer_.get());
     window.cpu = cpu_;

@@ -59,9 +59,12 @@ class ThreadWindows {
   ThreadWindows(ThreadWindows&&) = default;
 
   void add(uint64_t time_ns, uint64_t pc, uint64_t address, uint32_t bytes, unsigned operation) {
-    if (recorded_ == window_accesses_) [[unlikely]] end_window();
-    if (recorded_ == 0) [[unlikely]] begin_window(time_ns);
-    if (room_end_ - at_ < static_cast<ptrdiff_t>(ML_STREAM_MAX_ACCESS)) [[unlikely]] grow();
+    if (recorded_ == window_accesses_) [[unlikely]]
+      end_window();
+    if (recorded_ == 0) [[unlikely]]
+      begin_window(time_ns);
+    if (room_end_ - at_ < static_cast<ptrdiff_t>(ML_STREAM_MAX_ACCESS)) [[unlikely]]
+      grow();
     at_ = ml_stream_add_pc(state_.get(), at_, pc, address, bytes, operation);
     ++recorded_;
     end_ns_ = time_ns;

@@ -12,7 +12,10 @@ constexpr size_t kStrides = 256;
 }  // namespace
 
 CacheModel::CacheModel(CacheOptions options)
-    : options_(std::move(options)), n_levels_(options_.levels.size()), line_shift_(shift_of(options_.line_bytes)), page_shift_(shift_of(options_.page_bytes)) {
+    : options_(std::move(options)),
+      n_levels_(options_.levels.size()),
+      line_shift_(shift_of(options_.line_bytes)),
+      page_shift_(shift_of(options_.page_bytes)) {
   if (options_.levels.empty() || options_.levels.size() > kMaxLevels || options_.tlbs.size() > 2)
     throw std::invalid_argument("a model has 1 to 4 levels of caches and at most 2 of TLBs");
   bool was_shared = false;
@@ -104,7 +107,8 @@ MEMLENS_INLINE void CacheModel::insert(uint32_t core, size_t number, uint64_t bl
     };
     size_t above = number;
     bool may_have = true;
-    while (may_have && above > 0 && shared_[above - 1] != nullptr) --above, may_have = take_away(*shared_[above], above);
+    while (may_have && above > 0 && shared_[above - 1] != nullptr)
+      --above, may_have = take_away(*shared_[above], above);
     const size_t end = shared_[number] != nullptr ? cores_.size() : core + size_t{1};
     for (size_t other = shared_[number] != nullptr ? 0 : core; may_have && other < end; ++other)
       for (size_t own = above; own-- > 0;)
@@ -211,12 +215,13 @@ MEMLENS_FAST void CacheModel::take_fast(const Columns& columns) { take(columns);
 
 void CacheModel::add(std::span<const uint64_t> addresses, std::span<const uint32_t> bytes,
                      std::span<const uint8_t> is_store, std::span<const uint32_t> cores,
-                     std::span<const uint32_t> groups, std::span<const uint64_t> sites, std::span<const uint32_t> windows) {
+                     std::span<const uint32_t> groups, std::span<const uint64_t> sites,
+                     std::span<const uint32_t> windows) {
   for (const size_t length : {bytes.size(), is_store.size(), cores.size(), groups.size(), sites.size(), windows.size()})
     if (length != 0 && length != addresses.size()) throw std::invalid_argument("the columns have one length");
   const auto start = [](const auto& column) { return column.empty() ? nullptr : column.data(); };
-  const Columns columns{addresses.data(), start(bytes), start(is_store), start(cores), start(groups), start(sites),
-                        start(windows), addresses.size()};
+  const Columns columns{addresses.data(), start(bytes), start(is_store), start(cores),
+                        start(groups),    start(sites), start(windows),  addresses.size()};
 #if MEMLENS_HAS_FAST
   if (has_fast()) return take_fast(columns);
 #endif

@@ -22,8 +22,8 @@
 namespace memlens::locality {
 
 struct CacheOptions {
-  std::vector<LevelGeometry> levels;          // the nearest first, at most kMaxLevels
-  std::vector<LevelGeometry> tlbs;            // bytes = entries · page; private
+  std::vector<LevelGeometry> levels;  // the nearest first, at most kMaxLevels
+  std::vector<LevelGeometry> tlbs;    // bytes = entries · page; private
   uint64_t line_bytes = 64, page_bytes = 4096;
   uint32_t cores = 1;  // at most 64; each has its own private levels and TLBs
   bool is_inclusive = true;
@@ -37,7 +37,8 @@ struct CacheRow {
   uint64_t accesses = 0, stores = 0;
   std::array<uint64_t, kMaxLevels> misses{}, store_misses{};
   std::array<uint64_t, 2> tlb_misses{};
-  uint64_t unknown = 0, tlb_unknown = 0;  // accesses that are their window's first to a line, or to a page: in no misses
+  // accesses that are their window's first to a line, or to a page: in no misses
+  uint64_t unknown = 0, tlb_unknown = 0;
 };
 
 struct LevelTotals {
@@ -67,8 +68,8 @@ class CacheModel {
 
  private:
   struct Core {
-    std::vector<SetCache> levels, tlbs;           // private levels only
-    std::array<SetCache*, kMaxLevels> all{};      // shared ones too
+    std::vector<SetCache> levels, tlbs;       // private levels only
+    std::array<SetCache*, kMaxLevels> all{};  // shared ones too
     struct Stride {
       uint64_t site = 0, last = 0;
       int64_t step = 0;
@@ -90,7 +91,8 @@ class CacheModel {
   void take_fast(const Columns& columns);
 #endif
   SetCache& level(uint32_t core, size_t number) { return *cores_[core]->all[number]; }
-  MEMLENS_INLINE unsigned access_line(uint32_t core, uint64_t block, bool is_store);  // the level that hit; levels() for memory
+  // the level that hit; levels() for memory
+  MEMLENS_INLINE unsigned access_line(uint32_t core, uint64_t block, bool is_store);
   MEMLENS_INLINE void fill(uint32_t core, uint64_t block, size_t hit_level, bool is_store);
   MEMLENS_INLINE void insert(uint32_t core, size_t number, uint64_t block, bool is_store, bool is_prefetch);
   void take_from_others(uint32_t core, uint64_t block, bool is_store);

@@ -54,7 +54,8 @@ void Classes::forget() {
 }
 
 void Classes::by_window(uint64_t least_accesses, std::span<const uint64_t> pcs, std::span<const uint64_t> addresses,
-                        std::span<const uint8_t> is_store, std::span<const uint32_t> windows, std::span<uint8_t> classes) {
+                        std::span<const uint8_t> is_store, std::span<const uint32_t> windows,
+                        std::span<uint8_t> classes) {
   const size_t count = pcs.size();
   if (addresses.size() != count || is_store.size() != count || windows.size() != count || classes.size() != count)
     throw std::invalid_argument("the columns have one length");
@@ -150,7 +151,8 @@ void Classes::classify(uint32_t stream, std::span<const uint64_t> pcs, std::span
     Recent& known = recent[(pcs[i] * 2 + (is_store[i] != 0)) % 512];
     if (known.kind == 255 || known.pc != pcs[i] || known.is_store != is_store[i]) {
       const Entry* entry = find(stream, pcs[i], is_store[i] != 0);
-      known = {pcs[i], is_store[i], static_cast<uint8_t>(entry == nullptr ? AccessClass::kUnknown : judge(*entry).kind)};
+      known = {pcs[i], is_store[i],
+               static_cast<uint8_t>(entry == nullptr ? AccessClass::kUnknown : judge(*entry).kind)};
     }
     classes[i] = known.kind;
   }

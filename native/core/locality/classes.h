@@ -44,7 +44,8 @@ class Classes {
                 std::span<uint8_t> classes) const;
   // Each window for itself: the class of an access from what its instruction does in its window. Accesses of a window lie together.
   static void by_window(uint64_t least_accesses, std::span<const uint64_t> pcs, std::span<const uint64_t> addresses,
-                        std::span<const uint8_t> is_store, std::span<const uint32_t> windows, std::span<uint8_t> classes);
+                        std::span<const uint8_t> is_store, std::span<const uint32_t> windows,
+                        std::span<uint8_t> classes);
   std::vector<Verdict> verdicts() const;
   uint64_t instructions() const { return live_; }
 

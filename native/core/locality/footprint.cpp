@@ -13,8 +13,7 @@ uint64_t count_of(uint64_t bits) { return static_cast<uint64_t>(std::popcount(bi
 }  // namespace
 
 Footprint::Footprint(bool windows, uint64_t memory_limit_bytes)
-    : by_window_(windows),
-      limit_(memory_limit_bytes), table_(kFirstEntries), mask_(kFirstEntries - 1) {}
+    : by_window_(windows), limit_(memory_limit_bytes), table_(kFirstEntries), mask_(kFirstEntries - 1) {}
 
 MEMLENS_INLINE Footprint::Entry& Footprint::find(uint64_t line, uint32_t group, uint64_t place) {
   uint64_t at = place & mask_;
@@ -71,7 +70,8 @@ MEMLENS_INLINE bool Footprint::take(uint64_t address, uint32_t width, unsigned i
   entry.touched |= mask << offset;
   if (by_window_) note_window(entry, irregular, bit, counts_[group]);
   const bool is_settled = (entry.again & bit) != 0;
-  if (width > 64 - offset) [[unlikely]] touch_further(line + 1, group, uint64_t{width} - (64 - offset));
+  if (width > 64 - offset) [[unlikely]]
+    touch_further(line + 1, group, uint64_t{width} - (64 - offset));
   return is_settled;
 }
 
@@ -88,7 +88,8 @@ MEMLENS_INLINE void Footprint::batches(const Columns& columns) {
   if (!kGroups) open_group(0);
   for (size_t done = 0; done < count;) {
     const size_t part = std::min(count - done, kBatch);
-    if ((live_ + part) * 4 > table_.size() * 3) [[unlikely]] grow();
+    if ((live_ + part) * 4 > table_.size() * 3) [[unlikely]]
+      grow();
     if constexpr (!kWindows) {
       for (size_t i = 0; i < part; ++i) {
         const size_t k = done + i;
@@ -103,9 +104,11 @@ MEMLENS_INLINE void Footprint::batches(const Columns& columns) {
       const uint32_t group = group_of(k);
       const unsigned kind = class_of(k);
       if constexpr (kGroups) {
-        if (group >= counts_.size() || !counts_[group].is_open) [[unlikely]] open_group(group);
+        if (group >= counts_.size() || !counts_[group].is_open) [[unlikely]]
+          open_group(group);
         ++counts_[group].by_class[kind];
-        if constexpr (kWindows) ++(kind == kConstant ? counts_[group].constants_of_window : counts_[group].accesses_of_window);
+        if constexpr (kWindows)
+          ++(kind == kConstant ? counts_[group].constants_of_window : counts_[group].accesses_of_window);
       } else {
         ++by_class[kind];
       }
@@ -121,7 +124,8 @@ MEMLENS_INLINE void Footprint::batches(const Columns& columns) {
       const bool is_settled = take(addresses[k], width_of(k), irregular, group_of(k));
       if constexpr (!kWindows)
         if (is_settled)
-          if (const auto place = Settled::place_of(addresses[k], width_of(k), irregular, group_of(k)); place.key != 0) settled_.add(place);
+          if (const auto place = Settled::place_of(addresses[k], width_of(k), irregular, group_of(k)); place.key != 0)
+            settled_.add(place);
     }
     done += part;
   }

@@ -19,12 +19,18 @@
 #include <vector>
 
 #include "kernels.h"
+#include "named_list.h"
 #include "settled.h"
 #include "summaries.h"
 
 namespace memlens::locality {
 
-enum class AccessClass : uint8_t { kUnknown = 0, kConstant = 1, kStrided = 2, kIrregular = 3 };
+// clang-format off
+#define MEMLENS_ACCESS_CLASSES(X) \
+  X(kUnknown, "unknown") X(kConstant, "constant") X(kStrided, "strided") X(kIrregular, "irregular")
+// clang-format on
+enum class AccessClass : uint8_t { MEMLENS_ACCESS_CLASSES(MEMLENS_LIST_VALUE) };
+inline constexpr const char* kAccessClassNames[] = {MEMLENS_ACCESS_CLASSES(MEMLENS_LIST_NAME)};
 
 struct FootprintRow {
   uint64_t accesses = 0;  // without constants
@@ -35,7 +41,7 @@ struct FootprintRow {
   uint64_t bytes = 0, lines = 0;
   // Of windows: F, F_str and F_irr over kappa · A; F's own sums give its mean.
   Ratio growth, growth_strided, growth_irregular;
-  Ratio constant;  // A_const over kappa · A
+  Ratio constant;   // A_const over kappa · A
   Ratio irregular;  // F_irr over F_str + F_irr
 
   uint64_t footprint() const { return addresses + (constants > 0); }

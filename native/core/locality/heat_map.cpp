@@ -6,7 +6,10 @@
 namespace memlens::locality {
 
 HeatMap::HeatMap(uint64_t begin_ns, uint64_t end_ns, uint32_t columns, uint32_t most_rows, uint64_t row_bytes)
-    : begin_ns_(begin_ns), end_ns_(std::max(end_ns, begin_ns + 1)), columns_(columns), most_rows_(most_rows),
+    : begin_ns_(begin_ns),
+      end_ns_(std::max(end_ns, begin_ns + 1)),
+      columns_(columns),
+      most_rows_(most_rows),
       shift_(shift_of(row_bytes)) {
   if (columns == 0 || most_rows == 0) throw std::invalid_argument("a heat map has rows and columns");
 }

@@ -19,9 +19,11 @@ struct HeatCell {
 
 class HeatMap {
  public:
-  HeatMap(uint64_t begin_ns, uint64_t end_ns, uint32_t columns = 128, uint32_t most_rows = 1024, uint64_t row_bytes = 4096);
+  HeatMap(uint64_t begin_ns, uint64_t end_ns, uint32_t columns = 128, uint32_t most_rows = 1024,
+          uint64_t row_bytes = 4096);
   // `distances` may be empty; ones that are not known count no reuse. Times outside go to the first or the last column.
-  void add(std::span<const uint64_t> addresses, std::span<const uint64_t> times_ns, std::span<const uint32_t> distances);
+  void add(std::span<const uint64_t> addresses, std::span<const uint64_t> times_ns,
+           std::span<const uint32_t> distances);
   void merge(const HeatMap& other);
 
   uint64_t row_bytes() const { return uint64_t{1} << shift_; }

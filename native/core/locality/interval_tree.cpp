@@ -31,8 +31,11 @@ void IntervalFigures::add(const IntervalFigures& other) {
 }
 
 IntervalTree::IntervalTree(uint64_t block_bytes, unsigned leaf_shift, unsigned keep_shift, uint64_t memory_limit_bytes)
-    : leaf_shift_(leaf_shift), keep_shift_(std::max(keep_shift, leaf_shift)), block_shift_(shift_of(block_bytes)),
-      limit_(memory_limit_bytes), reuse_(block_bytes, memory_limit_bytes) {
+    : leaf_shift_(leaf_shift),
+      keep_shift_(std::max(keep_shift, leaf_shift)),
+      block_shift_(shift_of(block_bytes)),
+      limit_(memory_limit_bytes),
+      reuse_(block_bytes, memory_limit_bytes) {
   if (leaf_shift > kLeafMost) throw std::invalid_argument("a leaf has at most 64 accesses");
   addresses_.entries.resize(kFirstEntries);
   blocks_.entries.resize(kFirstEntries);
@@ -139,7 +142,8 @@ IntervalFigures IntervalTree::figures_of(unsigned level) const {
 
 void IntervalTree::restart(unsigned level) {
   since_[level] = now_;
-  for (Counts* counts : {&open_.addresses, &open_.strided, &open_.irregular, &open_.blocks, &open_.distance_sum, &open_.distance_max})
+  for (Counts* counts :
+       {&open_.addresses, &open_.strided, &open_.irregular, &open_.blocks, &open_.distance_sum, &open_.distance_max})
     (*counts)[level] = 0;
 }
 
@@ -155,7 +159,8 @@ void IntervalTree::open_above(unsigned level, unsigned from) {
 void IntervalTree::end_windows() {
   const bool is_top = at_ == uint64_t{1} << top_window_;
   if (is_top) open_above(top_window_ + 1, kSample);
-  for (unsigned level = leaf_shift_, end = static_cast<unsigned>(std::countr_zero(at_)); level <= end; ++level) close(level);
+  for (unsigned level = leaf_shift_, end = static_cast<unsigned>(std::countr_zero(at_)); level <= end; ++level)
+    close(level);
   if (is_top) ++top_window_;
 }
 
@@ -174,7 +179,8 @@ void IntervalTree::add(std::span<const uint64_t> addresses, std::span<const uint
     // A window that is full ends before the next access; constants still belong to it.
     if (!is_constant && at_ != 0 && (at_ & ((uint64_t{1} << leaf_shift_) - 1)) == 0) end_windows();
     const uint64_t at = is_constant && at_ != 0 ? at_ - 1 : at_;
-    if (at == std::numeric_limits<uint32_t>::max()) throw std::invalid_argument("a sample has fewer than 2^32 accesses");
+    if (at == std::numeric_limits<uint32_t>::max())
+      throw std::invalid_argument("a sample has fewer than 2^32 accesses");
     const Place here{sample_, static_cast<uint32_t>(at)};
     Block& block = find(blocks_, addresses[i] >> block_shift_, &Block::last);
     const unsigned common = first_common(block.last, here);
@@ -255,7 +261,8 @@ void IntervalTree::close(unsigned level) {
     recorded_of_sample_[level] += figures.recorded;
     no_constants_[level] += figures.constants == 0;
   }
-  if (level >= keep_shift_ && (level == leaf_shift_ || figures.accesses > whole / 2)) note(NodeKind::kWindow, level, figures);
+  if (level >= keep_shift_ && (level == leaf_shift_ || figures.accesses > whole / 2))
+    note(NodeKind::kWindow, level, figures);
   restart(level);
 }
 
@@ -313,7 +320,9 @@ std::vector<IntervalLevel> IntervalTree::levels() const {
   for (unsigned level = leaf_shift_; level < kLevels; ++level) {
     if (levels_[level].nodes == 0) continue;
     found.push_back(levels_[level]);
-    found.back().kind = level < kSample ? NodeKind::kWindow : level == kSample ? NodeKind::kSample : NodeKind::kInterval;
+    found.back().kind = level < kSample    ? NodeKind::kWindow
+                        : level == kSample ? NodeKind::kSample
+                                           : NodeKind::kInterval;
     found.back().shift = static_cast<uint8_t>(level < kSample ? level : level - kSample);
   }
   return found;

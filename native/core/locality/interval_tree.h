@@ -20,11 +20,17 @@
 #include <vector>
 
 #include "kernels.h"
+#include "named_list.h"
 #include "reuse.h"
 
 namespace memlens::locality {
 
-enum class NodeKind : uint8_t { kFunction = 0, kWindow = 1, kSample = 2, kInterval = 3 };
+// clang-format off
+#define MEMLENS_NODE_KINDS(X) \
+  X(kFunction, "function") X(kWindow, "window") X(kSample, "sample") X(kInterval, "interval")
+// clang-format on
+enum class NodeKind : uint8_t { MEMLENS_NODE_KINDS(MEMLENS_LIST_VALUE) };
+inline constexpr const char* kNodeKindNames[] = {MEMLENS_NODE_KINDS(MEMLENS_LIST_NAME)};
 
 // Figures of one node, or sums over the nodes of a level.
 struct IntervalFigures {

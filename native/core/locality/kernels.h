@@ -67,7 +67,8 @@ MEMLENS_INLINE uint32_t equal_lanes(const uint32_t* words, uint32_t wanted) {
 #if defined(__SSE2__) && !defined(MEMLENS_PORTABLE)
   const __m128i four = _mm_set1_epi32(static_cast<int>(wanted));
   const __m128i* const at = reinterpret_cast<const __m128i*>(words);
-  const __m128i low = _mm_packs_epi32(_mm_cmpeq_epi32(_mm_load_si128(at), four), _mm_cmpeq_epi32(_mm_load_si128(at + 1), four));
+  const __m128i low =
+      _mm_packs_epi32(_mm_cmpeq_epi32(_mm_load_si128(at), four), _mm_cmpeq_epi32(_mm_load_si128(at + 1), four));
   if constexpr (kCount == 8) return static_cast<uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(low, _mm_setzero_si128())));
   const __m128i high = _mm_packs_epi32(_mm_cmpeq_epi32(_mm_load_si128(at + (kCount == 16 ? 2 : 0)), four),
                                        _mm_cmpeq_epi32(_mm_load_si128(at + (kCount == 16 ? 3 : 0)), four));

@@ -68,7 +68,8 @@ std::vector<Access> without_constants(std::span<const uint64_t> addresses, std::
 }
 
 void describe(Node& node) {
-  Node::Row row{node.accesses + node.constants, node.constants, static_cast<double>(node.addresses.size()), 0, 0, 0, false};
+  Node::Row row{
+      node.accesses + node.constants, node.constants, static_cast<double>(node.addresses.size()), 0, 0, 0, false};
   double* const shares[kClasses] = {nullptr, &row.strided, &row.irregular, &row.unknown, nullptr};
   for (const Address& address : node.addresses) {
     double total = 0;
@@ -84,7 +85,8 @@ std::unique_ptr<Node> leaf_of(std::span<const Access> accesses) {
   for (const Access& access : accesses) {
     auto at = std::lower_bound(leaf->addresses.begin(), leaf->addresses.end(), access.address,
                                [](const Address& entry, uint64_t address) { return entry.address < address; });
-    if (at == leaf->addresses.end() || at->address != access.address) at = leaf->addresses.insert(at, {access.address, {}});
+    if (at == leaf->addresses.end() || at->address != access.address)
+      at = leaf->addresses.insert(at, {access.address, {}});
     ++at->by_class[access.kind];
     at->by_class[kConstant] += static_cast<uint32_t>(access.constants);
     leaf->constants += access.constants;
@@ -139,9 +141,7 @@ std::unique_ptr<Node> tree_of(std::vector<std::unique_ptr<Node>> nodes) {
   return nodes.empty() ? nullptr : std::move(nodes.front());
 }
 
-uint32_t level_of(uint64_t size) {
-  return size <= 8 ? kLowest : static_cast<uint32_t>(std::bit_width(size - 1));
-}
+uint32_t level_of(uint64_t size) { return size <= 8 ? kLowest : static_cast<uint32_t>(std::bit_width(size - 1)); }
 
 }  // namespace
 

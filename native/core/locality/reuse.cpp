@@ -9,7 +9,10 @@ constexpr uint64_t kFirstSlots = 1 << 16, kFirstEntries = 1 << 12;
 }
 
 Reuse::Reuse(uint64_t block_bytes, uint64_t memory_limit_bytes)
-    : shift_(shift_of(block_bytes)), limit_(memory_limit_bytes), table_(kFirstEntries), mask_(kFirstEntries - 1),
+    : shift_(shift_of(block_bytes)),
+      limit_(memory_limit_bytes),
+      table_(kFirstEntries),
+      mask_(kFirstEntries - 1),
       recency_(kFirstSlots) {}
 
 uint64_t Reuse::memory_bytes() const {
@@ -72,8 +75,8 @@ MEMLENS_INLINE void Reuse::batches(const uint64_t* values, unsigned shift, size_
     const size_t part = std::min(count - done, kBatch);
     make_room(part);
     if (done + part < count) ask(done + part, places[turn ^ 1]);
-    batch<kIntervals>(values + done, shift, part, distances + done, kIntervals ? intervals + done : nullptr, places[turn],
-                      old_access_.size());
+    batch<kIntervals>(values + done, shift, part, distances + done, kIntervals ? intervals + done : nullptr,
+                      places[turn], old_access_.size());
     done += part;
   }
 }
@@ -111,8 +114,10 @@ void Reuse::add_blocks(std::span<const uint64_t> blocks, std::span<uint32_t> dis
 }
 
 void Reuse::make_room(size_t count) {
-  if (recency_.next() + count > recency_.slots()) [[unlikely]] renumber();
-  if ((live_ + count) * 2 > table_.size()) [[unlikely]] grow();
+  if (recency_.next() + count > recency_.slots()) [[unlikely]]
+    renumber();
+  if ((live_ + count) * 2 > table_.size()) [[unlikely]]
+    grow();
 }
 
 void Reuse::renumber() {

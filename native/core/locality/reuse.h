@@ -70,11 +70,13 @@ class Reuse {
   };
 
   template <bool kIntervals>
-  MEMLENS_INLINE void batch(const uint64_t* values, unsigned shift, size_t count, uint32_t* distances, uint64_t* intervals,
-                            const uint64_t* place_of, uint64_t old_slots);
+  MEMLENS_INLINE void batch(const uint64_t* values, unsigned shift, size_t count, uint32_t* distances,
+                            uint64_t* intervals, const uint64_t* place_of, uint64_t old_slots);
   template <bool kIntervals>
-  MEMLENS_INLINE void batches(const uint64_t* values, unsigned shift, size_t count, uint32_t* distances, uint64_t* intervals);
-  void run(std::span<const uint64_t> values, unsigned shift, std::span<uint32_t> distances, std::span<uint64_t> intervals);
+  MEMLENS_INLINE void batches(const uint64_t* values, unsigned shift, size_t count, uint32_t* distances,
+                              uint64_t* intervals);
+  void run(std::span<const uint64_t> values, unsigned shift, std::span<uint32_t> distances,
+           std::span<uint64_t> intervals);
 #if MEMLENS_HAS_FAST
   void run_fast(const uint64_t* values, unsigned shift, size_t count, uint32_t* distances, uint64_t* intervals);
 #endif
@@ -83,7 +85,9 @@ class Reuse {
   void renumber();
   void grow();
   void rebuild(const std::vector<Entry>& kept);
-  uint64_t access_of(uint64_t slot) const { return slot < old_access_.size() ? old_access_[slot] : slot + slot_offset_; }
+  uint64_t access_of(uint64_t slot) const {
+    return slot < old_access_.size() ? old_access_[slot] : slot + slot_offset_;
+  }
 
   unsigned shift_;
   uint64_t limit_;

@@ -62,15 +62,18 @@ class PackedSets {
     const Place place = place_of(block);
     Set& set = sets_[place.set];
     unsigned position = last_;
-    if (policy_ == Policy::kRandom && (set.valid >> (set.order >> last_ & 15) & 1) != 0) position = 4 * random_.next(ways_);
+    if (policy_ == Policy::kRandom && (set.valid >> (set.order >> last_ & 15) & 1) != 0)
+      position = 4 * random_.next(ways_);
     const unsigned way = static_cast<unsigned>(set.order >> position & 15);
     const uint32_t bit = 1u << way;
     uint32_t& low = tags_of(lows_, place.set)[way];
     const uint32_t leaving_high = has_several_highs_ ? tags_of(highs_, place.set)[way] : high_;
     const uint64_t tag = uint64_t{leaving_high} << 32 | low;
     const Left left{(set.valid & bit) != 0, (set.valid & set.dirty & bit) != 0, block_of(tag, place.set)};
-    if (place.high != high_ || is_empty_) [[unlikely]] note_high(place.high);
-    if (has_several_highs_) [[unlikely]] tags_of(highs_, place.set)[way] = place.high;
+    if (place.high != high_ || is_empty_) [[unlikely]]
+      note_high(place.high);
+    if (has_several_highs_) [[unlikely]]
+      tags_of(highs_, place.set)[way] = place.high;
     low = place.low;
     set.order = to_front(set.order, position, way);
     set.valid = static_cast<uint16_t>(set.valid | bit);
@@ -113,7 +116,8 @@ class PackedSets {
 
  private:
   struct Set {
-    uint64_t order;  // ways, four bits each, the next to leave in the highest of 4 · ways bits; what is above means nothing
+    // ways, four bits each, the next to leave in the highest of 4 · ways bits; what is above means nothing
+    uint64_t order;
     uint16_t valid = 0, dirty = 0, prefetched = 0, unused = 0;  // a bit for each way
   };
   struct alignas(64) Line {
@@ -144,7 +148,8 @@ class PackedSets {
   MEMLENS_INLINE uint32_t find(const Place& place, const Set& set) const {
     const uint32_t* const lows = tags_of(lows_, place.set);
     uint32_t found = (stride_ == 8 ? equal_lanes<8>(lows, place.low) : equal_lanes<16>(lows, place.low)) & set.valid;
-    if (!has_several_highs_) [[likely]] return place.high == high_ ? found : 0;
+    if (!has_several_highs_) [[likely]]
+      return place.high == high_ ? found : 0;
     const uint32_t* const highs = tags_of(highs_, place.set);
     found &= stride_ == 8 ? equal_lanes<8>(highs, place.high) : equal_lanes<16>(highs, place.high);
     return found;
@@ -232,7 +237,8 @@ class OrderedSets {
     uint32_t way = 0;
     for (; way + 8 <= ways_; way += 8) {
       const Lanes* const lanes = reinterpret_cast<const Lanes*>(set + way);
-      const Lanes match = (((lanes[0] & kTag) == wanted) & Lanes{1, 2, 3, 4}) | (((lanes[1] & kTag) == wanted) & Lanes{5, 6, 7, 8});
+      const Lanes match =
+          (((lanes[0] & kTag) == wanted) & Lanes{1, 2, 3, 4}) | (((lanes[1] & kTag) == wanted) & Lanes{5, 6, 7, 8});
       const uint64_t found = (match[0] | match[1]) | (match[2] | match[3]);
       if (found != 0) return way + static_cast<uint32_t>(found) - 1;
     }
@@ -277,7 +283,7 @@ class SetCache {
   SetCache(uint64_t sets, uint32_t ways, Policy policy);
 
   bool is_packed_;
-  PackedSets packed_;    // one of the two is empty
+  PackedSets packed_;  // one of the two is empty
   OrderedSets ordered_;
 };
 

@@ -35,13 +35,16 @@ class Settled {
   MEMLENS_INLINE const uint64_t* word_of(const Place& place) const {
     const uint64_t set = set_of(place.key);
     const uint32_t found = ways_of(set, place.key);
-    const uint64_t* const kept = &lines_[set * kWays + static_cast<unsigned>(std::countr_zero(found | 1u << 7))].words[place.bit >> 6];
+    const uint64_t* const kept =
+        &lines_[set * kWays + static_cast<unsigned>(std::countr_zero(found | 1u << 7))].words[place.bit >> 6];
     const uint64_t* const word = found == 0 || place.key == 0 ? &kNothing : kept;
     __builtin_prefetch(word);
     return word;
   }
 
-  MEMLENS_INLINE static bool has(const uint64_t* word, const Place& place) { return (*word >> (place.bit & 63) & 1) != 0; }
+  MEMLENS_INLINE static bool has(const uint64_t* word, const Place& place) {
+    return (*word >> (place.bit & 63) & 1) != 0;
+  }
 
   void add(const Place& place) {
     uint64_t set = set_of(place.key);
@@ -90,7 +93,8 @@ class Settled {
   // A bit for each way that has a key. Of key 0, which stands for nothing, there may be several.
   MEMLENS_INLINE uint32_t ways_of(uint64_t set, uint64_t key) const {
     const Keys& keys = keys_[set];
-    return equal_lanes<8>(keys.lows, static_cast<uint32_t>(key)) & equal_lanes<8>(keys.highs, static_cast<uint32_t>(key >> 32));
+    return equal_lanes<8>(keys.lows, static_cast<uint32_t>(key)) &
+           equal_lanes<8>(keys.highs, static_cast<uint32_t>(key >> 32));
   }
 
   void grow() {

@@ -22,8 +22,8 @@ MEMLENS_INLINE uint32_t mixed(uint64_t block) {
 }
 
 // Which of up to kPart accesses are in the sample: their places, and how many.
-MEMLENS_INLINE size_t filter(const uint64_t* addresses, size_t count, unsigned shift, uint64_t threshold, uint32_t* hashes,
-                             uint32_t* places) {
+MEMLENS_INLINE size_t filter(const uint64_t* addresses, size_t count, unsigned shift, uint64_t threshold,
+                             uint32_t* hashes, uint32_t* places) {
   for (size_t i = 0; i < count; ++i) hashes[i] = mixed(addresses[i] >> shift);
   const uint32_t last = static_cast<uint32_t>(threshold - 1);
   size_t found = 0;

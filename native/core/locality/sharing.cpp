@@ -11,7 +11,10 @@ constexpr uint32_t kNone = 0xFFFFFFFF;
 }
 
 Sharing::Sharing(uint64_t line_bytes, uint64_t memory_limit_bytes)
-    : shift_(shift_of(line_bytes)), bit_shift_(shift_ > 6 ? shift_ - 6 : 0), limit_(memory_limit_bytes), index_(1 << 12) {}
+    : shift_(shift_of(line_bytes)),
+      bit_shift_(shift_ > 6 ? shift_ - 6 : 0),
+      limit_(memory_limit_bytes),
+      index_(1 << 12) {}
 
 uint64_t Sharing::memory_bytes() const {
   return index_.capacity() * sizeof(index_[0]) + lines_.capacity() * sizeof(Line) + uses_.capacity() * sizeof(Use) +
@@ -133,8 +136,20 @@ std::vector<SharedPair> Sharing::pairs() const {
         const bool is_swapped = uses_[b].thread < uses_[a].thread;
         const Use &use = uses_[is_swapped ? b : a], &other = uses_[is_swapped ? a : b];
         if (use.writes == 0 && other.writes == 0) continue;
-        SharedPair pair{line.number << shift_, use.thread, other.thread, use.reads, use.writes, other.reads, other.writes,
-                        use.read_mask, use.write_mask, other.read_mask, other.write_mask, 0, 0, 0};
+        SharedPair pair{line.number << shift_,
+                        use.thread,
+                        other.thread,
+                        use.reads,
+                        use.writes,
+                        other.reads,
+                        other.writes,
+                        use.read_mask,
+                        use.write_mask,
+                        other.read_mask,
+                        other.write_mask,
+                        0,
+                        0,
+                        0};
         pair.common_mask = (use.write_mask & (other.read_mask | other.write_mask)) | (other.write_mask & use.read_mask);
         for (uint32_t at = line.first_hand_over; at != kNone; at = hand_overs_[at].next)
           if (hand_overs_[at].low == pair.thread && hand_overs_[at].high == pair.other) {

@@ -44,13 +44,14 @@ class Sharing {
   struct Use {
     uint32_t thread = 0, next = 0xFFFFFFFF;  // of the same line
     uint64_t reads = 0, writes = 0, read_mask = 0, write_mask = 0;
-    uint64_t version = 0;  // of the line, when the thread last used it
-    uint64_t unseen_mask = 0;        // bytes that others wrote since the thread's last useful hand-over
-    uint32_t hand_over = 0xFFFFFFFF;  // the last one that brought the line to the thread, until it is known to be useful
+    uint64_t version = 0;      // of the line, when the thread last used it
+    uint64_t unseen_mask = 0;  // bytes that others wrote since the thread's last useful hand-over
+    // the last one that brought the line to the thread, until it is known to be useful
+    uint32_t hand_over = 0xFFFFFFFF;
   };
   struct Line {
     uint64_t number = 0;
-    uint64_t version = 0;  // writes so far
+    uint64_t version = 0;    // writes so far
     uint64_t read_mask = 0;  // bytes that other threads read since the last write
     uint32_t first_use = 0xFFFFFFFF, last_thread = 0, last_writer = 0xFFFFFFFF, first_hand_over = 0xFFFFFFFF;
   };

@@ -5,7 +5,8 @@
 
 namespace memlens::locality {
 
-Stream::Stream(const StreamOptions& options) : options_(options), reuse_(options.block_bytes, options.memory_limit_bytes) {
+Stream::Stream(const StreamOptions& options)
+    : options_(options), reuse_(options.block_bytes, options.memory_limit_bytes) {
   for (uint32_t i = 0; i < options.views; ++i)
     views_.push_back({{}, Footprint(options.has_windows, options.memory_limit_bytes), {}});
   if (options.heat_columns > 0)
@@ -20,12 +21,15 @@ uint64_t Stream::memory_bytes() const {
 
 void Stream::add_constants(const ConstantColumns& columns) {
   const size_t count = columns.windows.size();
-  if (columns.groups.size() != views_.size()) throw std::invalid_argument("there is one column of groups for each view");
-  if (columns.counts.size() != count || columns.weights.size() != count) throw std::invalid_argument("the columns have one length");
+  if (columns.groups.size() != views_.size())
+    throw std::invalid_argument("there is one column of groups for each view");
+  if (columns.counts.size() != count || columns.weights.size() != count)
+    throw std::invalid_argument("the columns have one length");
   for (const auto& groups : columns.groups)
     if (groups.size() != count) throw std::invalid_argument("the columns have one length");
   constants_.erase(constants_.begin(), constants_.begin() + static_cast<ptrdiff_t>(next_constant_));
-  constant_groups_.erase(constant_groups_.begin(), constant_groups_.begin() + static_cast<ptrdiff_t>(next_constant_ * views_.size()));
+  constant_groups_.erase(constant_groups_.begin(),
+                         constant_groups_.begin() + static_cast<ptrdiff_t>(next_constant_ * views_.size()));
   next_constant_ = 0;
   for (size_t i = 0; i < count; ++i) {
     constants_.push_back({columns.windows[i], columns.counts[i], columns.weights[i]});
@@ -67,10 +71,11 @@ void Stream::end_window() {
 
 void Stream::add(const StreamColumns& columns) {
   const size_t count = columns.addresses.size();
-  for (const size_t length : {columns.bytes.size(), columns.windows.size(), columns.classes.size(), columns.weights.size(),
-                              columns.times_ns.size()})
+  for (const size_t length : {columns.bytes.size(), columns.windows.size(), columns.classes.size(),
+                              columns.weights.size(), columns.times_ns.size()})
     if (length != 0 && length != count) throw std::invalid_argument("the columns have one length");
-  if (columns.groups.size() != views_.size()) throw std::invalid_argument("there is one column of groups for each view");
+  if (columns.groups.size() != views_.size())
+    throw std::invalid_argument("there is one column of groups for each view");
   if (heat_ != nullptr && columns.times_ns.size() != count) throw std::invalid_argument("a heat map needs times");
   for (size_t from = 0; from < count;) {
     size_t end = count;
@@ -90,8 +95,7 @@ void Stream::add(const StreamColumns& columns) {
     part(columns, from, end - from);
     from = end;
   }
-  if (memory_bytes() > options_.memory_limit_bytes)
-    throw MemoryLimit(memory_bytes(), options_.memory_limit_bytes);
+  if (memory_bytes() > options_.memory_limit_bytes) throw MemoryLimit(memory_bytes(), options_.memory_limit_bytes);
 }
 
 void Stream::part(const StreamColumns& columns, size_t from, size_t count) {
@@ -108,7 +112,8 @@ void Stream::part(const StreamColumns& columns, size_t from, size_t count) {
     view.reuse.add(distances_, intervals_, groups);
     view.footprint.add(cut(columns.addresses), cut(columns.bytes), cut(columns.classes), groups);
     if (view.executed.size() < view.reuse.rows().size()) view.executed.resize(view.reuse.rows().size());
-    for (size_t i = 0; i < count; ++i) view.executed[groups.empty() ? 0 : groups[i]] += weights.empty() ? 1 : weights[i];
+    for (size_t i = 0; i < count; ++i)
+      view.executed[groups.empty() ? 0 : groups[i]] += weights.empty() ? 1 : weights[i];
   }
 }
 

@@ -19,8 +19,8 @@ namespace memlens::locality {
 
 struct StreamOptions {
   uint64_t block_bytes = 64;
-  uint32_t views = 1;          // groupings
-  bool has_windows = true;     // false: everything was recorded, one window
+  uint32_t views = 1;       // groupings
+  bool has_windows = true;  // false: everything was recorded, one window
   uint64_t memory_limit_bytes = std::numeric_limits<uint64_t>::max();
   // A heat map of so many columns; 0: none.
   uint32_t heat_columns = 0, heat_rows = 1024;
@@ -86,7 +86,7 @@ class Stream {
   std::vector<View> views_;
   MissCurve curve_;
   std::unique_ptr<HeatMap> heat_;
-  std::vector<Constants> constants_;  // from `next_constant_` on not taken yet
+  std::vector<Constants> constants_;       // from `next_constant_` on not taken yet
   std::vector<uint32_t> constant_groups_;  // of each, one for each view
   size_t next_constant_ = 0;
   uint32_t window_ = 0;

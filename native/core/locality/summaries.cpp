@@ -37,7 +37,8 @@ void ReuseSummary::add(std::span<const uint32_t> distances, std::span<const uint
 
 void ReuseSummary::end_window() {
   for (const uint32_t group : touched_) {
-    rows_[group].mean_distance.add(static_cast<double>(open_[group].reuses), static_cast<double>(open_[group].distance));
+    rows_[group].mean_distance.add(static_cast<double>(open_[group].reuses),
+                                   static_cast<double>(open_[group].distance));
     rows_[group].new_blocks.add(static_cast<double>(open_[group].accesses),
                                 static_cast<double>(open_[group].accesses - open_[group].reuses));
     open_[group] = {};

@@ -21,8 +21,8 @@ struct Group {
 
 }  // namespace
 
-std::vector<LevelLog::Peak> LevelLog::peaks(std::span<const uint32_t> group_of_site, std::span<const uint32_t> process_of_site,
-                                            size_t groups) const {
+std::vector<LevelLog::Peak> LevelLog::peaks(std::span<const uint32_t> group_of_site,
+                                            std::span<const uint32_t> process_of_site, size_t groups) const {
   std::vector<Group> found(groups);
   struct Level {
     uint64_t of[3] = {0, 0, 0};
@@ -62,7 +62,8 @@ std::vector<LevelLog::Peak> LevelLog::peaks(std::span<const uint32_t> group_of_s
       const uint64_t change = i == 0 || !estimated ? bytes : i - 1 == half ? 2 * bytes : 0;
       uint64_t& level = sites[site].of[i];
       const uint64_t before = level;
-      level = (header & kDeath) != 0 ? level - std::min(level, change) : level + change;  // its process may have ended before
+      // its process may have ended before
+      level = (header & kDeath) != 0 ? level - std::min(level, change) : level + change;
       group->level[i] += level - before;
     }
   }

@@ -37,7 +37,8 @@ class LevelLog {
   struct Peak {
     uint64_t bytes = 0, halves_bytes = 0;
   };
-  std::vector<Peak> peaks(std::span<const uint32_t> group_of_site, std::span<const uint32_t> process_of_site, size_t groups) const;
+  std::vector<Peak> peaks(std::span<const uint32_t> group_of_site, std::span<const uint32_t> process_of_site,
+                          size_t groups) const;
 
  private:
   static constexpr uint64_t kNewMoment = 1, kDeath = 2, kEstimated = 4, kHalf = 8, kProcessEnd = 16;

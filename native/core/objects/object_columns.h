@@ -4,16 +4,22 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 #include "large_vector.h"
+#include "named_list.h"
 
 namespace memlens::objects {
 
-enum class Kind : uint8_t { heap, mmap, brk, tag, stack, file, memlens, variable, thread_local_variable, reserved };
-inline constexpr size_t kKinds = 10;
-inline constexpr const char* kKindNames[] = {"heap", "mmap",    "brk",    "tag", "stack",
-                                             "file", "memlens", "static", "tls", "reserved"};
+// clang-format off
+#define MEMLENS_OBJECT_KINDS(X) \
+  X(heap, "heap") X(mmap, "mmap") X(brk, "brk") X(tag, "tag") X(stack, "stack") X(file, "file") \
+  X(memlens, "memlens") X(variable, "static") X(thread_local_variable, "tls") X(reserved, "reserved")
+// clang-format on
+enum class Kind : uint8_t { MEMLENS_OBJECT_KINDS(MEMLENS_LIST_VALUE) };
+inline constexpr const char* kKindNames[] = {MEMLENS_OBJECT_KINDS(MEMLENS_LIST_NAME)};
+inline constexpr size_t kKinds = std::size(kKindNames);
 
 // Beside enum ml_allocation_flags, which take the low bits.
 inline constexpr uint8_t kPiece = 0x80;  // what a partial munmap left of an older object
@@ -30,7 +36,7 @@ struct Row {
   uint32_t process = 0, stack = 0, previous = 0, name = 0, map_flags = 0;
 };
 
-template <typename T, T Row::*Member>
+template <typename T, T Row::* Member>
 class Column {
  public:
   using Value = T;

@@ -46,7 +46,8 @@ void ObjectTable::forget() {
 }
 
 bool ObjectTable::is_forgettable(uint32_t row, uint64_t died_ns) const {
-  if (columns_.kind[row] != static_cast<uint8_t>(Kind::heap) || columns_.bytes[row] >= page_bytes_ || columns_.weight_bytes[row] != 0)
+  if (columns_.kind[row] != static_cast<uint8_t>(Kind::heap) || columns_.bytes[row] >= page_bytes_ ||
+      columns_.weight_bytes[row] != 0)
     return false;
   if (forks_.empty()) return true;
   const auto found = forks_.find(columns_.process[row]);
@@ -65,9 +66,10 @@ std::vector<uint8_t> ObjectTable::worth_keeping() const {
     gone.push_back(row);
   }
   const size_t largest = std::min(largest_, gone.size());
-  std::nth_element(gone.begin(), gone.begin() + static_cast<ptrdiff_t>(largest), gone.end(), [&](uint32_t a, uint32_t b) {
-    return columns_.bytes[a] != columns_.bytes[b] ? columns_.bytes[a] > columns_.bytes[b] : a < b;
-  });
+  std::nth_element(gone.begin(), gone.begin() + static_cast<ptrdiff_t>(largest), gone.end(),
+                   [&](uint32_t a, uint32_t b) {
+                     return columns_.bytes[a] != columns_.bytes[b] ? columns_.bytes[a] > columns_.bytes[b] : a < b;
+                   });
   for (size_t i = 0; i < largest; ++i) keep[gone[i]] = 1;
   for (const auto& [number, process] : processes_)
     for (const auto& [address, id] : process->moved) keep[id - 1] = 1;
@@ -109,7 +111,8 @@ void ObjectTable::rebuild_trees() {
   size_t dead = 0;
   const auto end_before = [&](uint32_t row, uint64_t now) {
     for (; dead < deaths.size() && columns_.died_ns[deaths[dead]] <= now && deaths[dead] < row; ++dead)
-      if (has_tree(deaths[dead])) tree_of(deaths[dead]).erase(columns_.base[deaths[dead]], columns_.died_ns[deaths[dead]]);
+      if (has_tree(deaths[dead]))
+        tree_of(deaths[dead]).erase(columns_.base[deaths[dead]], columns_.died_ns[deaths[dead]]);
   };
   for (uint32_t row = 0; row < columns_.size(); ++row) {
     end_before(row, columns_.born_ns[row]);

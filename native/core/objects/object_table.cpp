@@ -14,7 +14,10 @@ template <typename Record, typename Sink>
 void each_record(std::span<const unsigned char> payload, Sink&& sink) {
   replay::each_record<Record>(payload, [&](Record record) {
     if constexpr (requires { record.time_ns; }) record.time_ns = std::min(record.time_ns, kLatest - 1);
-    if constexpr (requires { record.bytes; record.address; })
+    if constexpr (requires {
+                    record.bytes;
+                    record.address;
+                  })
       record.bytes = std::min(record.bytes, kLatest - std::min(record.address, kLatest));
     sink(record);
   });
@@ -42,7 +45,8 @@ void ObjectTable::add_strings(std::span<const unsigned char> payload) {
   replay::each_variable_record<ml_string>(payload, [&](const ml_string& record, std::span<const unsigned char> tail) {
     const std::string_view path(reinterpret_cast<const char*>(tail.data()), tail.size());
     if (path == "[heap]") heap_path_ = record.id;
-    if (path.starts_with('/') && !path.starts_with("//") && !path.starts_with("/memfd:memlens")) file_paths_.insert(record.id);
+    if (path.starts_with('/') && !path.starts_with("//") && !path.starts_with("/memfd:memlens"))
+      file_paths_.insert(record.id);
   });
 }
 
@@ -157,7 +161,9 @@ void ObjectTable::begin() {
   collect(mappings_, Order::mapping, pair_time, pair_process);
   collect(tag_events_, Order::tag, pair_time, pair_process);
   collect(thread_memory_, Order::thread_memory, pair_time, pair_process);
-  collect(variables_, Order::variable, [](const Variable& v) { return v.time_ns; }, [](const Variable& v) { return v.process; });
+  collect(
+      variables_, Order::variable, [](const Variable& v) { return v.time_ns; },
+      [](const Variable& v) { return v.process; });
   std::stable_sort(kept_events_.begin(), kept_events_.end(), comes_before);
   for (const auto& birth : births_) expect(birth.process, birth.time_ns, birth.time_ns);
   for (const auto& release : releases_) expect(release.process, release.time_ns, release.time_ns);
@@ -354,7 +360,8 @@ void ObjectTable::end_interval(Process& process, Layer layer, const Interval& in
 
 uint32_t ObjectTable::covering(const VersionTree::Entry& entry, uint64_t address) const {
   if (entry.id == 0) return 0;
-  const uint64_t length = entry.length != VersionTree::kLong ? entry.length : covered_bytes(columns_.bytes[entry.id - 1]);
+  const uint64_t length =
+      entry.length != VersionTree::kLong ? entry.length : covered_bytes(columns_.bytes[entry.id - 1]);
   return address - entry.base < length ? entry.id : 0;
 }
 
@@ -442,7 +449,8 @@ uint32_t ObjectTable::cut(Process& process, Layer layer, uint64_t begin, uint64_
       if (columns_.weight_bytes[row] != 0)
         piece.weight_bytes = static_cast<uint64_t>(static_cast<double>(columns_.weight_bytes[row] / 2) /
                                                    static_cast<double>(interval.end - interval.base) *
-                                                   static_cast<double>(piece.bytes)) * 2;
+                                                   static_cast<double>(piece.bytes)) *
+                             2;
       piece.thread = columns_.thread[row];
       piece.stack = columns_.stack[row];
       piece.previous = interval.id;
@@ -470,9 +478,15 @@ void ObjectTable::replay_birth(const Birth& birth) {
   }
   Process& process = process_of(birth.process);
   const uint64_t now = birth.time_ns;
-  NewObject object{.kind = Kind::heap, .base = birth.address, .bytes = birth.bytes, .weight_bytes = birth.weight_bytes,
-                   .thread = birth.thread, .stack = birth.stack, .operation = birth.operation,
-                   .alignment_shift = birth.alignment_shift, .flags = static_cast<uint8_t>(birth.flags & ~(kPiece | kCut))};
+  NewObject object{.kind = Kind::heap,
+                   .base = birth.address,
+                   .bytes = birth.bytes,
+                   .weight_bytes = birth.weight_bytes,
+                   .thread = birth.thread,
+                   .stack = birth.stack,
+                   .operation = birth.operation,
+                   .alignment_shift = birth.alignment_shift,
+                   .flags = static_cast<uint8_t>(birth.flags & ~(kPiece | kCut))};
   if (birth.old_address != 0) {
     const auto moved = process.moved.find(birth.old_address);
     if (moved != process.moved.end()) {
@@ -497,7 +511,9 @@ void ObjectTable::replay_release(const Release& release) {
   if (release.address == 0) return;
   Process& process = process_of(release.process);
   VersionTree& heap = tree(process, Layer::heap);
-  const auto is_forgotten = [&](uint32_t found) { return is_forgetting_ && !release.in_realloc && is_forgettable(found - 1, release.time_ns); };
+  const auto is_forgotten = [&](uint32_t found) {
+    return is_forgetting_ && !release.in_realloc && is_forgettable(found - 1, release.time_ns);
+  };
   uint32_t id = heap.erase(release.address, release.time_ns, is_forgotten);
   if (id != 0) {
     end_object(id, release.time_ns, release.thread, End::released);
@@ -529,15 +545,21 @@ void ObjectTable::replay_map_call(const MapCall& call) {
     if (cut(process, Layer::mmap, record.address, end, now, record.thread) == 0) ++counts_.unknown_unmaps;
     return;
   }
-  NewObject object{.kind = Kind::mmap, .base = record.address, .bytes = record.bytes,
-                   .weight_bytes = record.weight_bytes, .thread = record.thread, .stack = record.stack,
+  NewObject object{.kind = Kind::mmap,
+                   .base = record.address,
+                   .bytes = record.bytes,
+                   .weight_bytes = record.weight_bytes,
+                   .thread = record.thread,
+                   .stack = record.stack,
                    .map_flags = static_cast<uint32_t>(record.map_flags),
-                   .operation = static_cast<uint8_t>(record.operation), .alignment_shift = record.alignment_shift,
+                   .operation = static_cast<uint8_t>(record.operation),
+                   .alignment_shift = record.alignment_shift,
                    .flags = static_cast<uint8_t>(record.flags & ~(kPiece | kCut)),
                    .protection = static_cast<uint8_t>(record.protection)};
   // Address space without access, or without a promise of memory: kept for later, not memory yet.
   constexpr uint64_t kNoReserve = 0x4000;
-  if (record.operation == ML_ENUM_allocation_operation_MMAP && (record.protection == 0 || (record.map_flags & kNoReserve) != 0))
+  if (record.operation == ML_ENUM_allocation_operation_MMAP &&
+      (record.protection == 0 || (record.map_flags & kNoReserve) != 0))
     object.kind = Kind::reserved;
   if (record.operation == ML_ENUM_allocation_operation_MREMAP) {
     object.protection = 0;  // the record has the old length there
@@ -564,8 +586,12 @@ void ObjectTable::replay_map_call(const MapCall& call) {
 
 void ObjectTable::replay_break(Process& process, const ml_allocation& record) {
   const uint64_t now = record.time_ns;
-  NewObject object{.kind = Kind::brk, .base = record.address, .bytes = record.bytes, .thread = record.thread,
-                   .stack = record.stack, .operation = static_cast<uint8_t>(record.operation)};
+  NewObject object{.kind = Kind::brk,
+                   .base = record.address,
+                   .bytes = record.bytes,
+                   .thread = record.thread,
+                   .stack = record.stack,
+                   .operation = static_cast<uint8_t>(record.operation)};
   if (!process.breaks.empty() && columns_.died_ns[process.breaks.back() - 1] == 0) {
     const uint32_t live = process.breaks.back();
     if (columns_.base[live - 1] == record.address) {
@@ -603,7 +629,7 @@ void ObjectTable::replay_process_event(uint32_t number, const ml_process_event& 
       if (event.parent_process == 0 || process.parent != nullptr) break;
       Process& parent = process_of(event.parent_process);
       for (const Process* at = &parent; at != nullptr; at = at->parent)
-        if (at == &process) return;  // damage: nobody is their own ancestor
+        if (at == &process) return;                // damage: nobody is their own ancestor
       end_everything(process, now, event.thread);  // nothing, unless records of an older process were taken for its own
       process.parent = &parent;
       process.fork_ns = now;
@@ -648,13 +674,18 @@ void ObjectTable::replay_mapping(uint32_t number, const ml_mapping& record) {
     // A part of the same file reported again: its protection changed.
     const uint32_t known = find_one(process, Layer::file, record.address, now);
     if (known != 0 && columns_.name[known - 1] == record.path && columns_.process[known - 1] == number &&
-        columns_.base[known - 1] + columns_.bytes[known - 1] >= end &&
-        columns_.bytes[known - 1] > record.bytes && columns_.protection[known - 1] != record.protection)
+        columns_.base[known - 1] + columns_.bytes[known - 1] >= end && columns_.bytes[known - 1] > record.bytes &&
+        columns_.protection[known - 1] != record.protection)
       return;
   }
   cut(process, Layer::file, record.address, end, now, record.thread);
-  NewObject object{.kind = Kind::file, .base = record.address, .bytes = record.bytes, .thread = record.thread,
-                   .name = record.path, .map_flags = record.map_flags, .protection = record.protection};
+  NewObject object{.kind = Kind::file,
+                   .base = record.address,
+                   .bytes = record.bytes,
+                   .thread = record.thread,
+                   .name = record.path,
+                   .map_flags = record.map_flags,
+                   .protection = record.protection};
   if (!is_file) {  // memory right behind a file's writable data is its zeroed part (.bss)
     const uint32_t before = record.address != 0 ? own_at(process, Layer::file, record.address - 1, kLatest) : 0;
     if (before == 0 || record.inode != 0 || record.path == heap_path_ || (columns_.protection[before - 1] & 2) == 0 ||
@@ -673,8 +704,13 @@ void ObjectTable::replay_tag(uint32_t number, const ml_tag_event& record) {
     const uint64_t bytes = covered_bytes(record.bytes);
     for (const Interval& interval : overlapping(process, Layer::memlens, record.address, record.address + bytes, now))
       end_interval(process, Layer::memlens, interval, now, record.thread, End::replaced);
-    const uint32_t id = make(process, {.kind = Kind::memlens, .base = record.address, .bytes = record.bytes,
-                                       .thread = record.thread, .name = record.name}, now);
+    const uint32_t id = make(process,
+                             {.kind = Kind::memlens,
+                              .base = record.address,
+                              .bytes = record.bytes,
+                              .thread = record.thread,
+                              .name = record.name},
+                             now);
     tree(process, Layer::memlens).insert(record.address, bytes, id, now);
     return;
   }
@@ -693,8 +729,14 @@ void ObjectTable::replay_tag(uint32_t number, const ml_tag_event& record) {
   if (record.operation == ML_ENUM_tag_operation_TAG) {
     for (const auto& [id, inherited] : here)
       if (columns_.bytes[id - 1] == record.bytes && columns_.name[id - 1] == record.name) return;
-    process.tags.add(make(process, {.kind = Kind::tag, .base = record.address, .bytes = record.bytes,
-                                    .thread = record.thread, .name = record.name}, now), columns_);
+    process.tags.add(make(process,
+                          {.kind = Kind::tag,
+                           .base = record.address,
+                           .bytes = record.bytes,
+                           .thread = record.thread,
+                           .name = record.name},
+                          now),
+                     columns_);
   } else if (record.operation == ML_ENUM_tag_operation_UNTAG) {
     if (here.empty()) {
       const uint32_t id = tree(process, Layer::memlens).erase(record.address, now);
@@ -734,7 +776,8 @@ void ObjectTable::replay_thread(uint32_t number, const ml_thread_memory& record)
     uint64_t end = std::min(here, kLatest - kAbove) + (128 << 10);
     for (const replay::Area& other : process.space.areas()) {
       if (other.end <= here) begin = std::max(begin, other.end);
-      else if (other.begin > here && other.begin - here <= kAbove) end = std::min(std::max(end, other.begin), other.begin);
+      else if (other.begin > here && other.begin - here <= kAbove)
+        end = std::min(std::max(end, other.begin), other.begin);
       if (other.begin > here) break;
     }
     bytes = end - begin;
@@ -755,8 +798,13 @@ void ObjectTable::replay_thread(uint32_t number, const ml_thread_memory& record)
   }
   for (const Interval& interval : overlapping(process, Layer::stack, begin, begin + bytes, now))
     end_interval(process, Layer::stack, interval, now, record.thread, End::replaced);
-  const uint32_t id = make(process, {.kind = Kind::stack, .base = begin, .bytes = bytes, .thread = record.thread,
-                                     .protection = static_cast<uint8_t>(area != nullptr ? area->protection : 3)}, now);
+  const uint32_t id = make(process,
+                           {.kind = Kind::stack,
+                            .base = begin,
+                            .bytes = bytes,
+                            .thread = record.thread,
+                            .protection = static_cast<uint8_t>(area != nullptr ? area->protection : 3)},
+                           now);
   tree(process, Layer::stack).insert(begin, bytes, id, now);
   if (record.thread != 0) process.thread_stacks[record.thread] = id;
 }
@@ -767,9 +815,13 @@ void ObjectTable::replay_variable(const Variable& variable) {
   if (variable.base + bytes < variable.base) return;
   // Names for one place (aliases, a block and its members): the first one stays.
   if (!overlapping(process, Layer::variable, variable.base, variable.base + bytes, variable.time_ns).empty()) return;
-  const uint32_t id = make(process, {.kind = variable.is_thread_local ? Kind::thread_local_variable : Kind::variable,
-                                     .base = variable.base, .bytes = variable.bytes, .thread = variable.thread,
-                                     .name = variable.name}, variable.time_ns);
+  const uint32_t id = make(process,
+                           {.kind = variable.is_thread_local ? Kind::thread_local_variable : Kind::variable,
+                            .base = variable.base,
+                            .bytes = variable.bytes,
+                            .thread = variable.thread,
+                            .name = variable.name},
+                           variable.time_ns);
   tree(process, Layer::variable).insert(variable.base, bytes, id, variable.time_ns);
 }
 

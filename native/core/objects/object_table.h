@@ -45,9 +45,14 @@
 namespace memlens::objects {
 
 // In the order of precedence: the first layer with an object at an address is the answer.
-enum class Layer : uint8_t { heap, memlens, variable, stack, mmap, brk, file };
-inline constexpr size_t kLayers = 7;
-inline constexpr const char* kLayerNames[] = {"heap", "memlens", "variable", "stack", "mmap", "brk", "file"};
+// clang-format off
+#define MEMLENS_OBJECT_LAYERS(X) \
+  X(heap, "heap") X(memlens, "memlens") X(variable, "variable") X(stack, "stack") X(mmap, "mmap") X(brk, "brk") \
+  X(file, "file")
+// clang-format on
+enum class Layer : uint8_t { MEMLENS_OBJECT_LAYERS(MEMLENS_LIST_VALUE) };
+inline constexpr const char* kLayerNames[] = {MEMLENS_OBJECT_LAYERS(MEMLENS_LIST_NAME)};
+inline constexpr size_t kLayers = std::size(kLayerNames);
 
 struct Counts {
   uint64_t failed_calls = 0;      // allocations that returned no memory
@@ -114,7 +119,7 @@ class ObjectTable {
 
  private:
   class Lookahead;
-  friend class PageWalk;   // touches.cpp
+  friend class PageWalk;  // touches.cpp
   friend class TouchSums;
   // Compact forms of the two records that there are millions of.
   struct Birth {
@@ -137,7 +142,7 @@ class ObjectTable {
     Process* parent = nullptr;
     uint64_t fork_ns = 0, inherits_until_ns = kForever;
     std::array<std::unique_ptr<VersionTree>, kLayers> layers;
-    std::vector<uint32_t> breaks;              // brk objects, one after the other
+    std::vector<uint32_t> breaks;  // brk objects, one after the other
     replay::AddressSpace space;
     std::unordered_map<uint32_t, uint64_t> ended;  // inherited object → when it ended in this process
     std::unordered_map<uint64_t, uint32_t> moved;  // address → object that a realloc released there
@@ -157,7 +162,18 @@ class ObjectTable {
   VersionTree& tree(Process& process, Layer layer);
 
   // Events of one moment, in the order of their effects.
-  enum Order : uint8_t { process_end, process_event, mapping, release, unmap, birth, map_call, tag, thread_memory, variable };
+  enum Order : uint8_t {
+    process_end,
+    process_event,
+    mapping,
+    release,
+    unmap,
+    birth,
+    map_call,
+    tag,
+    thread_memory,
+    variable
+  };
   struct Event {
     uint64_t time_ns;
     uint32_t index;

@@ -30,10 +30,11 @@ class PageTimes {
   void touch_all(uint64_t first, uint64_t last, uint64_t time_ns, bool by_child) {
     Changed changed;
     for (uint64_t begin = first & ~kMask; begin < last; begin += kPages)
-      change_block(blocks_[begin >> kShift], std::max(first, begin), std::min(last, begin + kPages), changed, [&](Page& entry) {
-        uint64_t& touched_ns = by_child ? entry.child_ns : entry.touched_ns;
-        touched_ns = std::max(touched_ns, time_ns);
-      });
+      change_block(blocks_[begin >> kShift], std::max(first, begin), std::min(last, begin + kPages), changed,
+                   [&](Page& entry) {
+                     uint64_t& touched_ns = by_child ? entry.child_ns : entry.touched_ns;
+                     touched_ns = std::max(touched_ns, time_ns);
+                   });
   }
   // New memory in [first, last): what was touched there is gone.
   void renew(uint64_t first, uint64_t last, uint64_t now) {
@@ -67,7 +68,8 @@ class PageTimes {
   // cannot claim more memory than it is worth. Kept: old and new.
   using Changed = std::unordered_map<const Block*, std::pair<std::shared_ptr<Block>, std::shared_ptr<Block>>>;
   template <typename Update>
-  static void change_block(std::shared_ptr<Block>& block, uint64_t from, uint64_t to, Changed& changed, Update&& update) {
+  static void change_block(std::shared_ptr<Block>& block, uint64_t from, uint64_t to, Changed& changed,
+                           Update&& update) {
     const bool is_shared = !block || block.use_count() > 1;
     if (to - from < kPages || !is_shared) {
       Block& pages = own(block);

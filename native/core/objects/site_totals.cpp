@@ -151,7 +151,8 @@ void SiteTotals::finish() {
     Site& site = sites_[columns_.site[row]];
     ProcessTotals& totals = of(site.process);
     const double chance = columns_.chance(id), count = columns_.weighted_count(id);
-    const uint64_t bytes = columns_.weighted_bytes(id), born_ns = columns_.born_ns[row], died_ns = columns_.died_ns[row];
+    const uint64_t bytes = columns_.weighted_bytes(id), born_ns = columns_.born_ns[row],
+                   died_ns = columns_.died_ns[row];
     site.split.count(half_of(id), born_ns, died_ns, bytes, chance);
     if (site.kind == Kind::heap) totals.split.count(half_of(id), born_ns, died_ns, bytes, chance);
     if (died_ns == 0) {

@@ -150,8 +150,8 @@ struct Site {
   bool sampled = false;
   double allocations = 0, releases = 0, live = 0, temporary = 0, lifetime_ns = 0;
   uint64_t allocated_bytes = 0, live_bytes = 0, bytes_at_process_peak = 0;
-  uint64_t objects = 0;  // not weighted
-  uint64_t rows = 0;     // and pieces of them
+  uint64_t objects = 0;      // not weighted
+  uint64_t rows = 0;         // and pieces of them
   double cleared_bytes = 0;  // asked of calloc
   uint32_t peak_seen = 0;    // the last peak of its process that bytes_at_process_peak knows
   uint64_t min_bytes = UINT64_MAX, max_bytes = 0;
@@ -217,7 +217,8 @@ class SiteTotals {
   };
   struct SiteHash {
     size_t operator()(const SiteKey& key) const {
-      return ((uint64_t{key.process} << 32 | key.stack) * 2 + static_cast<uint64_t>(key.kind)) * 0x9E3779B97F4A7C15u >> 13;
+      return ((uint64_t{key.process} << 32 | key.stack) * 2 + static_cast<uint64_t>(key.kind)) * 0x9E3779B97F4A7C15u >>
+             13;
     }
   };
 

@@ -71,8 +71,8 @@ class TagIndex {
   uint64_t fill(size_t first, size_t last, const Columns& columns) {
     if (first >= last) return 0;
     const size_t middle = first + (last - first) / 2;
-    const uint64_t greatest = std::max({end_of(ids_[middle], columns), fill(first, middle, columns),
-                                        fill(middle + 1, last, columns)});
+    const uint64_t greatest =
+        std::max({end_of(ids_[middle], columns), fill(first, middle, columns), fill(middle + 1, last, columns)});
     return greatest_end_[middle] = greatest;
   }
   template <typename Visit>

@@ -11,7 +11,7 @@
 namespace memlens::objects {
 namespace {
 
-constexpr uint64_t kMostSpanBytes = uint64_t{1} << 30;    // the largest page there is
+constexpr uint64_t kMostSpanBytes = uint64_t{1} << 30;  // the largest page there is
 constexpr double kMostWeight = 1e6;
 constexpr uint64_t kFewPages = 256;  // where one fault in dozens is recorded, too few to say how many were touched
 constexpr uint64_t kMostPlacedBytes = uint64_t{1} << 40;  // a longer run is damage
@@ -58,7 +58,11 @@ uint64_t span_of(uint64_t span_bytes, uint64_t page_bytes) {
 class PageWalk {
  public:
   PageWalk(const ObjectTable& table, const TouchInput& input, TouchColumns& result)
-      : table_(table), columns_(table.columns_), input_(input), result_(result), page_bytes_(table.page_bytes_),
+      : table_(table),
+        columns_(table.columns_),
+        input_(input),
+        result_(result),
+        page_bytes_(table.page_bytes_),
         shift_(static_cast<unsigned>(__builtin_ctzll(table.page_bytes_))) {}
   void run() {
     collect_events();
@@ -97,7 +101,11 @@ class PageWalk {
 class TouchSums {
  public:
   TouchSums(const ObjectTable& table, const TouchInput& input, TouchColumns& result)
-      : table_(table), columns_(table.columns_), input_(input), result_(result), page_bytes_(table.page_bytes_),
+      : table_(table),
+        columns_(table.columns_),
+        input_(input),
+        result_(result),
+        page_bytes_(table.page_bytes_),
         shift_(static_cast<unsigned>(__builtin_ctzll(table.page_bytes_))) {}
   void run() {
     find_faults();
@@ -158,7 +166,8 @@ void PageWalk::collect_events() {
   collect_objects();
   for (size_t i = 0; i < table_.process_events_.size(); ++i) {
     const ml_process_event& event = table_.process_events_[i].second;
-    if (event.operation != ML_ENUM_process_operation_FORK && event.operation != ML_ENUM_process_operation_EXEC) continue;
+    if (event.operation != ML_ENUM_process_operation_FORK && event.operation != ML_ENUM_process_operation_EXEC)
+      continue;
     events_.push_back({event.time_ns, static_cast<uint32_t>(i), Order::process_event});
     beginnings[table_.process_events_[i].first].push_back(event.time_ns);
   }
@@ -251,7 +260,8 @@ uint8_t PageWalk::never_known(size_t row, const replay::AddressSpace& space) con
   const Kind kind = static_cast<Kind>(columns_.kind[row]);
   if (kind == Kind::heap || kind == Kind::brk) return 1;
   if (kind == Kind::mmap || kind == Kind::reserved)
-    return columns_.map_flags[row] == 0 || ((columns_.map_flags[row] & kMapAnonymous) != 0 && (columns_.map_flags[row] & kMapShared) == 0);
+    return columns_.map_flags[row] == 0 ||
+           ((columns_.map_flags[row] & kMapAnonymous) != 0 && (columns_.map_flags[row] & kMapShared) == 0);
   const auto& areas = space.areas();
   const uint64_t end = columns_.base[row] + columns_.bytes[row];
   auto area = std::lower_bound(areas.begin(), areas.end(), columns_.base[row],
@@ -281,9 +291,11 @@ void PageWalk::take_along(uint32_t id) {
 void PageWalk::take_piece(size_t row, PageTimes& pages) {
   const uint64_t base = columns_.base[row], old_born_ns = columns_.born_ns[columns_.previous[row] - 1];
   std::vector<uint64_t> touched;  // changed afterwards: blocks may be shared with a child
-  pages.each(base >> shift_, ((base + columns_.bytes[row] - 1) >> shift_) + 1, [&](uint64_t page, const PageTimes::Page& seen) {
-    if (seen.touched_ns != 0 && seen.touched_ns >= seen.mapped_ns && seen.touched_ns >= old_born_ns) touched.push_back(page);
-  });
+  pages.each(base >> shift_, ((base + columns_.bytes[row] - 1) >> shift_) + 1,
+             [&](uint64_t page, const PageTimes::Page& seen) {
+               if (seen.touched_ns != 0 && seen.touched_ns >= seen.mapped_ns && seen.touched_ns >= old_born_ns)
+                 touched.push_back(page);
+             });
   for (const uint64_t page : touched) pages.touch(page, columns_.born_ns[row]);
 }
 
@@ -336,20 +348,19 @@ void PageWalk::judge(uint32_t id) {
     result_.recycled_pages[row] = result_.never_pages[row] = 0;
     return;
   }
-  process.pages.each(
-      base >> shift_, ((end - 1) >> shift_) + 1, [&](uint64_t page, const PageTimes::Page& entry) {
-        const bool inner = page >= inner_first && page < inner_last;
-        if (entry.touched_ns >= born_ns && entry.touched_ns != 0) {
-          ++touched;
-          inner_touched += inner;
-        } else if (entry.child_ns >= born_ns && entry.child_ns != 0) {
-          by_child += inner;
-        } else if (entry.touched_ns == 0) {
-          return;
-        } else if (inner && entry.touched_ns >= entry.mapped_ns) {
-          ++recycled;
-        }
-      });
+  process.pages.each(base >> shift_, ((end - 1) >> shift_) + 1, [&](uint64_t page, const PageTimes::Page& entry) {
+    const bool inner = page >= inner_first && page < inner_last;
+    if (entry.touched_ns >= born_ns && entry.touched_ns != 0) {
+      ++touched;
+      inner_touched += inner;
+    } else if (entry.child_ns >= born_ns && entry.child_ns != 0) {
+      by_child += inner;
+    } else if (entry.touched_ns == 0) {
+      return;
+    } else if (inner && entry.touched_ns >= entry.mapped_ns) {
+      ++recycled;
+    }
+  });
   result_.touched_pages[row] = touched;
   result_.recycled_pages[row] = recycled;
   result_.never_pages[row] = inner_last - inner_first - inner_touched - recycled - by_child;
@@ -369,11 +380,13 @@ void PageWalk::distrust_sampled() {
 // ---- who touched ----------------------------------------------------------------------------
 
 template <typename Visit>
-void TouchSums::each_object_at(const ObjectTable::Process& process, uint64_t address, uint64_t time, Visit&& visit) const {
+void TouchSums::each_object_at(const ObjectTable::Process& process, uint64_t address, uint64_t time,
+                               Visit&& visit) const {
   for (size_t layer = 0; layer < kLayers; ++layer)
     if (const uint32_t id = table_.own_at(process, static_cast<Layer>(layer), address, time)) visit(id);
   process.tags.each_containing(address, columns_, [&](uint32_t id) {
-    if (columns_.born_ns[id - 1] <= time && (columns_.died_ns[id - 1] == 0 || time < columns_.died_ns[id - 1])) visit(id);
+    if (columns_.born_ns[id - 1] <= time && (columns_.died_ns[id - 1] == 0 || time < columns_.died_ns[id - 1]))
+      visit(id);
   });
 }
 
@@ -390,7 +403,7 @@ void TouchSums::find_faults() {
       const uint64_t inside = end > begin ? end - begin : 0;
       const double weight = std::clamp(input_.weight[i], 0.0, kMostWeight);
       hits_.push_back({id, input_.thread[i], input_.code[i], input_.new_bytes[i] != 0 ? weight : 0, time_ns,
-                      std::min(inside, input_.new_bytes[i]), weight, input_.mapped_around[i] != 0});
+                       std::min(inside, input_.new_bytes[i]), weight, input_.mapped_around[i] != 0});
     });
   }
 }
@@ -461,7 +474,8 @@ void TouchSums::sum_object(uint32_t id, size_t& at, BytesByThread& by_thread) {
     }
     if (thread == 0) continue;  // the kernel's, for nobody in particular
     const uint64_t bytes = static_cast<uint64_t>(weighted + 0.5);
-    const auto known = std::find_if(by_thread.begin(), by_thread.end(), [&](const auto& e) { return e.first == thread; });
+    const auto known =
+        std::find_if(by_thread.begin(), by_thread.end(), [&](const auto& e) { return e.first == thread; });
     if (known != by_thread.end()) known->second += bytes;
     else by_thread.emplace_back(thread, bytes);
   }
@@ -489,7 +503,8 @@ void TouchSums::add_hit(size_t row, const Hit& hit, Estimate& estimate) {
 void TouchSums::estimate_pages(size_t row, const Estimate& estimate) {
   if (estimate.largest_weight <= 1 || result_.touched_pages[row] == TouchColumns::kNotCounted) return;
   const uint64_t most = ((columns_.base[row] + columns_.bytes[row] - 1) >> shift_) + 1 - (columns_.base[row] >> shift_);
-  result_.touched_pages[row] = std::max(result_.touched_pages[row], std::min(most, static_cast<uint64_t>(estimate.pages + 0.5)));
+  result_.touched_pages[row] =
+      std::max(result_.touched_pages[row], std::min(most, static_cast<uint64_t>(estimate.pages + 0.5)));
   result_.touched_error_pages[row] = static_cast<uint64_t>(1.96 * std::sqrt(estimate.variance) + 0.5);
 }
 

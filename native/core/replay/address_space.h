@@ -117,9 +117,9 @@ class AddressSpace {
     Area grown = *std::prev(after);
     grown.end = end;
     carve(areas, begin, end);
-    areas.insert(std::lower_bound(areas.begin(), areas.end(), begin,
-                                  [](const Area& a, uint64_t at) { return a.begin < at; }),
-                 grown);
+    areas.insert(
+        std::lower_bound(areas.begin(), areas.end(), begin, [](const Area& a, uint64_t at) { return a.begin < at; }),
+        grown);
   }
 
   // MREMAP_DONTUNMAP: [begin, end) of an area that was moved away stays mapped, without pages.
@@ -131,9 +131,9 @@ class AddressSpace {
     kept.generation = ++generation_;
     std::vector<Area>& areas = own();
     carve(areas, begin, end);
-    areas.insert(std::lower_bound(areas.begin(), areas.end(), begin,
-                                  [](const Area& a, uint64_t at) { return a.begin < at; }),
-                 kept);
+    areas.insert(
+        std::lower_bound(areas.begin(), areas.end(), begin, [](const Area& a, uint64_t at) { return a.begin < at; }),
+        kept);
   }
 
   uint32_t generation() const { return generation_; }

@@ -57,7 +57,8 @@ void AddressSpaces::add_mappings(uint32_t process, std::span<const unsigned char
 
 bool AddressSpaces::note_call(const ml_allocation& record) {
   if (!may_change_mappings(record)) return false;
-  if (record.operation == ML_ENUM_allocation_operation_REALLOC && record.old_address != 0) resized_.insert(record.old_address);
+  if (record.operation == ML_ENUM_allocation_operation_REALLOC && record.old_address != 0)
+    resized_.insert(record.old_address);
   return true;
 }
 
@@ -118,7 +119,8 @@ AreaKind AddressSpaces::kind_of(const Area* area) const {
   auto known = path_kinds_.find(area->path);
   if (known == path_kinds_.end()) {
     const auto found = strings_.find(area->path);
-    known = path_kinds_.emplace(area->path, kind_of_path(found == strings_.end() ? std::string() : found->second)).first;
+    known =
+        path_kinds_.emplace(area->path, kind_of_path(found == strings_.end() ? std::string() : found->second)).first;
   }
   const AreaKind kind = known->second;
   if (kind == AreaKind::shared_memory && !area->shared) return AreaKind::anonymous;  // MAP_PRIVATE of /dev/zero
@@ -227,8 +229,8 @@ void AddressSpaces::replay_realloc(uint32_t number, Process& process, const MapC
   const Area* target = process.space.find(call.address);
   const uint64_t place = call.address - begin;
   const bool same_place = call.old_address - old_begin == place && place != 0;
-  const bool in_heap = (area != nullptr && kind_of(area) == AreaKind::heap) ||
-                       (target != nullptr && kind_of(target) == AreaKind::heap);
+  const bool in_heap =
+      (area != nullptr && kind_of(area) == AreaKind::heap) || (target != nullptr && kind_of(target) == AreaKind::heap);
   if (same_place && !in_heap) {
     if (begin != old_begin) {
       move_pages(number, process, old_begin, old_end, begin, end, call.time_ns);

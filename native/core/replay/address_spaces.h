@@ -17,12 +17,17 @@
 
 #include "address_space.h"
 #include "memlens_format.h"
+#include "named_list.h"
 
 namespace memlens::replay {
 
-enum class AreaKind : uint8_t { anonymous, heap, stack, file, shared_memory, special, unknown, memlens };
-inline constexpr const char* kAreaKindNames[] = {"anonymous", "heap",          "stack",  "file",
-                                                 "shared_memory", "special", "unknown", "memlens"};
+// clang-format off
+#define MEMLENS_AREA_KINDS(X) \
+  X(anonymous, "anonymous") X(heap, "heap") X(stack, "stack") X(file, "file") X(shared_memory, "shared_memory") \
+  X(special, "special") X(unknown, "unknown") X(memlens, "memlens")
+// clang-format on
+enum class AreaKind : uint8_t { MEMLENS_AREA_KINDS(MEMLENS_LIST_VALUE) };
+inline constexpr const char* kAreaKindNames[] = {MEMLENS_AREA_KINDS(MEMLENS_LIST_NAME)};
 
 class AddressSpaces {
  public:
@@ -112,7 +117,8 @@ class AddressSpaces {
   std::vector<std::pair<uint32_t, ml_process_event>> process_events_;
   std::vector<std::pair<uint32_t, ml_mapping>> mappings_;
   std::vector<MapCall> calls_;
-  std::unordered_set<uint64_t> resized_;  // addresses of objects before a realloc, of any process: a fork's child inherits them
+  // addresses of objects before a realloc, of any process: a fork's child inherits them
+  std::unordered_set<uint64_t> resized_;
   std::unordered_map<uint32_t, std::vector<OwnRange>> own_;
   std::unordered_map<uint32_t, Process> processes_;
   Process* last_ = nullptr;  // entries of the map stay where they are

@@ -59,12 +59,13 @@ void CodeResolver::find_code_changes() {
   for (const auto& range : executable) {
     if (!merged.empty() && range.first <= merged.back().second)
       merged.back().second = std::max(merged.back().second, range.second);
-    else
-      merged.push_back(range);
+    else merged.push_back(range);
   }
   for (const auto& [number, record] : spaces_.mappings()) {
-    const auto after = std::upper_bound(merged.begin(), merged.end(), std::pair{record.address + record.bytes, uint64_t{0}});
-    if (after != merged.begin() && std::prev(after)->second > record.address) pc_codes_.add_change(number, record.time_ns);
+    const auto after =
+        std::upper_bound(merged.begin(), merged.end(), std::pair{record.address + record.bytes, uint64_t{0}});
+    if (after != merged.begin() && std::prev(after)->second > record.address)
+      pc_codes_.add_change(number, record.time_ns);
   }
   for (const auto& [number, event] : spaces_.process_events())
     if (event.operation == ML_ENUM_process_operation_FORK || event.operation == ML_ENUM_process_operation_EXEC)
@@ -86,8 +87,7 @@ void CodeResolver::resolve_use(const CodeIndex::Use& use) {
   // Mappings of an emulated program are found some moments after its code first ran.
   if (spaces_.process(use.process).space.find(use.pc) == nullptr && !use.anonymous)
     unmapped_uses_[use.process].push_back(use);
-  else
-    pc_codes_.resolve(use, find_code(use.process, use.pc, use.time_ns, use.anonymous));
+  else pc_codes_.resolve(use, find_code(use.process, use.pc, use.time_ns, use.anonymous));
 }
 
 void CodeResolver::retry_uses(uint32_t number) {
@@ -101,8 +101,7 @@ void CodeResolver::retry_uses(uint32_t number) {
 void CodeResolver::give_up_on_uses(uint32_t number) {
   const auto found = unmapped_uses_.find(number);
   if (found == unmapped_uses_.end()) return;
-  for (const CodeIndex::Use& use : found->second)
-    pc_codes_.resolve(use, find_code(number, use.pc, use.time_ns, false));
+  for (const CodeIndex::Use& use : found->second) pc_codes_.resolve(use, find_code(number, use.pc, use.time_ns, false));
   unmapped_uses_.erase(found);
 }
 

@@ -31,7 +31,8 @@ uint64_t later(uint64_t time_ns, uint64_t by_ns) { return time_ns > UINT64_MAX -
 void FaultClassifier::add_fault_levels(std::span<const unsigned char> payload) {
   each_record<ml_fault_level>(payload, [&](const ml_fault_level& record) {
     if (record.level != ML_ENUM_fault_level_kind_SAMPLED || record.end_ns <= record.begin_ns) return;
-    const double ratio = record.recorded > 0 ? static_cast<double>(record.counted) / static_cast<double>(record.recorded) : 0;
+    const double ratio =
+        record.recorded > 0 ? static_cast<double>(record.counted) / static_cast<double>(record.recorded) : 0;
     // A thread's first record comes after a whole period, so there are rather too few records than too many.
     const bool plausible = ratio >= 1 && ratio <= 16.0 * std::max<unsigned>(record.period, 1);
     sampled_.push_back({record.begin_ns, record.end_ns, plausible ? ratio : 0});
@@ -76,9 +77,9 @@ void FaultClassifier::finish() {
 }
 
 bool FaultClassifier::overlaps_sampled(uint64_t begin_ns, uint64_t end_ns) const {
-  return open_ns_ < end_ns || std::any_of(sampled_.begin(), sampled_.end(), [&](const SampledStretch& s) {
-           return s.begin_ns < end_ns && begin_ns < s.end_ns;
-         });
+  return open_ns_ < end_ns || std::any_of(
+                                  sampled_.begin(), sampled_.end(),
+                                  [&](const SampledStretch& s) { return s.begin_ns < end_ns && begin_ns < s.end_ns; });
 }
 
 void FaultClassifier::add_shared_before(uint32_t device_major, uint32_t device_minor, uint64_t inode, uint64_t offset,
@@ -125,7 +126,8 @@ void FaultClassifier::classify(ClassifiedFault& fault) {
   weigh(fault);
   const ml_fault& record = fault.record;
   const Area* area = spaces_.process(fault.process).space.find(record.address);
-  fault.area = spaces_.is_own(fault.process, record.address, record.time_ns) ? AreaKind::memlens : spaces_.kind_of(area);
+  fault.area =
+      spaces_.is_own(fault.process, record.address, record.time_ns) ? AreaKind::memlens : spaces_.kind_of(area);
   fault.code = resolver_.code_of(fault.process, record.ip, record.time_ns);
   if (record.stack != 0) resolver_.resolve_stack(fault.process, record.stack, record.time_ns);
 
@@ -164,7 +166,8 @@ FaultClass FaultClassifier::class_of(ClassifiedFault& fault, const Area* area, c
   }
   if (is_file) return FaultClass::file;
   if (fault.area == AreaKind::shared_memory) {
-    if (area != nullptr && shared_pages_.contains(shared_file(*area), shared_page(*area, record.address, options_.page_shift)))
+    if (area != nullptr &&
+        shared_pages_.contains(shared_file(*area), shared_page(*area, record.address, options_.page_shift)))
       return FaultClass::file;
     return in_kernel ? FaultClass::placed : FaultClass::first;
   }
@@ -177,7 +180,8 @@ FaultClass FaultClassifier::class_of(ClassifiedFault& fault, const Area* area, c
 }
 
 // Marks the pages that the fault mapped; counts those that were not accessible before.
-void FaultClassifier::mark_span(ClassifiedFault& fault, const Area* area, Pages& process, const PageHistory::Page& history) {
+void FaultClassifier::mark_span(ClassifiedFault& fault, const Area* area, Pages& process,
+                                const PageHistory::Page& history) {
   const unsigned base = options_.page_shift;
   const bool touched = history.epoch != PageHistory::kNever;
   const uint64_t span_pages = uint64_t{1} << (fault.span_shift - base);
@@ -215,8 +219,13 @@ size_t FaultClassifier::look(uint32_t number, const ml_residency& look) {
   const AddressSpaces::Process& process = spaces_.process(number);
   const PageHistory& pages = pages_of(number).history;
   const size_t pending = pending_looks_.size();
-  pending_looks_.push_back({number, look.begin_ns, look.end_ns, process.exec_ns,
-                            (look.flags & ML_ENUM_residency_flags_HUGE) != 0, look.begin_ns == 0 && process.attached, {}});
+  pending_looks_.push_back({number,
+                            look.begin_ns,
+                            look.end_ns,
+                            process.exec_ns,
+                            (look.flags & ML_ENUM_residency_flags_HUGE) != 0,
+                            look.begin_ns == 0 && process.attached,
+                            {}});
   if (look.flags & (ML_ENUM_residency_flags_FILE_OR_SHARED | ML_ENUM_residency_flags_ZERO_PAGE)) return pending;
   const uint64_t scan_begin_ns = look.end_ns - uint64_t{look.scan_us} * 1000;
   if (process.exec_ns >= scan_begin_ns) return pending;  // the address space was replaced under the look
@@ -235,8 +244,8 @@ size_t FaultClassifier::look(uint32_t number, const ml_residency& look) {
     const uint32_t generation = area != nullptr ? area->generation : history.generation;
     if (history.epoch != PageHistory::kNever && history.generation == generation) continue;
     const AreaKind kind = spaces_.is_own(number, page << base, look.end_ns) ? AreaKind::memlens : spaces_.kind_of(area);
-    const PendingLook::Run run{page, page + 1, history.generation, generation, kind,
-                               area == nullptr || !(area->protection & 2)};
+    const PendingLook::Run run{page,       page + 1, history.generation,
+                               generation, kind,     area == nullptr || !(area->protection & 2)};
     if (!runs.empty() && runs.back().continues(run)) ++runs.back().end;
     else runs.push_back(run);
   }
@@ -261,8 +270,9 @@ void FaultClassifier::confirm(size_t pending) {
       const uint64_t at = page++;
       const bool touched_since = entry.epoch != PageHistory::kNever && entry.generation != seen.seen_generation;
       if (touched_since || (seen.seen_generation == seen.area_generation && entry.epoch != PageHistory::kNever)) return;
-      if (run.pages > 0 && (seen.area != run.area || seen.moved != run.moved ||
-                             run.address + (run.pages << base) != at << base)) finish();
+      if (run.pages > 0 &&
+          (seen.area != run.area || seen.moved != run.moved || run.address + (run.pages << base) != at << base))
+        finish();
       if (run.pages == 0)
         run = PlacedRun{.process = look.process,
                         .begin_ns = look.begin_ns,

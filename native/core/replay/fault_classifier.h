@@ -33,14 +33,19 @@
 #include "address_spaces.h"
 #include "code_resolver.h"
 #include "memlens_format.h"
+#include "named_list.h"
 #include "page_history.h"
 #include "shared_pages.h"
 
 namespace memlens::replay {
 
-enum class FaultClass : uint8_t { first, again, upgrade, copy, file, hint, major, placed };
-inline constexpr const char* kFaultClassNames[] = {"first", "again", "upgrade", "copy",
-                                                   "file",  "hint",  "major",   "placed"};
+// clang-format off
+#define MEMLENS_FAULT_CLASSES(X) \
+  X(first, "first") X(again, "again") X(upgrade, "upgrade") X(copy, "copy") X(file, "file") X(hint, "hint") \
+  X(major, "major") X(placed, "placed")
+// clang-format on
+enum class FaultClass : uint8_t { MEMLENS_FAULT_CLASSES(MEMLENS_LIST_VALUE) };
+inline constexpr const char* kFaultClassNames[] = {MEMLENS_FAULT_CLASSES(MEMLENS_LIST_NAME)};
 
 struct Options {
   unsigned page_shift = 12;
@@ -49,7 +54,7 @@ struct Options {
 
 struct ClassifiedFault {
   ml_fault record;
-  uint64_t arrival = 0;    // its place among the faults of the capture: the order of faults of one moment
+  uint64_t arrival = 0;  // its place among the faults of the capture: the order of faults of one moment
   uint32_t process = 0;
   uint32_t code = 0;       // index into codes()
   uint32_t new_pages = 0;  // base pages that this fault made accessible for the first time
@@ -162,7 +167,7 @@ class FaultClassifier final : public AddressSpaces::Watcher {
   uint32_t last_number_ = 0;
   SharedPages shared_pages_;  // placed by anybody
   uint64_t look_pages_ = 0;
-  uint64_t span_pages_ = 0;  // of pages above 2 MiB
+  uint64_t span_pages_ = 0;         // of pages above 2 MiB
   uint64_t unread_look_pages_ = 0;  // beyond what looks may claim
 };
 

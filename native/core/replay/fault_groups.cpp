@@ -20,7 +20,8 @@ size_t hash_of(const FaultGroups::Group& group) {
   mixed = (mixed ^ (uint64_t{group.code} << 32 | group.stack)) * 0xC2B2AE3D27D4EB4Fu;
   mixed ^= (uint64_t{group.new_pages} << 32 | weight) ^
            (uint64_t{static_cast<uint8_t>(group.fault_class)} << 8 | static_cast<uint64_t>(group.area) << 16 |
-            uint64_t{group.span_shift} << 24 | static_cast<uint64_t>(static_cast<uint16_t>(group.node)) << 40 | uint64_t{group.inferred} << 1 | uint64_t{group.in_kernel});
+            uint64_t{group.span_shift} << 24 | static_cast<uint64_t>(static_cast<uint16_t>(group.node)) << 40 |
+            uint64_t{group.inferred} << 1 | uint64_t{group.in_kernel});
   mixed *= 0x165667B19E3779F9u;
   return mixed ^ (mixed >> 29);
 }
@@ -50,7 +51,8 @@ uint32_t FaultGroups::find(const Group& group) {
 uint32_t FaultGroups::pair_of(const Group& group) {
   if (group.code >= pairs_of_code_.size()) pairs_of_code_.resize(size_t{group.code} + 1);
   auto& known = pairs_of_code_[group.code];
-  const auto found = std::find_if(known.begin(), known.end(), [&](const auto& e) { return e.first == group.fault_class; });
+  const auto found =
+      std::find_if(known.begin(), known.end(), [&](const auto& e) { return e.first == group.fault_class; });
   if (found != known.end()) return found->second;
   const uint32_t pair = static_cast<uint32_t>(pairs_.size());
   known.emplace_back(group.fault_class, pair);
@@ -62,10 +64,10 @@ uint32_t FaultGroups::pair_of(const Group& group) {
 void FaultGroups::add(const ClassifiedFault& fault) {
   const ml_fault& record = fault.record;
   const bool has_stack = record.stack != 0;
-  Group& group = groups_[find({fault.process, record.thread, fault.code, record.stack, fault.new_pages, fault.weight,
-                               fault.fault_class, fault.area, fault.span_shift,
-                               has_stack ? record.stack_weight_shift : uint8_t{0}, fault.inferred,
-                               (record.flags & ML_ENUM_fault_flags_KERNEL_MODE) != 0, fault.node, 0, 0, fault.arrival, 0})];
+  Group& group = groups_[find(
+      {fault.process, record.thread, fault.code, record.stack, fault.new_pages, fault.weight, fault.fault_class,
+       fault.area, fault.span_shift, has_stack ? record.stack_weight_shift : uint8_t{0}, fault.inferred,
+       (record.flags & ML_ENUM_fault_flags_KERNEL_MODE) != 0, fault.node, 0, 0, fault.arrival, 0})];
   if (has_stack)
     stacked_.push_back({record.time_ns, fault.process, record.thread, fault.code, record.stack, fault.fault_class});
   ++group.faults;
@@ -82,7 +84,8 @@ void FaultGroups::add_to_bin(uint32_t pair, uint64_t time_ns, float weight) {
     if (!(edges.front() <= time_s && time_s <= edges.back())) return;
     leave_bin();
     const auto after = std::upper_bound(edges.begin(), edges.end(), time_s);
-    bin_ = static_cast<uint32_t>(std::min<ptrdiff_t>(after - edges.begin() - 1, static_cast<ptrdiff_t>(edges.size()) - 2));
+    bin_ =
+        static_cast<uint32_t>(std::min<ptrdiff_t>(after - edges.begin() - 1, static_cast<ptrdiff_t>(edges.size()) - 2));
   }
   if (of_pair_[pair] == 0) used_pairs_.push_back(pair);
   of_pair_[pair] += static_cast<double>(weight);

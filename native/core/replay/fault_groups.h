@@ -27,10 +27,10 @@ class FaultGroups {
     uint8_t span_shift, stack_weight_shift;
     bool inferred, in_kernel;
     int16_t node;
-    uint64_t faults;     // rows
-    double weights;      // sum
-    uint64_t first;      // place in the capture of the first one
-    uint32_t pair;       // of code and class
+    uint64_t faults;  // rows
+    double weights;   // sum
+    uint64_t first;   // place in the capture of the first one
+    uint32_t pair;    // of code and class
   };
   // Faults of one instruction and class in one part of the recording.
   struct InTime {

@@ -30,9 +30,9 @@ class PageNodes {
   }
   int16_t find(uint32_t process, uint64_t time_ns, uint64_t page) const {
     if (answers_.empty()) return kUnknown;
-    const auto at = std::lower_bound(answers_.begin(), answers_.end(), std::tie(time_ns, page, process), [](const Answer& a, const auto& key) {
-      return std::tie(a.time_ns, a.page, a.process) < key;
-    });
+    const auto at =
+        std::lower_bound(answers_.begin(), answers_.end(), std::tie(time_ns, page, process),
+                         [](const Answer& a, const auto& key) { return std::tie(a.time_ns, a.page, a.process) < key; });
     const bool found = at != answers_.end() && at->time_ns == time_ns && at->page == page && at->process == process;
     return found ? at->node : kUnknown;
   }

@@ -67,8 +67,8 @@ void Replay::begin() {
   nodes_.sort();
   const auto& processes = spaces_.process_events();
   const auto& uses = resolver_.stack_uses();
-  events_.reserve(processes.size() + spaces_.mappings().size() + 2 * looks_.size() + spaces_.calls().size() + uses.size() +
-                  resolver_.code_index().uses().size());
+  events_.reserve(processes.size() + spaces_.mappings().size() + 2 * looks_.size() + spaces_.calls().size() +
+                  uses.size() + resolver_.code_index().uses().size());
   const auto collect = [&](const auto& list, uint8_t order, auto time_of, auto process_of) {
     for (size_t i = 0; i < list.size(); ++i)
       events_.push_back({time_of(list[i]), process_of(list[i]), static_cast<uint32_t>(i), order});
@@ -83,8 +83,9 @@ void Replay::begin() {
   collect(uses, Order::stack_use, time, number);
   collect(resolver_.code_index().uses(), Order::code_use, time, number);
   collect(looks_, Order::look, [](const auto& e) { return e.second.end_ns; }, by_pair);
-  collect(looks_, Order::confirmed_look, [](const auto& e) { return later(e.second.end_ns, FaultClassifier::kLookSlackNs); },
-          by_pair);
+  collect(
+      looks_, Order::confirmed_look,
+      [](const auto& e) { return later(e.second.end_ns, FaultClassifier::kLookSlackNs); }, by_pair);
   std::stable_sort(events_.begin(), events_.end(), [](const Event& a, const Event& b) {
     return a.time_ns != b.time_ns ? a.time_ns < b.time_ns : a.order < b.order;
   });
@@ -105,7 +106,9 @@ void Replay::replay_event(const Event& event) {
       if ((record.protection & 4) != 0) resolver_.retry_uses(event.process);
       break;
     }
-    case Order::look: pending_of_look_[event.index] = classifier_.look(event.process, looks_[event.index].second); break;
+    case Order::look:
+      pending_of_look_[event.index] = classifier_.look(event.process, looks_[event.index].second);
+      break;
     case Order::confirmed_look: classifier_.confirm(pending_of_look_[event.index]); break;
     case Order::code_use:
       if (!is_code_known_) resolver_.resolve_use(resolver_.code_index().uses()[event.index]);
@@ -134,7 +137,9 @@ void Replay::sort_waiting() {
     std::stable_sort(waiting_.begin(), waiting_.end(), comes_before);
     return;
   }
-  const auto at = [&](size_t run) { return waiting_.begin() + static_cast<ptrdiff_t>(run < runs_.size() ? runs_[run] : waiting_.size()); };
+  const auto at = [&](size_t run) {
+    return waiting_.begin() + static_cast<ptrdiff_t>(run < runs_.size() ? runs_[run] : waiting_.size());
+  };
   for (size_t width = 1; width < runs_.size(); width *= 2)
     for (size_t run = 0; run + width < runs_.size(); run += 2 * width)
       std::inplace_merge(at(run), at(run + width), at(run + 2 * width), comes_before);
@@ -155,8 +160,8 @@ void Replay::walk(size_t count) {
 
 void Replay::advance(uint64_t before_ns) {
   sort_waiting();
-  const auto later = std::partition_point(waiting_.begin(), waiting_.end(),
-                                          [&](const ClassifiedFault& fault) { return fault.record.time_ns < before_ns; });
+  const auto later = std::partition_point(
+      waiting_.begin(), waiting_.end(), [&](const ClassifiedFault& fault) { return fault.record.time_ns < before_ns; });
   walk(static_cast<size_t>(later - waiting_.begin()));
 }
 

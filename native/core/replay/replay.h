@@ -23,7 +23,10 @@ namespace memlens::replay {
 class Replay {
  public:
   explicit Replay(Options options)
-      : page_shift_(options.page_shift), spaces_(options.page_shift), resolver_(spaces_), classifier_(spaces_, resolver_, options) {
+      : page_shift_(options.page_shift),
+        spaces_(options.page_shift),
+        resolver_(spaces_),
+        classifier_(spaces_, resolver_, options) {
     spaces_.watch(&classifier_);
   }
   Replay(const Replay&) = delete;
@@ -45,7 +48,9 @@ class Replay {
   void add_sampled_faults(uint32_t process, std::span<const unsigned char> payload, uint32_t arrival = UINT32_MAX);
 
   // The NUMA nodes of pages that the recorder asked for: of faults whose time and page they name.
-  void add_placements(uint32_t process, std::span<const unsigned char> payload) { nodes_.add(process, payload, page_shift_); }
+  void add_placements(uint32_t process, std::span<const unsigned char> payload) {
+    nodes_.add(process, payload, page_shift_);
+  }
 
   // Sums of faults instead of the faults; before the first advance().
   void group(FaultGroups::TimeBins bins) { groups_ = FaultGroups(std::move(bins)), is_grouping_ = true; }

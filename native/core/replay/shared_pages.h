@@ -37,7 +37,8 @@ class SharedPages {
       std::sort(ranges.begin(), ranges.end());
       size_t kept = 0;
       for (size_t i = 1; i < ranges.size(); ++i) {
-        if (ranges[i].first <= ranges[kept].second) ranges[kept].second = std::max(ranges[kept].second, ranges[i].second);
+        if (ranges[i].first <= ranges[kept].second)
+          ranges[kept].second = std::max(ranges[kept].second, ranges[i].second);
         else ranges[++kept] = ranges[i];
       }
       ranges.resize(kept + 1);

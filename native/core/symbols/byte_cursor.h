@@ -15,8 +15,7 @@ using Bytes = std::span<const uint8_t>;
 class ByteCursor {
  public:
   ByteCursor() = default;
-  explicit ByteCursor(Bytes bytes)
-      : begin_(bytes.data()), at_(bytes.data()), end_(bytes.data() + bytes.size()) {}
+  explicit ByteCursor(Bytes bytes) : begin_(bytes.data()), at_(bytes.data()), end_(bytes.data() + bytes.size()) {}
   ByteCursor(Bytes bytes, uint64_t offset) : ByteCursor(bytes) { seek(offset); }
 
   bool failed() const { return failed_; }

@@ -34,8 +34,7 @@ DebugEntries::DebugEntries(const DwarfFile& dwarf) : dwarf_(dwarf) {
       type_by_signature_.emplace(unit.type_signature, entry_id(unit.type_entry_offset, false));
 }
 
-void DebugEntries::scan_units(const DwarfFile& file, bool is_alternate,
-                              std::vector<UnitScan>& scans) {
+void DebugEntries::scan_units(const DwarfFile& file, bool is_alternate, std::vector<UnitScan>& scans) {
   const std::vector<DwarfUnit>& units = file.units();
   scans.resize(units.size());
   std::atomic<size_t> next = 0;
@@ -66,8 +65,7 @@ std::optional<DebugEntry> DebugEntries::read(EntryId id) const {
   return entry;
 }
 
-bool DebugEntries::read_attributes(DebugEntry& entry, const AbbreviationTable& table,
-                                   ByteCursor& cursor) const {
+bool DebugEntries::read_attributes(DebugEntry& entry, const AbbreviationTable& table, ByteCursor& cursor) const {
   const Abbreviation* abbreviation = table.find(cursor.uleb128());
   if (cursor.failed() || !abbreviation) return false;
   entry.tag = abbreviation->tag;
@@ -77,95 +75,48 @@ bool DebugEntries::read_attributes(DebugEntry& entry, const AbbreviationTable& t
   for (uint32_t i = 0; i < abbreviation->n_specs; ++i) {
     const AttributeSpec& spec = specs[i];
     if (spec.attribute == DW_AT_data_member_location &&
-        (spec.form == DW_FORM_exprloc || spec.form == DW_FORM_block1 ||
-         spec.form == DW_FORM_block2 || spec.form == DW_FORM_block4 ||
-         spec.form == DW_FORM_block)) {
+        (spec.form == DW_FORM_exprloc || spec.form == DW_FORM_block1 || spec.form == DW_FORM_block2 ||
+         spec.form == DW_FORM_block4 || spec.form == DW_FORM_block)) {
       entry.location_block = entry.file->read_block(cursor, spec, format).value_or(Bytes());
       continue;
     }
     const FormValue value = entry.file->read_form(cursor, spec, format);
     switch (spec.attribute) {
-      case DW_AT_name:
-        entry.name = value;
-        break;
+      case DW_AT_name: entry.name = value; break;
       case DW_AT_linkage_name:
-      case DW_AT_MIPS_linkage_name:
-        entry.linkage_name = value;
-        break;
-      case DW_AT_type:
-        entry.type = value;
-        break;
+      case DW_AT_MIPS_linkage_name: entry.linkage_name = value; break;
+      case DW_AT_type: entry.type = value; break;
       case DW_AT_specification:
-      case DW_AT_abstract_origin:
-        entry.origin = value;
-        break;
+      case DW_AT_abstract_origin: entry.origin = value; break;
       case DW_AT_signature:  // a declaration that stands for a type unit
         if (!entry.origin.present()) entry.origin = value;
         break;
-      case DW_AT_sibling:
-        entry.sibling = value;
-        break;
-      case DW_AT_byte_size:
-        entry.byte_size = value;
-        break;
-      case DW_AT_bit_size:
-        entry.bit_size = value;
-        break;
-      case DW_AT_bit_offset:
-        entry.bit_offset = value;
-        break;
-      case DW_AT_data_bit_offset:
-        entry.data_bit_offset = value;
-        break;
-      case DW_AT_data_member_location:
-        entry.member_location = value;
-        break;
-      case DW_AT_upper_bound:
-        entry.upper_bound = value;
-        break;
-      case DW_AT_lower_bound:
-        entry.lower_bound = value;
-        break;
-      case DW_AT_count:
-        entry.count = value;
-        break;
-      case DW_AT_byte_stride:
-        entry.byte_stride = value;
-        break;
-      case DW_AT_alignment:
-        entry.alignment = value;
-        break;
-      case DW_AT_decl_file:
-        entry.declaration_file = value;
-        break;
-      case DW_AT_decl_line:
-        entry.declaration_line = value;
-        break;
-      case DW_AT_encoding:
-        entry.encoding = value;
-        break;
-      case DW_AT_declaration:
-        entry.declaration = value.number != 0;
-        break;
-      case DW_AT_external:
-        entry.external = value.number != 0;
-        break;
-      case DW_AT_artificial:
-        entry.artificial = value.number != 0;
-        break;
-      case DW_AT_GNU_vector:
-        entry.is_vector = value.number != 0;
-        break;
-      default:
-        break;
+      case DW_AT_sibling: entry.sibling = value; break;
+      case DW_AT_byte_size: entry.byte_size = value; break;
+      case DW_AT_bit_size: entry.bit_size = value; break;
+      case DW_AT_bit_offset: entry.bit_offset = value; break;
+      case DW_AT_data_bit_offset: entry.data_bit_offset = value; break;
+      case DW_AT_data_member_location: entry.member_location = value; break;
+      case DW_AT_upper_bound: entry.upper_bound = value; break;
+      case DW_AT_lower_bound: entry.lower_bound = value; break;
+      case DW_AT_count: entry.count = value; break;
+      case DW_AT_byte_stride: entry.byte_stride = value; break;
+      case DW_AT_alignment: entry.alignment = value; break;
+      case DW_AT_decl_file: entry.declaration_file = value; break;
+      case DW_AT_decl_line: entry.declaration_line = value; break;
+      case DW_AT_encoding: entry.encoding = value; break;
+      case DW_AT_declaration: entry.declaration = value.number != 0; break;
+      case DW_AT_external: entry.external = value.number != 0; break;
+      case DW_AT_artificial: entry.artificial = value.number != 0; break;
+      case DW_AT_GNU_vector: entry.is_vector = value.number != 0; break;
+      default: break;
     }
   }
   entry.next_offset = cursor.offset();
   return !cursor.failed();
 }
 
-void DebugEntries::visit_children(const DebugEntry& parent,
-                                  const std::function<bool(const DebugEntry&)>& visit) const {
+void DebugEntries::visit_children(const DebugEntry& parent, const std::function<bool(const DebugEntry&)>& visit) const {
   if (!parent.has_children) return;
   const auto table = parent.file->abbreviations(*parent.unit);
   ByteCursor cursor(parent.file->info().first(parent.unit->end_offset), parent.next_offset);
@@ -191,11 +142,9 @@ void DebugEntries::visit_children(const DebugEntry& parent,
     if (depth == 0 && !visit(child)) return;
     if (!child.has_children) continue;
     const auto next = child.file->reference_of(child.sibling, *child.unit);
-    if (next && !next->in_alternate && next->offset > cursor.offset() &&
-        next->offset <= child.unit->end_offset)
+    if (next && !next->in_alternate && next->offset > cursor.offset() && next->offset <= child.unit->end_offset)
       cursor.seek(next->offset);
-    else if (++depth > kMaxNesting)
-      return;
+    else if (++depth > kMaxNesting) return;
   }
 }
 
@@ -228,8 +177,7 @@ std::string DebugEntries::qualified_name(const DebugEntry& entry, int n_hops) co
   std::string result(text(*named, named->name));
   if (result.empty()) return result;
   // GCC puts a type unit's type at the top, with a declaration in its namespace.
-  if (named->tag != DW_TAG_subprogram && named->origin.present() &&
-      named->origin.form != DW_FORM_ref_sig8) {
+  if (named->tag != DW_TAG_subprogram && named->origin.present() && named->origin.form != DW_FORM_ref_sig8) {
     const auto declared = read(target(*named, named->origin));
     const std::string outer = declared ? qualified_name(*declared, n_hops + 1) : std::string();
     if (!outer.empty()) return outer;
@@ -256,10 +204,7 @@ std::string DebugEntries::declaration_file(const DebugEntry& entry) {
   auto found = file_names_.find(entry.unit);
   if (found == file_names_.end()) {
     if (file_names_.size() >= kMaxFileTables) file_names_.clear();
-    found =
-        file_names_
-            .emplace(entry.unit, LineTable::files_only(*entry.file, *entry.unit, entry.scan->root))
-            .first;
+    found = file_names_.emplace(entry.unit, LineTable::files_only(*entry.file, *entry.unit, entry.scan->root)).first;
   }
   return found->second.path(static_cast<uint32_t>(entry.declaration_file.number));
 }

@@ -47,8 +47,7 @@ class DebugEntries {
   std::optional<DebugEntry> read(EntryId id) const;
   // Stops when `visit` returns false or the children end. Counts against a budget that only
   // overlapping, that is damaged, entries can use up; then truncated() is true.
-  void visit_children(const DebugEntry& entry,
-                      const std::function<bool(const DebugEntry&)>& visit) const;
+  void visit_children(const DebugEntry& entry, const std::function<bool(const DebugEntry&)>& visit) const;
   // What a reference attribute points to; 0 when it is absent or wrong.
   EntryId target(const DebugEntry& entry, const FormValue& reference) const;
   std::string_view text(const DebugEntry& entry, const FormValue& value) const;

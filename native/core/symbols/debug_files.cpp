@@ -27,8 +27,7 @@ std::vector<std::string> directories_of(const DebugSearch& search) {
   if (!search.sysroot.empty())
     for (const std::string& directory : search.debug_directories)
       directories.push_back(search.sysroot + "/" + directory);
-  directories.insert(directories.end(), search.debug_directories.begin(),
-                     search.debug_directories.end());
+  directories.insert(directories.end(), search.debug_directories.begin(), search.debug_directories.end());
   return directories;
 }
 
@@ -59,11 +58,9 @@ bool file_crc32(const std::string& path, uint32_t& crc) {
 
 }  // namespace
 
-std::unique_ptr<ElfImage> find_debug_file(ElfImage& main, const DebugSearch& search,
-                                          std::string& why) {
+std::unique_ptr<ElfImage> find_debug_file(ElfImage& main, const DebugSearch& search, std::string& why) {
   const std::string& id = main.build_id_hex();
-  auto try_file = [&](const std::string& path,
-                      const uint32_t* expected_crc) -> std::unique_ptr<ElfImage> {
+  auto try_file = [&](const std::string& path, const uint32_t* expected_crc) -> std::unique_ptr<ElfImage> {
     if (!exists(path)) return nullptr;
     std::string error;
     auto image = ElfImage::open(path, true, error);

@@ -18,8 +18,7 @@ struct DebugSearch {
 };
 
 // Null when none was found. `why` then says which candidates were rejected, if any existed.
-std::unique_ptr<ElfImage> find_debug_file(ElfImage& main, const DebugSearch& search,
-                                          std::string& why);
+std::unique_ptr<ElfImage> find_debug_file(ElfImage& main, const DebugSearch& search, std::string& why);
 // The file that .gnu_debugaltlink of `debug` names, or null.
 std::unique_ptr<ElfImage> find_alternate_file(ElfImage& debug, const DebugSearch& search);
 

@@ -20,50 +20,28 @@ constexpr size_t kMaxPrintedChars = 1 << 15;
 
 const char* basic_type(char tag) {
   switch (tag) {
-    case 'a':
-      return "i8";
-    case 'b':
-      return "bool";
-    case 'c':
-      return "char";
-    case 'd':
-      return "f64";
-    case 'e':
-      return "str";
-    case 'f':
-      return "f32";
-    case 'h':
-      return "u8";
-    case 'i':
-      return "isize";
-    case 'j':
-      return "usize";
-    case 'l':
-      return "i32";
-    case 'm':
-      return "u32";
-    case 'n':
-      return "i128";
-    case 'o':
-      return "u128";
-    case 's':
-      return "i16";
-    case 't':
-      return "u16";
-    case 'u':
-      return "()";
-    case 'v':
-      return "...";
-    case 'x':
-      return "i64";
-    case 'y':
-      return "u64";
-    case 'z':
-      return "!";
-    case 'p':
-      return "_";
-    default:
-      return nullptr;
+    case 'a': return "i8";
+    case 'b': return "bool";
+    case 'c': return "char";
+    case 'd': return "f64";
+    case 'e': return "str";
+    case 'f': return "f32";
+    case 'h': return "u8";
+    case 'i': return "isize";
+    case 'j': return "usize";
+    case 'l': return "i32";
+    case 'm': return "u32";
+    case 'n': return "i128";
+    case 'o': return "u128";
+    case 's': return "i16";
+    case 't': return "u16";
+    case 'u': return "()";
+    case 'v': return "...";
+    case 'x': return "i64";
+    case 'y': return "u64";
+    case 'z': return "!";
+    case 'p': return "_";
+    default: return nullptr;
   }
 }
 
@@ -103,10 +81,8 @@ class V0Printer {
   char peek() const { return at_ < input_.size() && !failed_ ? input_[at_] : '\0'; }
   char next() {
     const char c = peek();
-    if (c == '\0')
-      failed_ = true;
-    else
-      ++at_;
+    if (c == '\0') failed_ = true;
+    else ++at_;
     return c;
   }
   bool eat(char c) {
@@ -126,18 +102,12 @@ class V0Printer {
     while (!failed_ && !eat('_')) {
       const char c = next();
       uint64_t digit = 0;
-      if (c >= '0' && c <= '9')
-        digit = static_cast<uint64_t>(c - '0');
-      else if (c >= 'a' && c <= 'z')
-        digit = static_cast<uint64_t>(c - 'a') + 10;
-      else if (c >= 'A' && c <= 'Z')
-        digit = static_cast<uint64_t>(c - 'A') + 36;
-      else
-        failed_ = true;
-      if (value > (UINT64_MAX - digit) / 62 - 1)
-        failed_ = true;
-      else
-        value = value * 62 + digit;
+      if (c >= '0' && c <= '9') digit = static_cast<uint64_t>(c - '0');
+      else if (c >= 'a' && c <= 'z') digit = static_cast<uint64_t>(c - 'a') + 10;
+      else if (c >= 'A' && c <= 'Z') digit = static_cast<uint64_t>(c - 'A') + 36;
+      else failed_ = true;
+      if (value > (UINT64_MAX - digit) / 62 - 1) failed_ = true;
+      else value = value * 62 + digit;
     }
     return value + 1;
   }
@@ -218,12 +188,9 @@ class V0Printer {
         const Identifier name = identifier();
         if (space >= 'A' && space <= 'Z') {
           print("::{");
-          if (space == 'C')
-            print("closure");
-          else if (space == 'S')
-            print("shim");
-          else
-            print(std::string_view(&space, 1));
+          if (space == 'C') print("closure");
+          else if (space == 'S') print("shim");
+          else print(std::string_view(&space, 1));
           if (!name.empty()) print(":"), print(name);
           print("#"), print(std::to_string(disambiguator)), print("}");
         } else if (!name.empty()) {
@@ -253,10 +220,8 @@ class V0Printer {
         list(", ", [&] { generic_argument(); });
         print(">");
         return;
-      case 'B':
-        return backreference([&] { path(in_value); });
-      default:
-        failed_ = true;
+      case 'B': return backreference([&] { path(in_value); });
+      default: failed_ = true;
     }
   }
 
@@ -274,10 +239,8 @@ class V0Printer {
       return;
     }
     const uint64_t depth = n_bound_lifetimes_ - index;
-    if (depth < 26)
-      print(std::string(1, static_cast<char>('a' + depth)));
-    else
-      print("_" + std::to_string(depth));
+    if (depth < 26) print(std::string(1, static_cast<char>('a' + depth)));
+    else print("_" + std::to_string(depth));
   }
 
   template <typename Parse>
@@ -311,12 +274,8 @@ class V0Printer {
           if (const uint64_t index = base62()) lifetime(index), print(" ");
         if (tag == 'Q') print("mut ");
         return type();
-      case 'P':
-        print("*const ");
-        return type();
-      case 'O':
-        print("*mut ");
-        return type();
+      case 'P': print("*const "); return type();
+      case 'O': print("*mut "); return type();
       case 'A':
       case 'S':
         print("[");
@@ -328,8 +287,7 @@ class V0Printer {
         const size_t n_items = list(", ", [&] { type(); });
         return print(n_items == 1 ? ",)" : ")");
       }
-      case 'F':
-        return in_binder([&] { function_type(); });
+      case 'F': return in_binder([&] { function_type(); });
       case 'D': {
         print("dyn ");
         in_binder([&] { list(" + ", [&] { dyn_trait(); }); });
@@ -337,11 +295,8 @@ class V0Printer {
         if (const uint64_t index = base62(); !failed_ && index != 0) print(" + "), lifetime(index);
         return;
       }
-      case 'B':
-        return backreference([&] { type(); });
-      default:
-        --at_;
-        path(false);
+      case 'B': return backreference([&] { type(); });
+      default: --at_; path(false);
     }
   }
 
@@ -405,36 +360,27 @@ class V0Printer {
     while (hex.starts_with("0")) hex.remove_prefix(1);
     if (hex.size() > 16) return false;
     value = 0;
-    for (char c : hex)
-      value = value * 16 + static_cast<uint64_t>(c <= '9' ? c - '0' : c - 'a' + 10);
+    for (char c : hex) value = value * 16 + static_cast<uint64_t>(c <= '9' ? c - '0' : c - 'a' + 10);
     return true;
   }
   void print_number() {
     const std::string_view digits = hex_digits();
     uint64_t value = 0;
-    if (to_number(digits, value))
-      print(std::to_string(value));
-    else
-      print("0x"), print(digits);
+    if (to_number(digits, value)) print(std::to_string(value));
+    else print("0x"), print(digits);
   }
   void print_escaped(uint32_t c, char quote) {
     std::string text;
-    if (c == '\n')
-      text = "\\n";
-    else if (c == '\t')
-      text = "\\t";
-    else if (c == '\r')
-      text = "\\r";
-    else if (c == 0)
-      text = "\\0";
-    else if (c == '\\' || c == static_cast<uint32_t>(quote))
-      text = {'\\', static_cast<char>(c)};
+    if (c == '\n') text = "\\n";
+    else if (c == '\t') text = "\\t";
+    else if (c == '\r') text = "\\r";
+    else if (c == 0) text = "\\0";
+    else if (c == '\\' || c == static_cast<uint32_t>(quote)) text = {'\\', static_cast<char>(c)};
     else if (c < 0x20 || c == 0x7f) {
       static constexpr char kDigits[] = "0123456789abcdef";
       text = c < 16 ? std::string("\\u{") + kDigits[c] + "}"
                     : std::string("\\u{") + kDigits[c >> 4] + kDigits[c & 15] + "}";
-    } else if (!append_utf8(c, text))
-      failed_ = true;
+    } else if (!append_utf8(c, text)) failed_ = true;
     print(text);
   }
   void print_string_literal() {
@@ -444,10 +390,8 @@ class V0Printer {
     for (size_t i = 0; i + 1 < digits.size() && !failed_; i += 2) {
       uint64_t byte = 0;
       to_number(digits.substr(i, 2), byte);
-      if (byte < 0x80)
-        print_escaped(static_cast<uint32_t>(byte), '"');
-      else
-        print(std::string(1, static_cast<char>(byte)));  // already UTF-8
+      if (byte < 0x80) print_escaped(static_cast<uint32_t>(byte), '"');
+      else print(std::string(1, static_cast<char>(byte)));  // already UTF-8
     }
     print("\"");
   }
@@ -462,15 +406,13 @@ class V0Printer {
       if (!in_value) print("}");
     };
     switch (tag) {
-      case 'p':
-        return print("_");
+      case 'p': return print("_");
       case 'h':
       case 't':
       case 'm':
       case 'y':
       case 'o':
-      case 'j':
-        return print_number();
+      case 'j': return print_number();
       case 'a':
       case 's':
       case 'l':
@@ -490,37 +432,29 @@ class V0Printer {
         print("'"), print_escaped(static_cast<uint32_t>(value), '\'');
         return print("'");
       }
-      case 'e':
-        return braced([&] { print("*"), print_string_literal(); });
+      case 'e': return braced([&] { print("*"), print_string_literal(); });
       case 'R':
       case 'Q':
         if (tag == 'R' && eat('e')) return print_string_literal();
         return braced([&] { print(tag == 'R' ? "&" : "&mut "), constant(true); });
-      case 'A':
-        return braced([&] { print("["), list(", ", [&] { constant(true); }), print("]"); });
+      case 'A': return braced([&] { print("["), list(", ", [&] { constant(true); }), print("]"); });
       case 'T':
         return braced([&] {
           print("(");
           const size_t n_items = list(", ", [&] { constant(true); });
           print(n_items == 1 ? ",)" : ")");
         });
-      case 'V':
-        return braced([&] { structure_constant(); });
-      case 'B':
-        return backreference([&] { constant(in_value); });
-      default:
-        failed_ = true;
+      case 'V': return braced([&] { structure_constant(); });
+      case 'B': return backreference([&] { constant(in_value); });
+      default: failed_ = true;
     }
   }
 
   void structure_constant() {
     path(true);
     switch (next()) {
-      case 'U':
-        return;
-      case 'T':
-        print("("), list(", ", [&] { constant(true); }), print(")");
-        return;
+      case 'U': return;
+      case 'T': print("("), list(", ", [&] { constant(true); }), print(")"); return;
       case 'S':
         print(" { ");
         list(", ", [&] {
@@ -528,8 +462,7 @@ class V0Printer {
           print(identifier()), print(": "), constant(true);
         });
         return print(" }");
-      default:
-        failed_ = true;
+      default: failed_ = true;
     }
   }
 

@@ -26,17 +26,7 @@ struct AttributeSpec {
   int64_t implicit_value;  // DW_FORM_implicit_const only
 };
 
-enum class SkipKind : uint8_t {
-  fixed,
-  leb128,
-  c_string,
-  block1,
-  block2,
-  block4,
-  block_leb,
-  indirect,
-  invalid
-};
+enum class SkipKind : uint8_t { fixed, leb128, c_string, block1, block2, block4, block_leb, indirect, invalid };
 
 struct SkipStep {
   SkipKind kind;
@@ -57,8 +47,7 @@ struct Abbreviation {
 class AbbreviationTable {
  public:
   // Damaged tables give what could be read before the damage.
-  AbbreviationTable(Bytes debug_abbrev, uint64_t offset, const UnitFormat& format,
-                    size_t max_entries = SIZE_MAX);
+  AbbreviationTable(Bytes debug_abbrev, uint64_t offset, const UnitFormat& format, size_t max_entries = SIZE_MAX);
 
   const Abbreviation* find(uint64_t code) const {
     if (code - 1 < dense_.size()) return &dense_[code - 1];
@@ -69,10 +58,8 @@ class AbbreviationTable {
   void skip_attributes(ByteCursor& cursor, const Abbreviation& a) const {
     const SkipStep* step = steps_.data() + a.first_step;
     for (uint32_t i = 0; i < a.n_steps; ++i, ++step) {
-      if (step->kind == SkipKind::fixed)
-        cursor.skip(step->n_bytes);
-      else
-        run_skip_step(cursor, *step, format_);
+      if (step->kind == SkipKind::fixed) cursor.skip(step->n_bytes);
+      else run_skip_step(cursor, *step, format_);
     }
   }
 

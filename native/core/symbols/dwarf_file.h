@@ -37,10 +37,10 @@ struct DwarfUnit {
   uint64_t end_offset = 0;
   uint64_t abbrev_offset = 0;
   UnitFormat format;
-  uint8_t unit_type = 0;  // DW_UT_*; DW_UT_compile before DWARF 5
+  uint8_t unit_type = 0;           // DW_UT_*; DW_UT_compile before DWARF 5
   uint64_t type_signature = 0;     // DW_UT_type only
   uint64_t type_entry_offset = 0;  // DW_UT_type only: the type, in .debug_info
-  uint64_t dwo_id = 0;  // DW_UT_skeleton and DW_UT_split_compile; before DWARF 5 the root has it
+  uint64_t dwo_id = 0;             // DW_UT_skeleton and DW_UT_split_compile; before DWARF 5 the root has it
   SplitBases split;
 };
 
@@ -83,8 +83,7 @@ class DwarfFile {
 
   // A .dwo file or a .dwp package, whose addresses are in the file with the skeleton units, which must
   // live longer. Null when it has no usable .debug_info.dwo.
-  static std::unique_ptr<DwarfFile> open_split(std::shared_ptr<ElfImage> image,
-                                               const DwarfFile& skeletons);
+  static std::unique_ptr<DwarfFile> open_split(std::shared_ptr<ElfImage> image, const DwarfFile& skeletons);
   // The unit of a split file that has this id, or null. Its skeleton's bases have to be filled in before anything
   // else of it is read.
   DwarfUnit* split_unit(uint64_t dwo_id);
@@ -100,23 +99,17 @@ class DwarfFile {
   std::shared_ptr<const AbbreviationTable> abbreviations(const DwarfUnit& unit) const;
   UnitRoot read_root(const DwarfUnit& unit) const;
 
-  FormValue read_form(ByteCursor& cursor, const AttributeSpec& spec,
-                      const UnitFormat& format) const;
+  FormValue read_form(ByteCursor& cursor, const AttributeSpec& spec, const UnitFormat& format) const;
   // The contents of a block or expression; nullopt, with the field passed over, for other forms.
-  std::optional<Bytes> read_block(ByteCursor& cursor, const AttributeSpec& spec,
-                                  const UnitFormat& format) const;
-  std::string_view string_of(const FormValue& value, const DwarfUnit& unit,
-                             const UnitRoot& root) const;
-  std::optional<uint64_t> address_of(const FormValue& value, const DwarfUnit& unit,
-                                     const UnitRoot& root) const;
+  std::optional<Bytes> read_block(ByteCursor& cursor, const AttributeSpec& spec, const UnitFormat& format) const;
+  std::string_view string_of(const FormValue& value, const DwarfUnit& unit, const UnitRoot& root) const;
+  std::optional<uint64_t> address_of(const FormValue& value, const DwarfUnit& unit, const UnitRoot& root) const;
   // The address at an index of the unit's part of .debug_addr.
-  std::optional<uint64_t> indexed_address(uint64_t index, const DwarfUnit& unit,
-                                          const UnitRoot& root) const;
+  std::optional<uint64_t> indexed_address(uint64_t index, const DwarfUnit& unit, const UnitRoot& root) const;
   std::optional<EntryReference> reference_of(const FormValue& value, const DwarfUnit& unit) const;
   // Ranges of an entry from its low_pc/high_pc or ranges attribute, at most `max_ranges`.
-  void append_ranges(const FormValue& low, const FormValue& high, const FormValue& ranges,
-                     const DwarfUnit& unit, const UnitRoot& root, size_t max_ranges,
-                     std::vector<AddressRange>& out) const;
+  void append_ranges(const FormValue& low, const FormValue& high, const FormValue& ranges, const DwarfUnit& unit,
+                     const UnitRoot& root, size_t max_ranges, std::vector<AddressRange>& out) const;
   // A NUL-terminated string at an offset of .debug_str or .debug_line_str; "" when out of bounds.
   std::string_view debug_string(uint64_t offset) const { return string_at(strings_, offset); }
   std::string_view line_string(uint64_t offset) const { return string_at(line_strings_, offset); }
@@ -126,22 +119,20 @@ class DwarfFile {
   void read_unit_headers();
   void read_package_index(Bytes index);
   static std::string_view string_at(Bytes section, uint64_t offset);
-  void append_list_v4(uint64_t offset, const DwarfUnit& unit, const UnitRoot& root,
-                      size_t max_ranges, std::vector<AddressRange>& out) const;
-  void append_list_v5(uint64_t offset, const DwarfUnit& unit, const UnitRoot& root,
-                      size_t max_ranges, std::vector<AddressRange>& out) const;
+  void append_list_v4(uint64_t offset, const DwarfUnit& unit, const UnitRoot& root, size_t max_ranges,
+                      std::vector<AddressRange>& out) const;
+  void append_list_v5(uint64_t offset, const DwarfUnit& unit, const UnitRoot& root, size_t max_ranges,
+                      std::vector<AddressRange>& out) const;
 
   std::shared_ptr<ElfImage> image_;
-  Bytes info_, abbrev_, strings_, line_strings_, string_offsets_, addresses_, ranges_, range_lists_,
-      line_, aranges_;
+  Bytes info_, abbrev_, strings_, line_strings_, string_offsets_, addresses_, ranges_, range_lists_, line_, aranges_;
   std::vector<DwarfUnit> units_;
   bool is_split_ = false, is_package_ = false;
   std::unordered_multimap<uint64_t, size_t> package_units_;  // by id, of a package
   std::unique_ptr<DwarfFile> alternate_;
   mutable std::mutex abbreviations_mutex_;
   // Link-time-optimised programs share one table between all units; others have one each.
-  mutable std::multimap<uint64_t, std::pair<UnitFormat, std::shared_ptr<const AbbreviationTable>>>
-      abbreviations_;
+  mutable std::multimap<uint64_t, std::pair<UnitFormat, std::shared_ptr<const AbbreviationTable>>> abbreviations_;
 };
 
 }  // namespace memlens::symbols

@@ -19,8 +19,7 @@ struct LineTable::Header {
   uint8_t operand_counts[256] = {};
 };
 
-LineTable::LineTable(const DwarfFile& dwarf, const DwarfUnit& unit, const UnitRoot& root,
-                     const CodeRanges& code)
+LineTable::LineTable(const DwarfFile& dwarf, const DwarfUnit& unit, const UnitRoot& root, const CodeRanges& code)
     : compilation_directory_(root.compilation_directory) {
   if (!root.line_table_offset) return;
   ByteCursor cursor(dwarf.line_section(), *root.line_table_offset);
@@ -32,8 +31,7 @@ LineTable::LineTable(const DwarfFile& dwarf, const DwarfUnit& unit, const UnitRo
   rows_.shrink_to_fit();
 }
 
-LineTable LineTable::files_only(const DwarfFile& dwarf, const DwarfUnit& unit,
-                                const UnitRoot& root) {
+LineTable LineTable::files_only(const DwarfFile& dwarf, const DwarfUnit& unit, const UnitRoot& root) {
   LineTable table;
   table.compilation_directory_ = root.compilation_directory;
   if (!root.line_table_offset) return table;
@@ -43,8 +41,8 @@ LineTable LineTable::files_only(const DwarfFile& dwarf, const DwarfUnit& unit,
   return table;
 }
 
-bool LineTable::read_header(ByteCursor& cursor, Header& header, const DwarfFile& dwarf,
-                            const DwarfUnit& unit, const UnitRoot& root) {
+bool LineTable::read_header(ByteCursor& cursor, Header& header, const DwarfFile& dwarf, const DwarfUnit& unit,
+                            const UnitRoot& root) {
   uint64_t length = cursor.u32();
   header.format = unit.format;
   header.format.offset_bytes = 4;
@@ -61,9 +59,7 @@ bool LineTable::read_header(ByteCursor& cursor, Header& header, const DwarfFile&
     cursor.skip(1);  // segment selector size
   }
   const uint64_t header_bytes = cursor.unsigned_of(header.format.offset_bytes);
-  if (cursor.failed() ||
-      header_bytes > header.end_offset - std::min(header.end_offset, cursor.offset()))
-    return false;
+  if (cursor.failed() || header_bytes > header.end_offset - std::min(header.end_offset, cursor.offset())) return false;
   header.program_offset = cursor.offset() + header_bytes;
   header.min_instruction_bytes = cursor.u8();
   if (version_ >= 4) cursor.skip(1);  // operations per instruction: 1 except on VLIW machines
@@ -90,8 +86,8 @@ bool LineTable::read_header(ByteCursor& cursor, Header& header, const DwarfFile&
   return !cursor.failed();
 }
 
-bool LineTable::read_entries_v5(ByteCursor& cursor, const Header& header, const DwarfFile& dwarf,
-                                const DwarfUnit& unit, const UnitRoot& root, bool directories) {
+bool LineTable::read_entries_v5(ByteCursor& cursor, const Header& header, const DwarfFile& dwarf, const DwarfUnit& unit,
+                                const UnitRoot& root, bool directories) {
   struct Field {
     uint64_t content;
     AttributeSpec spec;
@@ -111,10 +107,8 @@ bool LineTable::read_entries_v5(ByteCursor& cursor, const Header& header, const 
       if (field.content == DW_LNCT_path) file.name = dwarf.string_of(value, unit, root);
       if (field.content == DW_LNCT_directory_index) file.directory = value.number;
     }
-    if (directories)
-      directories_.push_back(file.name);
-    else
-      files_.push_back(file);
+    if (directories) directories_.push_back(file.name);
+    else files_.push_back(file);
   }
   return !cursor.failed();
 }
@@ -131,8 +125,7 @@ void LineTable::run(ByteCursor& section, const Header& header, const CodeRanges&
     const size_t n_rows = rows_.size() - first_row;
     if (in_sequence && n_rows > 0 && end > sequence_begin && code.contains(sequence_begin))
       sequences_.push_back({sequence_begin, end, uint32_t(first_row), uint32_t(n_rows)});
-    else
-      rows_.resize(first_row);
+    else rows_.resize(first_row);
     first_row = rows_.size();
     in_sequence = false;
   };
@@ -171,8 +164,7 @@ void LineTable::run(ByteCursor& section, const Header& header, const CodeRanges&
     switch (opcode) {
       case 0: {
         const uint64_t n_bytes = section.uleb128();
-        if (section.failed() || n_bytes == 0 || n_bytes > section.remaining())
-          return end_sequence(address);
+        if (section.failed() || n_bytes == 0 || n_bytes > section.remaining()) return end_sequence(address);
         const uint64_t next = section.offset() + n_bytes;
         const uint8_t extended = section.u8();
         if (extended == DW_LNE_end_sequence) {
@@ -184,33 +176,19 @@ void LineTable::run(ByteCursor& section, const Header& header, const CodeRanges&
         section.seek(next);
         break;
       }
-      case DW_LNS_copy:
-        emit_row();
-        break;
-      case DW_LNS_advance_pc:
-        address += header.min_instruction_bytes * section.uleb128();
-        break;
-      case DW_LNS_advance_line:
-        line += static_cast<uint32_t>(section.sleb128());
-        break;
-      case DW_LNS_set_file:
-        file = static_cast<uint32_t>(section.uleb128());
-        break;
-      case DW_LNS_set_column:
-        column = static_cast<uint16_t>(std::min<uint64_t>(section.uleb128(), UINT16_MAX));
-        break;
+      case DW_LNS_copy: emit_row(); break;
+      case DW_LNS_advance_pc: address += header.min_instruction_bytes * section.uleb128(); break;
+      case DW_LNS_advance_line: line += static_cast<uint32_t>(section.sleb128()); break;
+      case DW_LNS_set_file: file = static_cast<uint32_t>(section.uleb128()); break;
+      case DW_LNS_set_column: column = static_cast<uint16_t>(std::min<uint64_t>(section.uleb128(), UINT16_MAX)); break;
       case DW_LNS_negate_stmt:
       case DW_LNS_set_basic_block:
       case DW_LNS_set_prologue_end:
-      case DW_LNS_set_epilogue_begin:
-        break;
+      case DW_LNS_set_epilogue_begin: break;
       case DW_LNS_const_add_pc:
-        address += uint64_t{header.min_instruction_bytes} *
-                   ((255 - header.opcode_base) / header.line_range);
+        address += uint64_t{header.min_instruction_bytes} * ((255 - header.opcode_base) / header.line_range);
         break;
-      case DW_LNS_fixed_advance_pc:
-        address += section.u16();
-        break;
+      case DW_LNS_fixed_advance_pc: address += section.u16(); break;
       default:  // DW_LNS_set_isa and opcodes of the future: the header says how many operands
         for (unsigned n = header.operand_counts[opcode]; n > 0; --n) section.skip_leb128();
     }
@@ -227,9 +205,8 @@ const LineRow* LineTable::find(uint64_t address) const {
     if (address >= sequence.end) continue;
     const LineRow* first = rows_.data() + sequence.first_row;
     const uint64_t delta = address - sequence.begin;
-    const LineRow* row =
-        std::upper_bound(first, first + sequence.n_rows, delta,
-                         [](uint64_t d, const LineRow& r) { return d < r.address_delta; });
+    const LineRow* row = std::upper_bound(first, first + sequence.n_rows, delta,
+                                          [](uint64_t d, const LineRow& r) { return d < r.address_delta; });
     return row == first ? nullptr : row - 1;
   }
   return nullptr;

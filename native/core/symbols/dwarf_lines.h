@@ -42,8 +42,7 @@ class LineTable {
  public:
   LineTable() = default;
   // Damaged programs give the rows before the damage.
-  LineTable(const DwarfFile& dwarf, const DwarfUnit& unit, const UnitRoot& root,
-            const CodeRanges& code);
+  LineTable(const DwarfFile& dwarf, const DwarfUnit& unit, const UnitRoot& root, const CodeRanges& code);
   // Only the names of files, without running the program: for declarations.
   static LineTable files_only(const DwarfFile& dwarf, const DwarfUnit& unit, const UnitRoot& root);
 
@@ -63,10 +62,10 @@ class LineTable {
     uint64_t begin, end;
     uint32_t first_row, n_rows;
   };
-  bool read_header(ByteCursor& cursor, Header& header, const DwarfFile& dwarf,
-                   const DwarfUnit& unit, const UnitRoot& root);
-  bool read_entries_v5(ByteCursor& cursor, const Header& header, const DwarfFile& dwarf,
-                       const DwarfUnit& unit, const UnitRoot& root, bool directories);
+  bool read_header(ByteCursor& cursor, Header& header, const DwarfFile& dwarf, const DwarfUnit& unit,
+                   const UnitRoot& root);
+  bool read_entries_v5(ByteCursor& cursor, const Header& header, const DwarfFile& dwarf, const DwarfUnit& unit,
+                       const UnitRoot& root, bool directories);
   void run(ByteCursor& cursor, const Header& header, const CodeRanges& code);
 
   uint16_t version_ = 0;

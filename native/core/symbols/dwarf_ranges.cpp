@@ -10,13 +10,12 @@ void DwarfFile::append_ranges(const FormValue& low, const FormValue& high, const
                               const DwarfUnit& unit, const UnitRoot& root, size_t max_ranges,
                               std::vector<AddressRange>& out) const {
   if (ranges.present()) {
-    if (unit.format.version < 5) 
+    if (unit.format.version < 5)
       return append_list_v4(unit.split.ranges_base + ranges.number, unit, root, max_ranges, out);
     uint64_t offset = unit.split.range_lists_offset + ranges.number;
     if (ranges.form == DW_FORM_rnglistx) {
       if (ranges.number > range_lists_.size()) return;
-      ByteCursor cursor(range_lists_,
-                        root.range_lists_base + ranges.number * unit.format.offset_bytes);
+      ByteCursor cursor(range_lists_, root.range_lists_base + ranges.number * unit.format.offset_bytes);
       offset = root.range_lists_base + cursor.unsigned_of(unit.format.offset_bytes);
       if (cursor.failed()) return;
     }
@@ -29,8 +28,8 @@ void DwarfFile::append_ranges(const FormValue& low, const FormValue& high, const
   if (end > *begin) out.push_back({*begin, end});
 }
 
-void DwarfFile::append_list_v4(uint64_t offset, const DwarfUnit& unit, const UnitRoot& root,
-                               size_t max_ranges, std::vector<AddressRange>& out) const {
+void DwarfFile::append_list_v4(uint64_t offset, const DwarfUnit& unit, const UnitRoot& root, size_t max_ranges,
+                               std::vector<AddressRange>& out) const {
   ByteCursor cursor(ranges_, offset);
   const unsigned address_bytes = unit.format.address_bytes;
   const uint64_t base_marker = address_bytes == 8 ? UINT64_MAX : UINT32_MAX;
@@ -48,20 +47,16 @@ void DwarfFile::append_list_v4(uint64_t offset, const DwarfUnit& unit, const Uni
   }
 }
 
-void DwarfFile::append_list_v5(uint64_t offset, const DwarfUnit& unit, const UnitRoot& root,
-                               size_t max_ranges, std::vector<AddressRange>& out) const {
+void DwarfFile::append_list_v5(uint64_t offset, const DwarfUnit& unit, const UnitRoot& root, size_t max_ranges,
+                               std::vector<AddressRange>& out) const {
   ByteCursor cursor(range_lists_, offset);
   const unsigned address_bytes = unit.format.address_bytes;
   std::optional<uint64_t> base = root.low_pc;
   for (size_t n_added = 0; n_added < max_ranges;) {
     std::optional<uint64_t> begin, end;
     switch (cursor.u8()) {
-      case DW_RLE_base_addressx:
-        base = indexed_address(cursor.uleb128(), unit, root);
-        break;
-      case DW_RLE_base_address:
-        base = cursor.unsigned_of(address_bytes);
-        break;
+      case DW_RLE_base_addressx: base = indexed_address(cursor.uleb128(), unit, root); break;
+      case DW_RLE_base_address: base = cursor.unsigned_of(address_bytes); break;
       case DW_RLE_startx_endx:
         begin = indexed_address(cursor.uleb128(), unit, root);
         end = indexed_address(cursor.uleb128(), unit, root);
@@ -83,8 +78,7 @@ void DwarfFile::append_list_v5(uint64_t offset, const DwarfUnit& unit, const Uni
         if (base) begin = *base + from, end = *base + to;
         break;
       }
-      default:
-        return;  // DW_RLE_end_of_list, or damage
+      default: return;  // DW_RLE_end_of_list, or damage
     }
     if (cursor.failed()) return;
     if (begin && end && *end > *begin) {

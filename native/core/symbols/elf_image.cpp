@@ -25,16 +25,14 @@ std::string to_hex(Bytes bytes) {
   return text;
 }
 
-std::unique_ptr<ElfImage> ElfImage::open(const std::string& path, bool debug_only,
-                                         std::string& error) {
+std::unique_ptr<ElfImage> ElfImage::open(const std::string& path, bool debug_only, std::string& error) {
   elf_version(EV_CURRENT);
   std::unique_ptr<ElfImage> image(new ElfImage);
   image->path_ = path;
   image->fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (image->fd_ < 0) {
     error = path + ": cannot open: " + std::strerror(errno) +
-            (errno == ENOENT ? "; copy the binary that was profiled to this path or set a sysroot"
-                             : "");
+            (errno == ENOENT ? "; copy the binary that was profiled to this path or set a sysroot" : "");
     return nullptr;
   }
   struct stat info = {};
@@ -78,9 +76,8 @@ bool ElfImage::read_headers(bool debug_only, std::string& error) {
   elf_rawfile(elf_, &file_bytes);
 
   size_t n_sections = 0;
-  if (header.e_shoff != 0 &&
-      (elf_getshdrnum(elf_, &n_sections) != 0 || header.e_shoff > file_bytes ||
-       n_sections * header.e_shentsize > file_bytes - header.e_shoff)) {
+  if (header.e_shoff != 0 && (elf_getshdrnum(elf_, &n_sections) != 0 || header.e_shoff > file_bytes ||
+                              n_sections * header.e_shentsize > file_bytes - header.e_shoff)) {
     error = path_ + ": truncated: the section headers at offset " + std::to_string(header.e_shoff) +
             " end past the file's " + std::to_string(file_bytes) + " bytes; copy the file again";
     return false;
@@ -95,14 +92,13 @@ bool ElfImage::read_headers(bool debug_only, std::string& error) {
     }
     if (program.p_type == PT_TLS) tls_bytes_ = program.p_memsz;
     if (program.p_type != PT_LOAD) continue;
-    if (!debug_only &&
-        (program.p_offset > file_bytes || program.p_filesz > file_bytes - program.p_offset)) {
+    if (!debug_only && (program.p_offset > file_bytes || program.p_filesz > file_bytes - program.p_offset)) {
       error = path_ + ": truncated: load segment " + std::to_string(i) + " ends past the file's " +
               std::to_string(file_bytes) + " bytes; copy the file again";
       return false;
     }
-    segments_.push_back({program.p_offset, program.p_filesz, program.p_vaddr, program.p_memsz,
-                         (program.p_flags & PF_X) != 0});
+    segments_.push_back(
+        {program.p_offset, program.p_filesz, program.p_vaddr, program.p_memsz, (program.p_flags & PF_X) != 0});
   }
   const void* id = nullptr;
   const ssize_t id_bytes = dwelf_elf_gnu_build_id(elf_, &id);
@@ -135,8 +131,7 @@ bool is_worth_unpacking(Elf_Scn* scn, const GElf_Shdr& header, bool old_compress
 Bytes ElfImage::section(std::string_view name, size_t nth) {
   size_t names_index = 0;
   if (elf_getshdrstrndx(elf_, &names_index) != 0) return {};
-  const std::string gnu_compressed =
-      name.starts_with(".debug_") ? ".z" + std::string(name.substr(1)) : std::string();
+  const std::string gnu_compressed = name.starts_with(".debug_") ? ".z" + std::string(name.substr(1)) : std::string();
   for (Elf_Scn* scn = elf_nextscn(elf_, nullptr); scn; scn = elf_nextscn(elf_, scn)) {
     GElf_Shdr header;
     if (!gelf_getshdr(scn, &header) || header.sh_type == SHT_NOBITS) continue;
@@ -157,18 +152,15 @@ Bytes ElfImage::section(std::string_view name, size_t nth) {
   return {};
 }
 
-bool ElfImage::visit_code_symbols(bool static_table,
-                                  const std::function<void(const ElfSymbolRecord&)>& visit) {
+bool ElfImage::visit_code_symbols(bool static_table, const std::function<void(const ElfSymbolRecord&)>& visit) {
   return visit_symbols(static_table, true, visit);
 }
 
-bool ElfImage::visit_data_symbols(bool static_table,
-                                  const std::function<void(const ElfSymbolRecord&)>& visit) {
+bool ElfImage::visit_data_symbols(bool static_table, const std::function<void(const ElfSymbolRecord&)>& visit) {
   return visit_symbols(static_table, false, visit);
 }
 
-bool ElfImage::visit_symbols(bool static_table, bool code,
-                             const std::function<void(const ElfSymbolRecord&)>& visit) {
+bool ElfImage::visit_symbols(bool static_table, bool code, const std::function<void(const ElfSymbolRecord&)>& visit) {
   struct Section {
     bool wanted = false;
     uint64_t end_vaddr = 0;
@@ -181,8 +173,7 @@ bool ElfImage::visit_symbols(bool static_table, bool code,
     if (!gelf_getshdr(scn, &header)) continue;
     const size_t index = elf_ndxscn(scn);
     if (index >= sections.size()) sections.resize(index + 1);
-    if (header.sh_flags & (code ? SHF_EXECINSTR : SHF_ALLOC))
-      sections[index] = {true, header.sh_addr + header.sh_size};
+    if (header.sh_flags & (code ? SHF_EXECINSTR : SHF_ALLOC)) sections[index] = {true, header.sh_addr + header.sh_size};
     if (!table && header.sh_type == (static_table ? SHT_SYMTAB : SHT_DYNSYM)) {
       table = scn;
       table_header = header;
@@ -195,10 +186,9 @@ bool ElfImage::visit_symbols(bool static_table, bool code,
     GElf_Sym symbol;
     if (!gelf_getsym(data, static_cast<int>(i), &symbol)) break;
     const uint8_t type = GELF_ST_TYPE(symbol.st_info);
-    const bool wanted = code ? type == STT_FUNC || type == STT_GNU_IFUNC || type == STT_NOTYPE
-                             : type == STT_OBJECT || type == STT_TLS;
-    if (!wanted || symbol.st_shndx >= sections.size() || !sections[symbol.st_shndx].wanted)
-      continue;
+    const bool wanted =
+        code ? type == STT_FUNC || type == STT_GNU_IFUNC || type == STT_NOTYPE : type == STT_OBJECT || type == STT_TLS;
+    if (!wanted || symbol.st_shndx >= sections.size() || !sections[symbol.st_shndx].wanted) continue;
     const char* name = elf_strptr(elf_, table_header.sh_link, symbol.st_name);
     if (!name || !*name) continue;
     visit({name, symbol.st_value, symbol.st_size, type, uint8_t(GELF_ST_BIND(symbol.st_info)),

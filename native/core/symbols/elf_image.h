@@ -38,8 +38,7 @@ class ElfImage {
  public:
   // Null with a reason in `error` when the file is missing, not ELF, of a kind we do not read, or
   // shorter than its headers say. `debug_only` accepts a file whose segments hold no bytes.
-  static std::unique_ptr<ElfImage> open(const std::string& path, bool debug_only,
-                                        std::string& error);
+  static std::unique_ptr<ElfImage> open(const std::string& path, bool debug_only, std::string& error);
   ~ElfImage();
   ElfImage(const ElfImage&) = delete;
   ElfImage& operator=(const ElfImage&) = delete;
@@ -58,18 +57,15 @@ class ElfImage {
   Bytes section(std::string_view name, size_t nth = 0);
   // Visits defined symbols of `.symtab` (static_table) or `.dynsym` that lie in executable
   // sections. False when there is no such table.
-  bool visit_code_symbols(bool static_table,
-                          const std::function<void(const ElfSymbolRecord&)>& visit);
+  bool visit_code_symbols(bool static_table, const std::function<void(const ElfSymbolRecord&)>& visit);
   // The same for defined variables (STT_OBJECT) and thread-local ones (STT_TLS, whose vaddr is the
   // offset in the block).
-  bool visit_data_symbols(bool static_table,
-                          const std::function<void(const ElfSymbolRecord&)>& visit);
+  bool visit_data_symbols(bool static_table, const std::function<void(const ElfSymbolRecord&)>& visit);
 
  private:
   ElfImage() = default;
   bool read_headers(bool debug_only, std::string& error);
-  bool visit_symbols(bool static_table, bool code,
-                     const std::function<void(const ElfSymbolRecord&)>& visit);
+  bool visit_symbols(bool static_table, bool code, const std::function<void(const ElfSymbolRecord&)>& visit);
 
   std::string path_;
   int fd_ = -1;

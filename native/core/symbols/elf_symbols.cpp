@@ -22,8 +22,7 @@ void ElfSymbols::add_candidate(const ElfSymbolRecord& record) {
   rank += record.binding == STB_GLOBAL ? 0 : record.binding == STB_WEAK ? 1 : 2;
   const uint64_t end = record.vaddr + record.size_bytes;
   if (end < record.vaddr) return;
-  candidates_.push_back(
-      {{record.vaddr, end, std::string(name)}, std::max(end, record.section_end_vaddr), rank});
+  candidates_.push_back({{record.vaddr, end, std::string(name)}, std::max(end, record.section_end_vaddr), rank});
 }
 
 bool ElfSymbols::add(ElfImage& image, bool static_table) {
@@ -71,17 +70,14 @@ bool is_worth_unpacking(Bytes file) {
 
 }  // namespace
 
-void visit_mini_debug_info(ElfImage& image,
-                           const std::function<void(const ElfSymbolRecord&)>& visit) {
+void visit_mini_debug_info(ElfImage& image, const std::function<void(const ElfSymbolRecord&)>& visit) {
   const Bytes packed = image.section(".gnu_debugdata");
   if (packed.empty() || !is_worth_unpacking(packed)) return;
   // libdwfl decompresses it. Its debug-file search must stay off: it may go to the network.
   Dwfl_Callbacks callbacks = {};
-  callbacks.find_elf = [](Dwfl_Module*, void**, const char*, Dwarf_Addr, char**, Elf**) {
-    return -1;
-  };
-  callbacks.find_debuginfo = [](Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*,
-                                const char*, GElf_Word, char**) { return -1; };
+  callbacks.find_elf = [](Dwfl_Module*, void**, const char*, Dwarf_Addr, char**, Elf**) { return -1; };
+  callbacks.find_debuginfo = [](Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, const char*, GElf_Word,
+                                char**) { return -1; };
   callbacks.section_address = dwfl_offline_section_address;
   Dwfl* dwfl = dwfl_begin(&callbacks);
   if (!dwfl) return;
@@ -92,8 +88,7 @@ void visit_mini_debug_info(ElfImage& image,
   for (int i = 1; i < n_symbols; ++i) {
     GElf_Sym symbol;
     GElf_Addr vaddr = 0;
-    const char* name =
-        dwfl_module_getsym_info(module, i, &symbol, &vaddr, nullptr, nullptr, nullptr);
+    const char* name = dwfl_module_getsym_info(module, i, &symbol, &vaddr, nullptr, nullptr, nullptr);
     const uint8_t type = GELF_ST_TYPE(symbol.st_info);
     if (!name || !*name || symbol.st_shndx == SHN_UNDEF) continue;
     visit({name, vaddr, symbol.st_size, type, uint8_t(GELF_ST_BIND(symbol.st_info)), 0});
@@ -111,15 +106,13 @@ bool ElfSymbols::add_mini_debug_info(ElfImage& image) {
 
 void ElfSymbols::finish() {
   std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
-    if (a.symbol.begin_vaddr != b.symbol.begin_vaddr)
-      return a.symbol.begin_vaddr < b.symbol.begin_vaddr;
+    if (a.symbol.begin_vaddr != b.symbol.begin_vaddr) return a.symbol.begin_vaddr < b.symbol.begin_vaddr;
     if (a.rank != b.rank) return a.rank < b.rank;
     return a.symbol.mangled_name < b.symbol.mangled_name;  // stable between runs
   });
   for (size_t i = 0; i < candidates_.size();) {
     size_t next = i + 1;
-    while (next < candidates_.size() &&
-           candidates_[next].symbol.begin_vaddr == candidates_[i].symbol.begin_vaddr)
+    while (next < candidates_.size() && candidates_[next].symbol.begin_vaddr == candidates_[i].symbol.begin_vaddr)
       ++next;
     CodeSymbol symbol = std::move(candidates_[i].symbol);
     if (symbol.end_vaddr == symbol.begin_vaddr) {

@@ -19,8 +19,7 @@ struct CodeSymbol {
 
 // Visits the xz-compressed symbol table some distributions leave in stripped binaries
 // (.gnu_debugdata), and what is in .dynsym. Names live as long as the call of `visit`.
-void visit_mini_debug_info(ElfImage& image,
-                           const std::function<void(const ElfSymbolRecord&)>& visit);
+void visit_mini_debug_info(ElfImage& image, const std::function<void(const ElfSymbolRecord&)>& visit);
 
 class ElfSymbols {
  public:

@@ -23,10 +23,8 @@ bool has_qualified_names(uint64_t language) {
     case DW_LANG_C99:
     case DW_LANG_C11:
     case 0x2c:  // DW_LANG_C17
-    case DW_LANG_Mips_Assembler:
-      return false;
-    default:
-      return true;
+    case DW_LANG_Mips_Assembler: return false;
+    default: return true;
   }
 }
 
@@ -60,18 +58,11 @@ EntryName EntryNames::name_of(const DwarfFile& file, uint64_t entry_offset, int 
     if (cursor.failed()) break;
     switch (specs[i].attribute) {
       case DW_AT_linkage_name:
-      case DW_AT_MIPS_linkage_name:
-        linkage_name = value;
-        break;
-      case DW_AT_name:
-        name = value;
-        break;
+      case DW_AT_MIPS_linkage_name: linkage_name = value; break;
+      case DW_AT_name: name = value; break;
       case DW_AT_abstract_origin:
-      case DW_AT_specification:
-        origin = value;
-        break;
-      default:
-        break;
+      case DW_AT_specification: origin = value; break;
+      default: break;
     }
   }
   EntryName result;
@@ -93,20 +84,18 @@ EntryName EntryNames::name_of(const DwarfFile& file, uint64_t entry_offset, int 
   return result;
 }
 
-std::string EntryNames::qualified(const DwarfFile& file, const DwarfUnit& unit,
-                                  uint64_t entry_offset, std::string_view name) {
+std::string EntryNames::qualified(const DwarfFile& file, const DwarfUnit& unit, uint64_t entry_offset,
+                                  std::string_view name) {
   if (name.empty() || !has_qualified_names(root_of(file, unit).language)) return std::string(name);
   auto found = containers_.find(&unit);
-  if (found == containers_.end())
-    found = containers_.emplace(&unit, scan_containers(file, unit)).first;
+  if (found == containers_.end()) found = containers_.emplace(&unit, scan_containers(file, unit)).first;
   const std::vector<Container>& containers = found->second;
   // Entries are nested intervals of offsets: the last container that begins before this entry is
   // around it, or one of its parents is.
   auto after = std::lower_bound(containers.begin(), containers.end(), entry_offset,
                                 [](const Container& c, uint64_t o) { return c.begin_offset < o; });
   auto index = static_cast<uint32_t>(after - containers.begin()) - 1;
-  while (index != kNoContainer && containers[index].end_offset <= entry_offset)
-    index = containers[index].parent;
+  while (index != kNoContainer && containers[index].end_offset <= entry_offset) index = containers[index].parent;
   std::string text(name);
   for (size_t n_parts = 0; index != kNoContainer && n_parts < 64; ++n_parts) {
     text = std::string(containers[index].name) + "::" + text;
@@ -115,8 +104,7 @@ std::string EntryNames::qualified(const DwarfFile& file, const DwarfUnit& unit,
   return text;
 }
 
-std::vector<EntryNames::Container> EntryNames::scan_containers(const DwarfFile& file,
-                                                               const DwarfUnit& unit) {
+std::vector<EntryNames::Container> EntryNames::scan_containers(const DwarfFile& file, const DwarfUnit& unit) {
   std::vector<Container> containers;
   const auto table = file.abbreviations(unit);
   const UnitRoot& root = root_of(file, unit);

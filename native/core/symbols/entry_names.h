@@ -24,9 +24,7 @@ class EntryNames {
  public:
   explicit EntryNames(StringTable& strings) : strings_(strings) {}
   // Of an entry of the module's debug information, or of a split file of it.
-  EntryName name_of(const DwarfFile& file, uint64_t entry_offset) {
-    return name_of(file, entry_offset, 0);
-  }
+  EntryName name_of(const DwarfFile& file, uint64_t entry_offset) { return name_of(file, entry_offset, 0); }
 
  private:
   // A namespace, class or function that other entries lie in.
@@ -37,8 +35,7 @@ class EntryNames {
   };
   EntryName name_of(const DwarfFile& file, uint64_t entry_offset, int n_hops);
   const UnitRoot& root_of(const DwarfFile& file, const DwarfUnit& unit);
-  std::string qualified(const DwarfFile& file, const DwarfUnit& unit, uint64_t entry_offset,
-                        std::string_view name);
+  std::string qualified(const DwarfFile& file, const DwarfUnit& unit, uint64_t entry_offset, std::string_view name);
   std::vector<Container> scan_containers(const DwarfFile& file, const DwarfUnit& unit);
 
   StringTable& strings_;

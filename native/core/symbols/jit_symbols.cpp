@@ -26,14 +26,10 @@ bool take_hex(std::string_view& line, uint64_t& value) {
   for (; !line.empty() && !is_space(line.front()); line.remove_prefix(1), ++n_digits) {
     const char c = line.front();
     uint64_t digit;
-    if (c >= '0' && c <= '9')
-      digit = static_cast<uint64_t>(c - '0');
-    else if (c >= 'a' && c <= 'f')
-      digit = static_cast<uint64_t>(c - 'a') + 10;
-    else if (c >= 'A' && c <= 'F')
-      digit = static_cast<uint64_t>(c - 'A') + 10;
-    else
-      return false;
+    if (c >= '0' && c <= '9') digit = static_cast<uint64_t>(c - '0');
+    else if (c >= 'a' && c <= 'f') digit = static_cast<uint64_t>(c - 'a') + 10;
+    else if (c >= 'A' && c <= 'F') digit = static_cast<uint64_t>(c - 'A') + 10;
+    else return false;
     if (value >> 60) return false;
     value = value * 16 + digit;
   }
@@ -124,8 +120,7 @@ void JitSymbols::finish() {
   entries_ = std::move(sorted);
   max_end_.resize(entries_.size());
   uint64_t max_end = 0;
-  for (size_t i = 0; i < entries_.size(); ++i)
-    max_end_[i] = max_end = std::max(max_end, entries_[i].end);
+  for (size_t i = 0; i < entries_.size(); ++i) max_end_[i] = max_end = std::max(max_end, entries_[i].end);
 }
 
 const JitEntry* JitSymbols::resolve(uint64_t address, uint64_t time_ns) const {
@@ -136,8 +131,7 @@ const JitEntry* JitSymbols::resolve(uint64_t address, uint64_t time_ns) const {
   for (size_t i = static_cast<size_t>(after - entries_.begin()); i-- > 0;) {
     if (max_end_[i] <= address) break;  // nothing further down reaches this address
     const JitEntry& entry = entries_[i];
-    if (address >= entry.end || time_ns < entry.begin_time_ns || time_ns >= entry.end_time_ns)
-      continue;
+    if (address >= entry.end || time_ns < entry.begin_time_ns || time_ns >= entry.end_time_ns) continue;
     const bool later = !best || entry.begin_time_ns > best->begin_time_ns ||
                        (entry.begin_time_ns == best->begin_time_ns && order_[i] > best_order);
     if (later) {

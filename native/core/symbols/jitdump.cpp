@@ -74,20 +74,11 @@ class JitdumpReader {
     const ByteCursor after(bytes_, begin + record_bytes);
     cursor_ = ByteCursor(bytes_.first(begin + record_bytes), begin + kPrefixBytes);
     switch (id) {
-      case code_load:
-        load(time_ns);
-        break;
-      case code_move:
-        move(time_ns);
-        break;
-      case code_debug_info:
-        debug_info();
-        break;
-      case code_close:
-        out_.closed_ = true;
-        break;
-      default:
-        break;  // unwinding info and what comes later: their length is enough
+      case code_load: load(time_ns); break;
+      case code_move: move(time_ns); break;
+      case code_debug_info: debug_info(); break;
+      case code_close: out_.closed_ = true; break;
+      default: break;  // unwinding info and what comes later: their length is enough
     }
     if (cursor_.failed()) ++out_.n_malformed_;
     cursor_ = after;
@@ -112,9 +103,8 @@ class JitdumpReader {
       std::vector<JitLine> own;
       for (auto& [address, line] : lines)
         if (address >= begin) line.offset_bytes = address - begin, own.push_back(std::move(line));
-      std::stable_sort(
-          own.begin(), own.end(),
-          [](const JitLine& a, const JitLine& b) { return a.offset_bytes < b.offset_bytes; });
+      std::stable_sort(own.begin(), own.end(),
+                       [](const JitLine& a, const JitLine& b) { return a.offset_bytes < b.offset_bytes; });
       if (!own.empty()) entry.lines = std::make_shared<const std::vector<JitLine>>(std::move(own));
     }
     newest_by_index_[code_index] = out_.entries_.size();

@@ -13,8 +13,8 @@
 namespace memlens::symbols {
 
 struct ModuleFiles {
-  std::string status;      // "" when fine, else cause and remedy; then there is no dwarf
-  std::string debug_note;  // why a debug file that exists was not used; "" if none
+  std::string status;                     // "" when fine, else cause and remedy; then there is no dwarf
+  std::string debug_note;                 // why a debug file that exists was not used; "" if none
   std::shared_ptr<ElfImage> main, debug;  // debug: null when there is none or none is needed
   std::unique_ptr<DwarfFile> dwarf;       // null: no .debug_info anywhere; knows its alternate
 

@@ -51,9 +51,8 @@ struct ModuleSymbols::State {
   std::map<std::pair<const CodeSymbol*, uint32_t>, uint32_t> complete_names;
   std::unique_ptr<UnitLocator> locator;
   std::unique_ptr<EntryNames> names;
-  std::vector<std::unique_ptr<UnitIndex>> indexes;  // by unit; null until asked for
-  std::vector<std::unordered_map<uint32_t, uint32_t>>
-      file_ids;  // by unit: file number to string id
+  std::vector<std::unique_ptr<UnitIndex>> indexes;               // by unit; null until asked for
+  std::vector<std::unordered_map<uint32_t, uint32_t>> file_ids;  // by unit: file number to string id
 };
 
 void ModuleSymbols::State::open(const std::string& path, const OpenOptions& options) {
@@ -69,8 +68,7 @@ void ModuleSymbols::State::open(const std::string& path, const OpenOptions& opti
     names = std::make_unique<EntryNames>(strings);
     std::vector<std::string> binaries = {main->path()};
     if (debug) binaries.push_back(debug->path());
-    split = std::make_unique<SplitUnits>(*dwarf, std::move(binaries), options.sysroot,
-                                         options.debug_directories);
+    split = std::make_unique<SplitUnits>(*dwarf, std::move(binaries), options.sysroot, options.debug_directories);
     indexes.resize(dwarf->units().size());
     file_ids.resize(dwarf->units().size());
   }
@@ -99,8 +97,7 @@ void ModuleSymbols::State::index_units(std::vector<uint32_t> wanted, bool keep_f
     for (size_t i; (i = next.fetch_add(1)) < wanted.size();) {
       auto index = std::make_unique<UnitIndex>();
       try {
-        *index = UnitIndex::build(*dwarf, dwarf->units()[wanted[i]], split_units[i], *code,
-                                  keep_function_ranges);
+        *index = UnitIndex::build(*dwarf, dwarf->units()[wanted[i]], split_units[i], *code, keep_function_ranges);
       } catch (const std::bad_alloc&) {
         *index = UnitIndex();  // the addresses of this unit fall back to the symbol table
       }
@@ -116,8 +113,7 @@ void ModuleSymbols::State::index_units_without_ranges() {
   index_units(units, true);
   std::vector<NestedRange> found;
   for (uint32_t unit : units)
-    for (const AddressRange& r : indexes[unit]->function_ranges)
-      found.push_back({r.begin, r.end, unit, 0});
+    for (const AddressRange& r : indexes[unit]->function_ranges) found.push_back({r.begin, r.end, unit, 0});
   locator->add_found_ranges(std::move(found));
 }
 
@@ -145,18 +141,14 @@ uint32_t ModuleSymbols::State::complete_name(uint64_t vaddr, uint32_t plain_name
     mangled = mangled.substr(0, mangled.find('.'));
     const std::string text = demangle(mangled);
     std::string_view plain = strings.at(plain_name);
-    plain =
-        plain.substr(0, plain.find('<'));  // DWARF and the demangler write templates differently
-    if (const size_t scope = plain.rfind("::"); scope != std::string_view::npos)
-      plain = plain.substr(scope + 2);
-    if (text != mangled && text.find(plain) != std::string::npos)
-      slot->second = strings.intern(text);
+    plain = plain.substr(0, plain.find('<'));  // DWARF and the demangler write templates differently
+    if (const size_t scope = plain.rfind("::"); scope != std::string_view::npos) plain = plain.substr(scope + 2);
+    if (text != mangled && text.find(plain) != std::string::npos) slot->second = strings.intern(text);
   }
   return slot->second;
 }
 
-void ModuleSymbols::State::append_frames(uint64_t vaddr, uint32_t unit,
-                                         std::vector<Frame>& frames) {
+void ModuleSymbols::State::append_frames(uint64_t vaddr, uint32_t unit, std::vector<Frame>& frames) {
   Frame frame = {};
   const UnitIndex* index = unit == kNone ? nullptr : indexes[unit].get();
   uint32_t scope = kNone;
@@ -193,8 +185,7 @@ void ModuleSymbols::State::append_frames(uint64_t vaddr, uint32_t unit,
 ModuleSymbols::ModuleSymbols() = default;
 ModuleSymbols::~ModuleSymbols() = default;
 
-std::unique_ptr<ModuleSymbols> ModuleSymbols::open(const std::string& path,
-                                                   const OpenOptions& options,
+std::unique_ptr<ModuleSymbols> ModuleSymbols::open(const std::string& path, const OpenOptions& options,
                                                    StringTable& strings) {
   std::unique_ptr<ModuleSymbols> module(new ModuleSymbols);
   module->state_ = std::make_unique<State>(strings);
@@ -204,13 +195,9 @@ std::unique_ptr<ModuleSymbols> ModuleSymbols::open(const std::string& path,
 
 const std::string& ModuleSymbols::status() const { return state_->status; }
 const std::string& ModuleSymbols::debug_note() const { return state_->debug_note; }
-std::string ModuleSymbols::build_id_hex() const {
-  return state_->main ? state_->main->build_id_hex() : std::string();
-}
+std::string ModuleSymbols::build_id_hex() const { return state_->main ? state_->main->build_id_hex() : std::string(); }
 
-std::string ModuleSymbols::split_note() const {
-  return state_->split ? state_->split->note() : std::string();
-}
+std::string ModuleSymbols::split_note() const { return state_->split ? state_->split->note() : std::string(); }
 
 DebugQuality ModuleSymbols::quality() const {
   if (!state_->status.empty()) return DebugQuality::none;
@@ -229,8 +216,7 @@ std::optional<uint64_t> ModuleSymbols::file_offset_to_vaddr(uint64_t offset) con
   // Executable segments first: a page may be in the file once and in two segments.
   for (const bool executable : {true, false})
     for (const LoadSegment& s : state_->main->segments())
-      if (s.executable == executable && offset >= s.file_offset &&
-          offset - s.file_offset < s.file_bytes)
+      if (s.executable == executable && offset >= s.file_offset && offset - s.file_offset < s.file_bytes)
         return s.vaddr + (offset - s.file_offset);
   return std::nullopt;
 }
@@ -249,10 +235,8 @@ void ModuleSymbols::resolve(std::span<const uint64_t> vaddrs, std::vector<Frame>
       wanted.clear();
       for (size_t i = 0; i < vaddrs.size(); ++i) {
         units[i] = state.locator->unit_at(vaddrs[i]);
-        if (units[i] == kNone)
-          missed |= state.code->contains(vaddrs[i]);
-        else if (!state.indexes[units[i]])
-          wanted.push_back(units[i]);
+        if (units[i] == kNone) missed |= state.code->contains(vaddrs[i]);
+        else if (!state.indexes[units[i]]) wanted.push_back(units[i]);
       }
       if (!missed || state.locator->units_without_ranges().empty()) break;
       state.index_units_without_ranges();
@@ -270,8 +254,7 @@ std::optional<SymbolRange> ModuleSymbols::symbol_at(uint64_t vaddr) {
   if (!state_->status.empty()) return std::nullopt;
   const CodeSymbol* symbol = state_->symbols.find(vaddr);
   if (!symbol) return std::nullopt;
-  return SymbolRange{symbol->begin_vaddr, symbol->end_vaddr - symbol->begin_vaddr,
-                     state_->symbol_name(*symbol)};
+  return SymbolRange{symbol->begin_vaddr, symbol->end_vaddr - symbol->begin_vaddr, state_->symbol_name(*symbol)};
 }
 
 std::pair<std::string, uint64_t> ModuleSymbols::nearest_symbol(uint64_t vaddr) const {

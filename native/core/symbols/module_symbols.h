@@ -42,8 +42,7 @@ struct SymbolRange {
 class ModuleSymbols {
  public:
   // Never throws for a bad file: status() then says why, and resolve() gives no frames.
-  static std::unique_ptr<ModuleSymbols> open(const std::string& path, const OpenOptions& options,
-                                             StringTable& strings);
+  static std::unique_ptr<ModuleSymbols> open(const std::string& path, const OpenOptions& options, StringTable& strings);
   ~ModuleSymbols();
   ModuleSymbols(const ModuleSymbols&) = delete;
   ModuleSymbols& operator=(const ModuleSymbols&) = delete;
@@ -69,8 +68,7 @@ class ModuleSymbols {
   // them. Frames of vaddrs[i] are frames[first_frame[i] .. first_frame[i + 1]); first_frame is
   // overwritten. An address about which nothing is known has no frames.
   // Return addresses: pass address - 1, or a call that ends a line is blamed on the next line.
-  void resolve(std::span<const uint64_t> vaddrs, std::vector<Frame>& frames,
-               std::vector<uint32_t>& first_frame);
+  void resolve(std::span<const uint64_t> vaddrs, std::vector<Frame>& frames, std::vector<uint32_t>& first_frame);
 
   // The ELF symbol that holds vaddr, for grouping by function.
   std::optional<SymbolRange> symbol_at(uint64_t vaddr);

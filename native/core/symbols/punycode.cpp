@@ -21,12 +21,9 @@ bool append_punycode(std::string_view ascii, std::string_view encoded, std::stri
       const char c = encoded.front();
       encoded.remove_prefix(1);
       uint64_t digit;
-      if (c >= 'a' && c <= 'z')
-        digit = static_cast<uint64_t>(c - 'a');
-      else if (c >= '0' && c <= '9')
-        digit = static_cast<uint64_t>(c - '0') + 26;
-      else
-        return false;
+      if (c >= 'a' && c <= 'z') digit = static_cast<uint64_t>(c - 'a');
+      else if (c >= '0' && c <= '9') digit = static_cast<uint64_t>(c - '0') + 26;
+      else return false;
       i += digit * weight;
       if (i > UINT32_MAX) return false;
       const uint64_t threshold = k <= bias ? 1 : k >= bias + 26 ? 26 : k - bias;

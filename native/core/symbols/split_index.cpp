@@ -20,8 +20,7 @@ struct Contribution {
 
 }  // namespace
 
-std::unique_ptr<DwarfFile> DwarfFile::open_split(std::shared_ptr<ElfImage> image,
-                                                 const DwarfFile& skeletons) {
+std::unique_ptr<DwarfFile> DwarfFile::open_split(std::shared_ptr<ElfImage> image, const DwarfFile& skeletons) {
   std::unique_ptr<DwarfFile> file(new DwarfFile);
   file->abbrev_ = image->section(".debug_abbrev.dwo");
   file->is_split_ = true;

@@ -27,8 +27,8 @@ std::string hex(uint64_t number) {
 
 }  // namespace
 
-SplitUnits::SplitUnits(const DwarfFile& skeletons, std::vector<std::string> binaries,
-                       std::string sysroot, std::vector<std::string> debug_directories)
+SplitUnits::SplitUnits(const DwarfFile& skeletons, std::vector<std::string> binaries, std::string sysroot,
+                       std::vector<std::string> debug_directories)
     : skeletons_(skeletons),
       binaries_(std::move(binaries)),
       sysroot_(std::move(sysroot)),
@@ -58,8 +58,7 @@ void SplitUnits::open_packages() {
     std::string inside = binary;  // the path below a sysroot is what the debug tree mirrors
     if (inside.starts_with(sysroot_)) inside = inside.substr(sysroot_.size());
     if (!inside.starts_with("/")) inside = "/" + inside;
-    for (const std::string& directory : debug_directories_)
-      paths.push_back(sysroot_ + directory + inside + ".dwp");
+    for (const std::string& directory : debug_directories_) paths.push_back(sysroot_ + directory + inside + ".dwp");
   }
   for (const std::string& path : paths) {
     if (!exists(path)) continue;
@@ -86,8 +85,7 @@ std::vector<std::string> SplitUnits::candidates(const UnitRoot& root) const {
   return paths;
 }
 
-SplitUnit SplitUnits::accept(DwarfFile* file, const std::string& path, const UnitRoot& root,
-                             std::string& why) {
+SplitUnit SplitUnits::accept(DwarfFile* file, const std::string& path, const UnitRoot& root, std::string& why) {
   DwarfUnit* unit = file->split_unit(root.dwo_id);
   if (!unit) {
     why = path + ": no unit with id " + hex(root.dwo_id) + " in it: it belongs to another build";
@@ -134,8 +132,8 @@ SplitUnit SplitUnits::find(const DwarfUnit& skeleton) {
 
 std::string SplitUnits::note() const {
   if (n_missing_ == 0) return {};
-  return "split debug information of " + std::to_string(n_missing_) +
-         (n_missing_ == 1 ? " unit" : " units") + " is missing (" + first_cause_ +
+  return "split debug information of " + std::to_string(n_missing_) + (n_missing_ == 1 ? " unit" : " units") +
+         " is missing (" + first_cause_ +
          "): inlined calls in them have no frames; keep the .dwo files of this build, or put a .dwp package beside the program";
 }
 

@@ -42,7 +42,7 @@ class SplitUnits {
   bool packages_opened_ = false;
   std::vector<std::pair<std::string, DwarfFile*>> packages_;
   std::unordered_map<std::string, std::unique_ptr<DwarfFile>> files_;  // by path; null: not usable
-  std::unordered_map<const DwarfUnit*, SplitUnit> found_;  // by skeleton
+  std::unordered_map<const DwarfUnit*, SplitUnit> found_;              // by skeleton
   std::set<const DwarfUnit*> taken_;  // units of split files: each belongs to one skeleton
   size_t n_missing_ = 0;
   std::string first_cause_;

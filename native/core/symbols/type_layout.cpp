@@ -24,9 +24,7 @@ uint64_t power_of_two_below(uint64_t n) {
   return power;
 }
 
-uint64_t rounded_up(uint64_t n, uint64_t alignment) {
-  return (n + alignment - 1) / alignment * alignment;
-}
+uint64_t rounded_up(uint64_t n, uint64_t alignment) { return (n + alignment - 1) / alignment * alignment; }
 
 bool is_number(const FormValue& value) {
   switch (value.form) {
@@ -36,10 +34,8 @@ bool is_number(const FormValue& value) {
     case DW_FORM_data8:
     case DW_FORM_udata:
     case DW_FORM_sdata:
-    case DW_FORM_implicit_const:
-      return true;
-    default:
-      return false;  // an expression or a reference to a variable: known at run time only
+    case DW_FORM_implicit_const: return true;
+    default: return false;  // an expression or a reference to a variable: known at run time only
   }
 }
 
@@ -52,8 +48,7 @@ int64_t default_lower_bound(uint64_t language) {
     case 0x23:  // DW_LANG_Fortran08
     case 0x2d:  // DW_LANG_Fortran18
       return 1;
-    default:
-      return 0;
+    default: return 0;
   }
 }
 
@@ -70,8 +65,7 @@ BitRange bits_of(const TypeField& field) {
 void find_holes(TypeInfo& type) {
   std::vector<BitRange> ranges;
   for (const TypeField& field : type.fields) ranges.push_back(bits_of(field));
-  std::sort(ranges.begin(), ranges.end(),
-            [](const BitRange& a, const BitRange& b) { return a.begin < b.begin; });
+  std::sort(ranges.begin(), ranges.end(), [](const BitRange& a, const BitRange& b) { return a.begin < b.begin; });
   uint64_t end_byte = 0;
   for (const BitRange& range : ranges) {
     const uint64_t begin_byte = std::min(range.begin / 8, type.bytes);
@@ -95,10 +89,8 @@ uint64_t packed_size(const TypeInfo& type) {
   std::vector<Part> parts;
   uint64_t end = 0, first_free = UINT64_MAX;
   for (const TypeField& field : type.fields) {
-    if (field.is_fixed)
-      end = std::max(end, field.offset + field.bytes);
-    else
-      first_free = std::min(first_free, field.offset);
+    if (field.is_fixed) end = std::max(end, field.offset + field.bytes);
+    else first_free = std::min(first_free, field.offset);
   }
   // A derived class's field may lie in the tail padding of its base.
   if (first_free < end) end = first_free;
@@ -108,8 +100,7 @@ uint64_t packed_size(const TypeInfo& type) {
     Part part{field.bytes, field.alignment};
     if (field.bit_size != 0) {
       uint64_t group_end = field.offset + field.bytes;
-      for (; i + 1 < type.fields.size() && type.fields[i + 1].bit_size != 0 &&
-             type.fields[i + 1].offset <= group_end;
+      for (; i + 1 < type.fields.size() && type.fields[i + 1].bit_size != 0 && type.fields[i + 1].offset <= group_end;
            ++i) {
         group_end = std::max(group_end, type.fields[i + 1].offset + type.fields[i + 1].bytes);
         part.alignment = std::max(part.alignment, type.fields[i + 1].alignment);
@@ -152,9 +143,7 @@ std::optional<DebugEntry> TypeTable::stripped(EntryId id) {
       case DW_TAG_const_type:
       case DW_TAG_volatile_type:
       case DW_TAG_restrict_type:
-      case DW_TAG_atomic_type:
-        entry = entries_.read(entries_.target(*entry, entry->type));
-        continue;
+      case DW_TAG_atomic_type: entry = entries_.read(entries_.target(*entry, entry->type)); continue;
       case DW_TAG_structure_type:
       case DW_TAG_class_type:
       case DW_TAG_union_type:
@@ -166,8 +155,7 @@ std::optional<DebugEntry> TypeTable::stripped(EntryId id) {
         if (!entry->declaration) return entry;
         if (auto definition = definition_of(*entry)) return definition;
         return entry;
-      default:
-        return entry;
+      default: return entry;
     }
   }
   return std::nullopt;
@@ -235,8 +223,7 @@ const TypeInfo* TypeTable::layout(EntryId id, int depth) {
       type.kind = TypeKind::pointer;
       const auto target = stripped(entries_.target(*entry, entry->type));
       // The Itanium ABI: a pair for functions, an offset for data.
-      if (type.bytes == 0)
-        type.bytes = address_bytes * (target && target->tag == DW_TAG_subroutine_type ? 2 : 1);
+      if (type.bytes == 0) type.bytes = address_bytes * (target && target->tag == DW_TAG_subroutine_type ? 2 : 1);
       type.alignment = address_bytes;
       break;
     }
@@ -256,9 +243,7 @@ const TypeInfo* TypeTable::layout(EntryId id, int depth) {
       type.kind = TypeKind::union_;
       read_structure(*entry, type, depth);
       break;
-    case DW_TAG_subroutine_type:
-      type.kind = TypeKind::function;
-      break;
+    case DW_TAG_subroutine_type: type.kind = TypeKind::function; break;
     default:
       if (type.bytes == 0 && entry->type.present()) {
         const EntryId target = entries_.target(*entry, entry->type);
@@ -267,8 +252,7 @@ const TypeInfo* TypeTable::layout(EntryId id, int depth) {
       }
   }
   const bool is_vector = type.kind == TypeKind::array && entry->is_vector;
-  if (type.kind == TypeKind::base || type.kind == TypeKind::enumeration ||
-      type.kind == TypeKind::pointer)
+  if (type.kind == TypeKind::base || type.kind == TypeKind::enumeration || type.kind == TypeKind::pointer)
     type.alignment = std::clamp<uint64_t>(type.alignment, 1, kMaxNaturalAlignment);
   if (is_vector) type.alignment = std::clamp<uint64_t>(type.bytes, 1, 4096);
   type.alignment = power_of_two_below(std::max<uint64_t>(type.alignment, 1));
@@ -277,8 +261,7 @@ const TypeInfo* TypeTable::layout(EntryId id, int depth) {
 
 void TypeTable::read_array(const DebugEntry& entry, TypeInfo& type, int depth) {
   type.element = entries_.target(entry, entry.type);
-  type.element_bytes =
-      is_number(entry.byte_stride) ? entry.byte_stride.number : size_of(type.element, depth + 1);
+  type.element_bytes = is_number(entry.byte_stride) ? entry.byte_stride.number : size_of(type.element, depth + 1);
   type.element_bytes = std::min(type.element_bytes, kMaxBytes);
   type.alignment = alignment_of(type.element, depth + 1);
   const int64_t lower_default = default_lower_bound(entry.scan->root.language);
@@ -289,14 +272,10 @@ void TypeTable::read_array(const DebugEntry& entry, TypeInfo& type, int depth) {
       type.truncated = true;
       return false;
     }
-    const int64_t lower = is_number(child.lower_bound)
-                              ? static_cast<int64_t>(child.lower_bound.number)
-                              : lower_default;
+    const int64_t lower = is_number(child.lower_bound) ? static_cast<int64_t>(child.lower_bound.number) : lower_default;
     uint64_t count = 0;
-    if (is_number(child.count))
-      count = child.count.number;
-    else if (is_number(child.upper_bound))
-      count = child.upper_bound.number - static_cast<uint64_t>(lower) + 1;
+    if (is_number(child.count)) count = child.count.number;
+    else if (is_number(child.upper_bound)) count = child.upper_bound.number - static_cast<uint64_t>(lower) + 1;
     if (count > kMaxBytes) count = 0;
     type.counts.push_back(count);
     type.lower_bounds.push_back(lower);
@@ -304,8 +283,7 @@ void TypeTable::read_array(const DebugEntry& entry, TypeInfo& type, int depth) {
   });
   if (type.bytes != 0) return;
   uint64_t total = type.counts.empty() ? 0 : type.element_bytes;
-  for (const uint64_t count : type.counts)
-    total = count != 0 && total > kMaxBytes / count ? 0 : total * count;
+  for (const uint64_t count : type.counts) total = count != 0 && total > kMaxBytes / count ? 0 : total * count;
   type.bytes = total;
 }
 
@@ -320,8 +298,7 @@ bool TypeTable::read_field(const DebugEntry& member, TypeField& field, int depth
   field.alignment = alignment_of(field.type, depth + 1);
   if (is_number(member.alignment))
     field.alignment =
-        std::max(field.alignment,
-                 power_of_two_below(std::clamp<uint64_t>(member.alignment.number, 1, kMaxBytes)));
+        std::max(field.alignment, power_of_two_below(std::clamp<uint64_t>(member.alignment.number, 1, kMaxBytes)));
   uint64_t offset = 0;
   if (!member.location_block.empty()) {
     ByteCursor cursor(member.location_block);
@@ -361,8 +338,8 @@ void TypeTable::read_structure(const DebugEntry& entry, TypeInfo& type, int dept
   std::vector<TypeField> fields;
   entries_.visit_children(entry, [&](const DebugEntry& child) {
     if (child.tag == DW_TAG_variant_part) type.layout_known = false;  // Rust enumerations
-    const bool is_field = child.tag == DW_TAG_inheritance ||
-                          (child.tag == DW_TAG_member && !child.declaration && !child.external);
+    const bool is_field =
+        child.tag == DW_TAG_inheritance || (child.tag == DW_TAG_member && !child.declaration && !child.external);
     if (!is_field) return true;
     if (fields.size() >= kMaxFields) {
       type.truncated = true;
@@ -379,9 +356,7 @@ void TypeTable::read_structure(const DebugEntry& entry, TypeInfo& type, int dept
     // An empty base takes no room although its own size is 1.
     if (field.is_base_class) {
       const TypeInfo* base_type = base ? layout(base->id, depth + 1) : nullptr;
-      if (base_type && base_type->fields.empty() && base_type->layout_known &&
-          base_type->bytes == 1)
-        field.bytes = 0;
+      if (base_type && base_type->fields.empty() && base_type->layout_known && base_type->bytes == 1) field.bytes = 0;
     }
     // Bit-fields align their structure only through their declared type, which x86 and ARM do.
     alignment = std::max(alignment, field.alignment);
@@ -390,8 +365,7 @@ void TypeTable::read_structure(const DebugEntry& entry, TypeInfo& type, int dept
   });
   type.fields = std::move(fields);
   if (is_number(entry.alignment))
-    alignment = std::max(
-        alignment, power_of_two_below(std::clamp<uint64_t>(entry.alignment.number, 1, kMaxBytes)));
+    alignment = std::max(alignment, power_of_two_below(std::clamp<uint64_t>(entry.alignment.number, 1, kMaxBytes)));
   while (alignment > 1 && type.bytes % alignment != 0) alignment /= 2;  // packed
   type.alignment = alignment;
   for (TypeField& field : type.fields) field.alignment = std::min(field.alignment, alignment);

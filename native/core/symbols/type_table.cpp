@@ -35,21 +35,16 @@ Writing writing_of(uint64_t language) {
     case 0x23:  // DW_LANG_Fortran08
     case 0x2d:  // DW_LANG_Fortran18
       return Writing::fortran;
-    default:
-      return Writing::cplusplus;
+    default: return Writing::cplusplus;
   }
 }
 
 const char* keyword_of(uint16_t tag) {
   switch (tag) {
-    case DW_TAG_union_type:
-      return "union";
-    case DW_TAG_enumeration_type:
-      return "enum";
-    case DW_TAG_class_type:
-      return "class";
-    default:
-      return "struct";
+    case DW_TAG_union_type: return "union";
+    case DW_TAG_enumeration_type: return "enum";
+    case DW_TAG_class_type: return "class";
+    default: return "struct";
   }
 }
 
@@ -87,14 +82,11 @@ TypeTable::Declarator TypeTable::declarator(EntryId id, int depth, int& n_entrie
   const auto entry = entries_.read(id);
   if (!entry || depth > kMaxNameDepth || --n_entries_left < 0) return {"...", "", false};
   const Writing writing = writing_of(entry->scan->root.language);
-  auto inner = [&] {
-    return declarator(entries_.target(*entry, entry->type), depth + 1, n_entries_left);
-  };
+  auto inner = [&] { return declarator(entries_.target(*entry, entry->type), depth + 1, n_entries_left); };
   auto points = [&](const char* sign) {
     Declarator target = inner();
     if (target.before.size() > kMaxNameChars) return target;
-    if (target.needs_parentheses)
-      return Declarator{target.before + " (" + sign, ")" + target.after, false};
+    if (target.needs_parentheses) return Declarator{target.before + " (" + sign, ")" + target.after, false};
     const char last = target.before.empty() ? ' ' : target.before.back();
     target.before += last == '*' || last == '&' ? sign : std::string(" ") + sign;
     return target;
@@ -114,10 +106,8 @@ TypeTable::Declarator TypeTable::declarator(EntryId id, int depth, int& n_entrie
         }
     }
     // `char *const` is a constant pointer, `const char *` points to constants.
-    if (last == '*' || last == '&')
-      target.before += word;
-    else
-      target.before = std::string(word) + " " + target.before;
+    if (last == '*' || last == '&') target.before += word;
+    else target.before = std::string(word) + " " + target.before;
     return target;
   };
   const std::string_view own_name = entries_.text(*entry, entry->name);
@@ -125,18 +115,12 @@ TypeTable::Declarator TypeTable::declarator(EntryId id, int depth, int& n_entrie
     case DW_TAG_pointer_type:
       if (!own_name.empty()) return {std::string(own_name), "", false};  // Rust names them
       return points("*");
-    case DW_TAG_reference_type:
-      return points("&");
-    case DW_TAG_rvalue_reference_type:
-      return points("&&");
-    case DW_TAG_const_type:
-      return qualified("const");
-    case DW_TAG_volatile_type:
-      return qualified("volatile");
-    case DW_TAG_restrict_type:
-      return qualified("restrict");
-    case DW_TAG_atomic_type:
-      return qualified("_Atomic");
+    case DW_TAG_reference_type: return points("&");
+    case DW_TAG_rvalue_reference_type: return points("&&");
+    case DW_TAG_const_type: return qualified("const");
+    case DW_TAG_volatile_type: return qualified("volatile");
+    case DW_TAG_restrict_type: return qualified("restrict");
+    case DW_TAG_atomic_type: return qualified("_Atomic");
     case DW_TAG_ptr_to_member_type: {
       Declarator target = inner();
       return {target.before + " (::*", ")" + target.after, false};
@@ -146,8 +130,7 @@ TypeTable::Declarator TypeTable::declarator(EntryId id, int depth, int& n_entrie
       std::string counts;
       const TypeInfo* array = layout(id, 0);
       for (const uint64_t count : array ? array->counts : std::vector<uint64_t>()) {
-        if (writing == Writing::rust)
-          return {"[" + element.text() + "; " + std::to_string(count) + "]", "", false};
+        if (writing == Writing::rust) return {"[" + element.text() + "; " + std::to_string(count) + "]", "", false};
         counts += count != 0 ? "[" + std::to_string(count) + "]" : "[]";
       }
       return {element.before, counts + element.after, true};
@@ -158,8 +141,7 @@ TypeTable::Declarator TypeTable::declarator(EntryId id, int depth, int& n_entrie
       entries_.visit_children(*entry, [&](const DebugEntry& child) {
         if (child.tag == DW_TAG_formal_parameter) {
           if (!parameters.empty()) parameters += ", ";
-          parameters +=
-              declarator(entries_.target(child, child.type), depth + 1, n_entries_left).text();
+          parameters += declarator(entries_.target(child, child.type), depth + 1, n_entries_left).text();
         } else if (child.tag == DW_TAG_unspecified_parameters) {
           parameters += parameters.empty() ? "..." : ", ...";
         }
@@ -181,8 +163,7 @@ TypeTable::Declarator TypeTable::declarator(EntryId id, int depth, int& n_entrie
       return {std::move(text), "", false};
     }
     case DW_TAG_typedef:
-      return {writing == Writing::c ? std::string(own_name) : entries_.qualified_name(*entry), "",
-              false};
+      return {writing == Writing::c ? std::string(own_name) : entries_.qualified_name(*entry), "", false};
     default:
       if (!own_name.empty()) return {std::string(own_name), "", false};
       return entry->type.present() ? inner() : Declarator{"?", "", false};
@@ -242,13 +223,11 @@ EntryId TypeTable::find(std::string_view wanted) {
     if (accepts(*at)) return at->id;
   if (typedef_id != 0) return typedef_id;
   // Types of type units lie outside their scopes, and only their declarations know them.
-  if (const size_t scope = wanted.substr(0, wanted.find('<')).rfind("::");
-      scope != std::string_view::npos) {
+  if (const size_t scope = wanted.substr(0, wanted.find('<')).rfind("::"); scope != std::string_view::npos) {
     const uint64_t tail_hash = hash_name(wanted.substr(scope + 2));
     auto at = std::lower_bound(by_plain_.begin(), by_plain_.end(), tail_hash,
                                [](const NamedType& t, uint64_t h) { return t.hash < h; });
-    for (int n_looks = 0; at != by_plain_.end() && at->hash == tail_hash && n_looks < 256;
-         ++at, ++n_looks) {
+    for (int n_looks = 0; at != by_plain_.end() && at->hash == tail_hash && n_looks < 256; ++at, ++n_looks) {
       const auto entry = entries_.read(at->id);
       if (entry && entries_.qualified_name(*entry) == wanted) return at->id;
     }
@@ -314,10 +293,8 @@ Place TypeTable::field_at(EntryId type, uint64_t offset, bool as_array) {
       std::string text = fortran ? "(" : "";
       for (size_t i = 0; i < n_dimensions; ++i) {
         const auto index = static_cast<int64_t>(indexes[i]) + info->lower_bounds[i];
-        if (fortran)
-          text += (i > 0 ? "," : "") + std::to_string(index);
-        else
-          text += "[" + std::to_string(index) + "]";
+        if (fortran) text += (i > 0 ? "," : "") + std::to_string(index);
+        else text += "[" + std::to_string(index) + "]";
       }
       place.path += fortran ? text + ")" : text;
       place.stride_bytes = info->element_bytes;
@@ -328,16 +305,16 @@ Place TypeTable::field_at(EntryId type, uint64_t offset, bool as_array) {
     const TypeField* inside = nullptr;
     for (const TypeField& field : info->fields) {
       // A trailing array without a length has no bytes, but what follows is in it.
-      const bool open_ended = field.bytes == 0 && &field == &info->fields.back() &&
-                              info->kind != TypeKind::union_ && field.offset == info->bytes;
+      const bool open_ended = field.bytes == 0 && &field == &info->fields.back() && info->kind != TypeKind::union_ &&
+                              field.offset == info->bytes;
       if (offset < field.offset || (offset - field.offset >= field.bytes && !open_ended)) continue;
       // Of a union the first; else the innermost: a base's tail may hold the derived class's field.
       if (inside && info->kind == TypeKind::union_) break;
       if (!inside || field.offset >= inside->offset) inside = &field;
     }
     if (!inside) {
-      place.padding = info->kind == TypeKind::structure || info->kind == TypeKind::class_ ||
-                      info->kind == TypeKind::union_;
+      place.padding =
+          info->kind == TypeKind::structure || info->kind == TypeKind::class_ || info->kind == TypeKind::union_;
       break;
     }
     if (!inside->name.empty() && !inside->is_base_class) place.path += "." + inside->name;

@@ -57,8 +57,8 @@ struct TypeInfo {
   uint64_t alignment = 1;
   // Structures, classes, unions
   std::vector<TypeField> fields;  // in the order of declaration
-  bool layout_known = false;  // false: virtual bases or variants, whose places are not in the list
-  std::vector<Hole> holes;    // whole bytes between fields
+  bool layout_known = false;      // false: virtual bases or variants, whose places are not in the list
+  std::vector<Hole> holes;        // whole bytes between fields
   uint64_t tail_padding_bytes = 0;
   uint64_t padding_bytes = 0;  // holes and tail; not what is inside fields
   uint64_t packed_bytes = 0;   // size with the fields sorted by alignment; bit-fields stay together

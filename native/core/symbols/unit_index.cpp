@@ -13,8 +13,8 @@ constexpr size_t kMaxNesting = 4096;
 
 class EntryWalker {
  public:
-  EntryWalker(const DwarfFile& dwarf, const DwarfUnit& unit, const UnitRoot& root,
-              const CodeRanges& code, UnitIndex& index)
+  EntryWalker(const DwarfFile& dwarf, const DwarfUnit& unit, const UnitRoot& root, const CodeRanges& code,
+              UnitIndex& index)
       : dwarf_(dwarf),
         unit_(unit),
         root_(root),
@@ -43,8 +43,7 @@ class EntryWalker {
       uint32_t inner = scope;
       if (entry->tag == DW_TAG_subprogram || entry->tag == DW_TAG_inlined_subroutine)
         inner = add_scope(cursor, *entry, offset, scope, keep_function_ranges);
-      else
-        table_->skip_attributes(cursor, *entry);
+      else table_->skip_attributes(cursor, *entry);
       if (entry->has_children) {
         if (parents.size() >= kMaxNesting) break;
         parents.push_back(scope);
@@ -58,33 +57,22 @@ class EntryWalker {
 
  private:
   // Returns the scope that the entry's children belong to.
-  uint32_t add_scope(ByteCursor& cursor, const Abbreviation& entry, uint64_t offset,
-                     uint32_t parent, bool keep_function_ranges) {
+  uint32_t add_scope(ByteCursor& cursor, const Abbreviation& entry, uint64_t offset, uint32_t parent,
+                     bool keep_function_ranges) {
     FormValue low, high, ranges;
     Scope scope{offset, IntervalMap::kNone, 0, 0, 0, entry.tag == DW_TAG_inlined_subroutine};
     const AttributeSpec* specs = table_->specs(entry);
     for (uint32_t i = 0; i < entry.n_specs; ++i) {
       switch (specs[i].attribute) {
-        case DW_AT_low_pc:
-          low = dwarf_.read_form(cursor, specs[i], unit_.format);
-          break;
-        case DW_AT_high_pc:
-          high = dwarf_.read_form(cursor, specs[i], unit_.format);
-          break;
-        case DW_AT_ranges:
-          ranges = dwarf_.read_form(cursor, specs[i], unit_.format);
-          break;
-        case DW_AT_call_file:
-          scope.call_file = constant(cursor, specs[i]);
-          break;
-        case DW_AT_call_line:
-          scope.call_line = constant(cursor, specs[i]);
-          break;
+        case DW_AT_low_pc: low = dwarf_.read_form(cursor, specs[i], unit_.format); break;
+        case DW_AT_high_pc: high = dwarf_.read_form(cursor, specs[i], unit_.format); break;
+        case DW_AT_ranges: ranges = dwarf_.read_form(cursor, specs[i], unit_.format); break;
+        case DW_AT_call_file: scope.call_file = constant(cursor, specs[i]); break;
+        case DW_AT_call_line: scope.call_line = constant(cursor, specs[i]); break;
         case DW_AT_call_column:
           scope.call_column = static_cast<uint16_t>(std::min(constant(cursor, specs[i]), 0xffffu));
           break;
-        default:
-          run_skip_step(cursor, skip_step_of(specs[i].form, unit_.format), unit_.format);
+        default: run_skip_step(cursor, skip_step_of(specs[i].form, unit_.format), unit_.format);
       }
     }
     if (cursor.failed() || (!low.present() && !ranges.present())) return IntervalMap::kNone;

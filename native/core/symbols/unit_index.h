@@ -31,8 +31,8 @@ struct UnitIndex {
 
   // Pure; may run on several threads at once. Damaged units give what came before the damage.
   // `split` has the unit's entries if it is a skeleton; without it those of the skeleton are used.
-  static UnitIndex build(const DwarfFile& dwarf, const DwarfUnit& unit, const SplitUnit& split,
-                         const CodeRanges& code, bool keep_function_ranges);
+  static UnitIndex build(const DwarfFile& dwarf, const DwarfUnit& unit, const SplitUnit& split, const CodeRanges& code,
+                         bool keep_function_ranges);
 };
 
 }  // namespace memlens::symbols

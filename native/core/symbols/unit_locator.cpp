@@ -27,8 +27,7 @@ UnitLocator::UnitLocator(const DwarfFile& dwarf, const CodeRanges& code) {
   if (units_without_ranges_.empty()) ranges_ = {};
 }
 
-void UnitLocator::read_aranges(const DwarfFile& dwarf, const CodeRanges& code,
-                               std::vector<bool>& covered) {
+void UnitLocator::read_aranges(const DwarfFile& dwarf, const CodeRanges& code, std::vector<bool>& covered) {
   const std::vector<DwarfUnit>& units = dwarf.units();
   const Bytes section = dwarf.aranges_section();
   for (uint64_t set_offset = 0; set_offset < section.size();) {

@@ -14,11 +14,7 @@ constexpr size_t kMaxNesting = 4096;
 class Scanner {
  public:
   Scanner(const DwarfFile& dwarf, const DwarfUnit& unit, bool is_alternate, UnitScan& scan)
-      : dwarf_(dwarf),
-        unit_(unit),
-        is_alternate_(is_alternate),
-        scan_(scan),
-        table_(dwarf.abbreviations(unit)) {}
+      : dwarf_(dwarf), unit_(unit), is_alternate_(is_alternate), scan_(scan), table_(dwarf.abbreviations(unit)) {}
 
   void walk() {
     ByteCursor cursor(dwarf_.info().first(unit_.end_offset), unit_.first_entry_offset);
@@ -66,13 +62,10 @@ class Scanner {
   // True when the entry's children were jumped over.
   bool read_entry(ByteCursor& cursor, const Abbreviation& entry, uint64_t offset, Open& inner) {
     switch (entry.tag) {
-      case DW_TAG_variable:
-        read_variable(cursor, entry, offset);
-        return false;
+      case DW_TAG_variable: read_variable(cursor, entry, offset); return false;
       case DW_TAG_member:
         // Static members before DWARF 5: definitions elsewhere refer to them for their scope.
-        if (has_attribute(entry, DW_AT_declaration) || has_attribute(entry, DW_AT_external))
-          mark_used();
+        if (has_attribute(entry, DW_AT_declaration) || has_attribute(entry, DW_AT_external)) mark_used();
         table_->skip_attributes(cursor, entry);
         return false;
       case DW_TAG_common_block:
@@ -87,8 +80,7 @@ class Scanner {
       case DW_TAG_enumeration_type:
       case DW_TAG_namespace:
       case DW_TAG_module:
-      case DW_TAG_subprogram:
-        return read_scope(cursor, entry, offset, inner);
+      case DW_TAG_subprogram: return read_scope(cursor, entry, offset, inner);
       case DW_TAG_inlined_subroutine:
       case DW_TAG_subroutine_type:
       case DW_TAG_array_type:
@@ -100,16 +92,13 @@ class Scanner {
         }
         table_->skip_attributes(cursor, entry);
         return false;
-      default:
-        table_->skip_attributes(cursor, entry);
-        return false;
+      default: table_->skip_attributes(cursor, entry); return false;
     }
   }
 
   bool has_attribute(const Abbreviation& entry, uint16_t attribute) const {
     const AttributeSpec* specs = table_->specs(entry);
-    return std::any_of(specs, specs + entry.n_specs,
-                       [&](const AttributeSpec& s) { return s.attribute == attribute; });
+    return std::any_of(specs, specs + entry.n_specs, [&](const AttributeSpec& s) { return s.attribute == attribute; });
   }
 
   ScopeAttributes read_attributes(ByteCursor& cursor, const Abbreviation& entry) const {
@@ -117,21 +106,12 @@ class Scanner {
     const AttributeSpec* specs = table_->specs(entry);
     for (uint32_t i = 0; i < entry.n_specs; ++i) {
       switch (specs[i].attribute) {
-        case DW_AT_name:
-          found.name = dwarf_.read_form(cursor, specs[i], unit_.format);
-          break;
+        case DW_AT_name: found.name = dwarf_.read_form(cursor, specs[i], unit_.format); break;
         case DW_AT_specification:
-        case DW_AT_abstract_origin:
-          found.origin = dwarf_.read_form(cursor, specs[i], unit_.format);
-          break;
-        case DW_AT_sibling:
-          found.sibling = dwarf_.read_form(cursor, specs[i], unit_.format);
-          break;
-        case DW_AT_declaration:
-          found.declaration = dwarf_.read_form(cursor, specs[i], unit_.format).number != 0;
-          break;
-        default:
-          run_skip_step(cursor, skip_step_of(specs[i].form, unit_.format), unit_.format);
+        case DW_AT_abstract_origin: found.origin = dwarf_.read_form(cursor, specs[i], unit_.format); break;
+        case DW_AT_sibling: found.sibling = dwarf_.read_form(cursor, specs[i], unit_.format); break;
+        case DW_AT_declaration: found.declaration = dwarf_.read_form(cursor, specs[i], unit_.format).number != 0; break;
+        default: run_skip_step(cursor, skip_step_of(specs[i].form, unit_.format), unit_.format);
       }
     }
     return found;
@@ -161,8 +141,7 @@ class Scanner {
       scan_.types.push_back({hash_name(name, path_hash()), hash_name(name), offset});
     if (!entry.has_children) return false;
     // Declared functions hold parameters, enumerations enumerators.
-    if (((is_function && found.declaration) || is_enumeration) && jump(cursor, found.sibling))
-      return true;
+    if (((is_function && found.declaration) || is_enumeration) && jump(cursor, found.sibling)) return true;
     if (is_enumeration || entry.tag == DW_TAG_typedef) return false;
     if (name.empty() && is_namespace) name = "(anonymous namespace)";
     EntryId origin = 0;
@@ -198,19 +177,16 @@ class Scanner {
   void read_variable(ByteCursor& cursor, const Abbreviation& entry, uint64_t offset) {
     const AttributeSpec* specs = table_->specs(entry);
     // Most variables are locals of functions, with a list of locations or none.
-    const AttributeSpec* location =
-        std::find_if(specs, specs + entry.n_specs,
-                     [](const AttributeSpec& s) { return s.attribute == DW_AT_location; });
+    const AttributeSpec* location = std::find_if(specs, specs + entry.n_specs,
+                                                 [](const AttributeSpec& s) { return s.attribute == DW_AT_location; });
     if (location == specs + entry.n_specs) {
       if (has_attribute(entry, DW_AT_declaration)) mark_used();
       return table_->skip_attributes(cursor, entry);
     }
     std::optional<Bytes> expression;
     for (uint32_t i = 0; i < entry.n_specs; ++i) {
-      if (&specs[i] == location)
-        expression = dwarf_.read_block(cursor, specs[i], unit_.format);
-      else
-        run_skip_step(cursor, skip_step_of(specs[i].form, unit_.format), unit_.format);
+      if (&specs[i] == location) expression = dwarf_.read_block(cursor, specs[i], unit_.format);
+      else run_skip_step(cursor, skip_step_of(specs[i].form, unit_.format), unit_.format);
     }
     if (cursor.failed() || !expression) return;
     if (const auto found = static_location(*expression, dwarf_, unit_, scan_.root)) {
@@ -222,9 +198,7 @@ class Scanner {
   void mark_used() {
     if (scope_ != kNoScope) used_[scope_] = true;
   }
-  uint64_t path_hash() const {
-    return scope_ == kNoScope ? kEmptyHash : scan_.scopes[scope_].path_hash;
-  }
+  uint64_t path_hash() const { return scope_ == kNoScope ? kEmptyHash : scan_.scopes[scope_].path_hash; }
 
   const DwarfFile& dwarf_;
   const DwarfUnit& unit_;
@@ -238,19 +212,15 @@ class Scanner {
 
 }  // namespace
 
-std::optional<StaticLocation> static_location(Bytes expression, const DwarfFile& dwarf,
-                                              const DwarfUnit& unit, const UnitRoot& root) {
+std::optional<StaticLocation> static_location(Bytes expression, const DwarfFile& dwarf, const DwarfUnit& unit,
+                                              const UnitRoot& root) {
   ByteCursor cursor(expression);
   std::optional<uint64_t> value;
   bool is_address = true;  // else it is an offset and must be followed by the TLS operator
   switch (cursor.u8()) {
-    case DW_OP_addr:
-      value = cursor.unsigned_of(unit.format.address_bytes);
-      break;
+    case DW_OP_addr: value = cursor.unsigned_of(unit.format.address_bytes); break;
     case DW_OP_addrx:
-    case DW_OP_GNU_addr_index:
-      value = dwarf.indexed_address(cursor.uleb128(), unit, root);
-      break;
+    case DW_OP_GNU_addr_index: value = dwarf.indexed_address(cursor.uleb128(), unit, root); break;
     case DW_OP_constx:
     case DW_OP_GNU_const_index:
       value = dwarf.indexed_address(cursor.uleb128(), unit, root);
@@ -276,22 +246,18 @@ std::optional<StaticLocation> static_location(Bytes expression, const DwarfFile&
       value = cursor.uleb128();
       is_address = false;
       break;
-    default:
-      return std::nullopt;
+    default: return std::nullopt;
   }
   if (cursor.failed() || !value) return std::nullopt;
   StaticLocation location{*value, false};
   while (!cursor.at_end()) {
     switch (cursor.u8()) {
       case DW_OP_form_tls_address:
-      case DW_OP_GNU_push_tls_address:
-        location.is_tls = true;
-        break;
+      case DW_OP_GNU_push_tls_address: location.is_tls = true; break;
       case DW_OP_plus_uconst:  // members of a Fortran COMMON block
         location.address += cursor.uleb128();
         break;
-      default:
-        return std::nullopt;  // pieces, values, indirections: not one place in memory
+      default: return std::nullopt;  // pieces, values, indirections: not one place in memory
     }
   }
   if (cursor.failed() || (!is_address && !location.is_tls)) return std::nullopt;
@@ -304,8 +270,7 @@ uint32_t UnitScan::scope_around(uint64_t entry_offset) const {
   auto after = std::lower_bound(scopes.begin(), scopes.end(), entry_offset,
                                 [](const NameScope& s, uint64_t o) { return s.begin_offset < o; });
   auto index = static_cast<uint32_t>(after - scopes.begin()) - 1;
-  while (index != kNoScope && scopes[index].end_offset <= entry_offset)
-    index = scopes[index].parent;
+  while (index != kNoScope && scopes[index].end_offset <= entry_offset) index = scopes[index].parent;
   return index;
 }
 

@@ -15,9 +15,7 @@ namespace memlens::symbols {
 // An entry of the main or the alternate file in one number; 0 = none. No entry has offset 0, where
 // the first unit's header is.
 using EntryId = uint64_t;
-inline EntryId entry_id(uint64_t offset, bool in_alternate) {
-  return offset << 1 | uint64_t{in_alternate};
-}
+inline EntryId entry_id(uint64_t offset, bool in_alternate) { return offset << 1 | uint64_t{in_alternate}; }
 
 // A namespace, class or function that variables or types lie in; those without any are not kept.
 struct NameScope {
@@ -67,7 +65,7 @@ inline uint64_t hash_name(std::string_view text, uint64_t hash = kEmptyHash) {
 }
 
 // Where a location expression says a variable is, if that is the same for the whole run.
-std::optional<StaticLocation> static_location(Bytes expression, const DwarfFile& dwarf,
-                                              const DwarfUnit& unit, const UnitRoot& root);
+std::optional<StaticLocation> static_location(Bytes expression, const DwarfFile& dwarf, const DwarfUnit& unit,
+                                              const UnitRoot& root);
 
 }  // namespace memlens::symbols

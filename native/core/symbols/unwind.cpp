@@ -30,8 +30,7 @@ constexpr unsigned kArmPerfSp = 31, kArmPerfPc = 32;
 std::optional<uint64_t> bias_of(const ElfImage& image, const ExecutableMapping& mapping) {
   const uint64_t mapped_end = mapping.file_offset + (mapping.end - mapping.start);
   for (const LoadSegment& s : image.segments())
-    if (s.executable && s.file_offset < mapped_end &&
-        mapping.file_offset < s.file_offset + s.file_bytes)
+    if (s.executable && s.file_offset < mapped_end && mapping.file_offset < s.file_offset + s.file_bytes)
       return mapping.start - mapping.file_offset + s.file_offset - s.vaddr;
   return std::nullopt;
 }
@@ -39,8 +38,7 @@ std::optional<uint64_t> bias_of(const ElfImage& image, const ExecutableMapping& 
 int refuse_elf(Dwfl_Module*, void**, const char*, Dwarf_Addr, char**, Elf**) { return -1; }
 // Debug files hold no more unwind information than .eh_frame does, and libdwfl's own search may go
 // to the network.
-int refuse_debug_file(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, const char*,
-                      GElf_Word, char**) {
+int refuse_debug_file(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, const char*, GElf_Word, char**) {
   return -1;
 }
 constexpr Dwfl_Callbacks kFileCallbacks = {refuse_elf, refuse_debug_file, nullptr, nullptr};
@@ -87,10 +85,8 @@ const Dwfl_Thread_Callbacks ProcessUnwinder::State::kThreadCallbacks = {
           *word = value;
           return true;
         },
-    .set_initial_registers =
-        [](Dwfl_Thread* thread, void* state) {
-          return static_cast<State*>(state)->set_registers(thread);
-        },
+    .set_initial_registers = [](Dwfl_Thread* thread,
+                                void* state) { return static_cast<State*>(state)->set_registers(thread); },
     .detach = nullptr,
     .thread_detach = nullptr,
 };
@@ -108,11 +104,9 @@ uint64_t ProcessUnwinder::State::without_signature(uint64_t word) const {
 
 bool ProcessUnwinder::State::read_word(uint64_t address, uint64_t& word) {
   const uint64_t n_bytes = stack.bytes.size();
-  if (address < stack.base_sp || n_bytes < sizeof word ||
-      address - stack.base_sp > n_bytes - sizeof word) {
+  if (address < stack.base_sp || n_bytes < sizeof word || address - stack.base_sp > n_bytes - sizeof word) {
     // Above the dump it was too short; anywhere else it is no stack and unwinding went wrong.
-    if (address >= stack.base_sp && address - stack.base_sp < (uint64_t{8} << 20))
-      read_past_dump = true;
+    if (address >= stack.base_sp && address - stack.base_sp < (uint64_t{8} << 20)) read_past_dump = true;
     return false;
   }
   std::memcpy(&word, stack.bytes.data() + (address - stack.base_sp), sizeof word);
@@ -124,24 +118,20 @@ bool ProcessUnwinder::State::set_registers(Dwfl_Thread* thread) const {
   if (architecture == Architecture::x86_64) {
     for (unsigned i = 0; i < kX86Dwarf.size(); ++i) {
       const Dwarf_Word value = registers[i];
-      if (has(i) && kX86Dwarf[i] >= 0 &&
-          !dwfl_thread_state_registers(thread, kX86Dwarf[i], 1, &value))
-        return false;
+      if (has(i) && kX86Dwarf[i] >= 0 && !dwfl_thread_state_registers(thread, kX86Dwarf[i], 1, &value)) return false;
     }
     dwfl_thread_state_register_pc(thread, registers[kX86PerfPc]);
     return true;
   }
   for (unsigned i = 0; i <= kArmPerfSp; ++i) {
     const Dwarf_Word value = without_signature(registers[i]);
-    if (has(i) && !dwfl_thread_state_registers(thread, static_cast<int>(i), 1, &value))
-      return false;
+    if (has(i) && !dwfl_thread_state_registers(thread, static_cast<int>(i), 1, &value)) return false;
   }
   dwfl_thread_state_register_pc(thread, registers[kArmPerfPc]);
   return true;
 }
 
-ProcessUnwinder::ProcessUnwinder(Architecture architecture,
-                                 std::span<const ExecutableMapping> mappings,
+ProcessUnwinder::ProcessUnwinder(Architecture architecture, std::span<const ExecutableMapping> mappings,
                                  const std::string& sysroot)
     : state_(std::make_unique<State>()) {
   state_->architecture = architecture;
@@ -155,8 +145,7 @@ ProcessUnwinder::ProcessUnwinder(Architecture architecture,
     std::string error;
     const std::string path = sysroot + mapping.path;
     const auto image = mapping.path.starts_with("/") ? ElfImage::open(path, false, error) : nullptr;
-    const auto bias =
-        image && image->machine() == machine ? bias_of(*image, mapping) : std::nullopt;
+    const auto bias = image && image->machine() == machine ? bias_of(*image, mapping) : std::nullopt;
     if (!bias) {
       ++state_->n_unreadable_files;
       continue;
@@ -165,14 +154,12 @@ ProcessUnwinder::ProcessUnwinder(Architecture architecture,
     const std::pair key(path, *bias);
     if (std::find(reported.begin(), reported.end(), key) != reported.end()) continue;
     // add_p_vaddr: the base is what is added to the file's own addresses.
-    if (dwfl_report_elf(state_->dwfl, path.c_str(), path.c_str(), -1, *bias, true))
-      reported.push_back(key);
-    else
-      ++state_->n_unreadable_files;
+    if (dwfl_report_elf(state_->dwfl, path.c_str(), path.c_str(), -1, *bias, true)) reported.push_back(key);
+    else ++state_->n_unreadable_files;
   }
   dwfl_report_end(state_->dwfl, nullptr, nullptr);
-  state_->attached = !reported.empty() && dwfl_attach_state(state_->dwfl, nullptr, kSampleThread,
-                                                            &State::kThreadCallbacks, state_.get());
+  state_->attached = !reported.empty() &&
+                     dwfl_attach_state(state_->dwfl, nullptr, kSampleThread, &State::kThreadCallbacks, state_.get());
 }
 
 ProcessUnwinder::~ProcessUnwinder() {
@@ -224,21 +211,19 @@ Unwound ProcessUnwinder::unwind(const UserRegisters& registers, const StackDump&
   state.result = nullptr;
   state.stack = {};
   if (result.addresses.empty()) result.addresses.push_back(state.registers[pc]);
-  if (result.stop == UnwindStop::outermost && state.read_past_dump)
-    result.stop = UnwindStop::stack_exhausted;
+  if (result.stop == UnwindStop::outermost && state.read_past_dump) result.stop = UnwindStop::stack_exhausted;
   return result;
 }
 
 ProcessUnwinder& UnwinderCache::get(std::span<const ExecutableMapping> mappings) {
   for (auto slot = slots_.begin(); slot != slots_.end(); ++slot) {
-    if (!std::equal(slot->mappings.begin(), slot->mappings.end(), mappings.begin(), mappings.end()))
-      continue;
+    if (!std::equal(slot->mappings.begin(), slot->mappings.end(), mappings.begin(), mappings.end())) continue;
     slots_.splice(slots_.begin(), slots_, slot);
     return *slots_.front().unwinder;
   }
   if (slots_.size() >= std::max<size_t>(capacity_, 1)) slots_.pop_back();
-  slots_.push_front({{mappings.begin(), mappings.end()},
-                     std::make_unique<ProcessUnwinder>(architecture_, mappings, sysroot_)});
+  slots_.push_front(
+      {{mappings.begin(), mappings.end()}, std::make_unique<ProcessUnwinder>(architecture_, mappings, sysroot_)});
   return *slots_.front().unwinder;
 }
 

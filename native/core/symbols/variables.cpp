@@ -166,11 +166,10 @@ void ModuleVariables::State::collect_candidates() {
         }
         candidates.push_back({found, in_alternate});
       }
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) {
-                     const StaticLocation &x = a.found.location, &y = b.found.location;
-                     return x.is_tls != y.is_tls ? x.is_tls < y.is_tls : x.address < y.address;
-                   });
+  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+    const StaticLocation &x = a.found.location, &y = b.found.location;
+    return x.is_tls != y.is_tls ? x.is_tls < y.is_tls : x.address < y.address;
+  });
 }
 
 bool ModuleVariables::State::same_name(const DebugEntry& entry, const DataSymbol& symbol) const {
@@ -195,8 +194,7 @@ Variable ModuleVariables::State::from_dwarf(const DebugEntry& entry) {
   DebugEntry current = entry;
   for (int n_hops = 0; n_hops < 16; ++n_hops) {
     if (variable.type == 0) variable.type = entries->target(current, current.type);
-    if (variable.linkage_name.empty())
-      variable.linkage_name = entries->text(current, current.linkage_name);
+    if (variable.linkage_name.empty()) variable.linkage_name = entries->text(current, current.linkage_name);
     if (variable.line == 0 && current.declaration_line.present())
       variable.line = static_cast<uint32_t>(current.declaration_line.number);
     if (variable.file.empty()) variable.file = entries->declaration_file(current);
@@ -213,8 +211,8 @@ Variable ModuleVariables::State::from_dwarf(const DebugEntry& entry) {
 }
 
 void ModuleVariables::State::add(Variable variable) {
-  n_text_bytes += variable.name.size() + variable.linkage_name.size() + variable.file.size() +
-                  variable.type_name.size();
+  n_text_bytes +=
+      variable.name.size() + variable.linkage_name.size() + variable.file.size() + variable.type_name.size();
   if (n_text_bytes > kMaxTextBytes) {
     truncated = true;
     return;
@@ -250,8 +248,7 @@ void ModuleVariables::State::merge() {
     bool in_common_block = false;
     int n_looks = 0;
     for (size_t i = first_candidate; i < c && n_looks < 64; ++i, ++n_looks) {
-      const auto entry =
-          entries->read(entry_id(candidates[i].found.entry_offset, candidates[i].in_alternate));
+      const auto entry = entries->read(entry_id(candidates[i].found.entry_offset, candidates[i].in_alternate));
       if (!entry) continue;
       // A dwz file is several modules': only a symbol of the name makes it this one's.
       if (!chosen && !candidates[i].in_alternate) {
@@ -290,8 +287,7 @@ void ModuleVariables::State::merge() {
 ModuleVariables::ModuleVariables() : state_(std::make_unique<State>()) {}
 ModuleVariables::~ModuleVariables() = default;
 
-std::unique_ptr<ModuleVariables> ModuleVariables::open(const std::string& path,
-                                                       const OpenOptions& options) {
+std::unique_ptr<ModuleVariables> ModuleVariables::open(const std::string& path, const OpenOptions& options) {
   std::unique_ptr<ModuleVariables> module(new ModuleVariables);
   module->state_->open(path, options);
   return module;

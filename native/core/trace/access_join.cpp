@@ -10,8 +10,11 @@ constexpr size_t kRecent = 1024;
 
 AccessJoin::AccessJoin(const objects::ObjectTable& objects, const replay::CodeIndex& codes,
                        std::vector<uint32_t> group_of_object, std::vector<uint32_t> function_of_code)
-    : objects_(objects), code_index_(codes), group_of_object_(std::move(group_of_object)),
-      function_of_code_(std::move(function_of_code)), recent_(kRecent) {
+    : objects_(objects),
+      code_index_(codes),
+      group_of_object_(std::move(group_of_object)),
+      function_of_code_(std::move(function_of_code)),
+      recent_(kRecent) {
   group_of_object_.resize(objects.columns().size() + 1);
   if (function_of_code_.empty()) function_of_code_.push_back(0);
   const auto& kinds = objects.columns().kind;
@@ -68,7 +71,8 @@ void AccessJoin::add(uint32_t process, std::span<const unsigned char> payload, s
   replay::each_variable_record<ml_window>(payload, [&](const ml_window& window, std::span<const unsigned char> stream) {
     if (Unit* const unit = begin_record(row, units)) {
       const SiteRange* const sites = sites_of(row, images);
-      const bool is_sound = walker_.walk_window(window, row, stream, [&](const Part& part) { take(process, *unit, part, sites); });
+      const bool is_sound =
+          walker_.walk_window(window, row, stream, [&](const Part& part) { take(process, *unit, part, sites); });
       end_record(window, units[row], *unit, is_sound);
     }
     ++row;
@@ -76,7 +80,8 @@ void AccessJoin::add(uint32_t process, std::span<const unsigned char> payload, s
 }
 
 void AccessJoin::add_decoded(uint32_t process, std::span<const ml_window> windows, std::span<const uint8_t> damaged,
-                             std::span<const Packed> batches, std::span<const uint32_t> units, std::span<const uint32_t> images) {
+                             std::span<const Packed> batches, std::span<const uint32_t> units,
+                             std::span<const uint32_t> images) {
   constexpr size_t kPart = 4096;
   std::vector<uint64_t> code(kPart), address(kPart);
   std::vector<uint32_t> bytes(kPart);
@@ -96,7 +101,10 @@ void AccessJoin::add_decoded(uint32_t process, std::span<const ml_window> window
         const size_t count = std::min<size_t>(mine.count - done, kPart);
         from.expand(at + done, count, code.data(), bytes.data(), operation.data());
         std::copy_n(from.addresses() + at + done, count, address.data());
-        take(process, *unit, {&windows[row], row, mine.first + done, count, code.data(), address.data(), bytes.data(), operation.data()}, sites);
+        take(
+            process, *unit,
+            {&windows[row], row, mine.first + done, count, code.data(), address.data(), bytes.data(), operation.data()},
+            sites);
         done += count;
       }
       at += mine.count;
@@ -171,7 +179,7 @@ void AccessJoin::take(uint32_t process, Unit& unit, const Part& part, const Site
     Recent& recent = recent_[pc % kRecent];
     if (recent.pc != pc || recent.window != windows_) {
       recent = Recent{.pc = pc, .window = windows_};
-      const uint32_t code = !is_site         ? code_index_.find(process, pc, part.window->begin_ns)
+      const uint32_t code = !is_site        ? code_index_.find(process, pc, part.window->begin_ns)
                             : pc == kNoSite ? replay::CodeIndex::kNone
                                             : site_facts_.code[pc];
       recent.code = code == replay::CodeIndex::kNone ? static_cast<uint32_t>(function_of_code_.size() - 1) : code;
@@ -183,7 +191,8 @@ void AccessJoin::take(uint32_t process, Unit& unit, const Part& part, const Site
       recent.group = group;
       recent.id = id;
       recent.bytes = 0;
-      if (id != 0 && !has_tags_ && columns.kind[id - 1] == static_cast<uint8_t>(objects::Kind::heap) && columns.process[id - 1] == process) {
+      if (id != 0 && !has_tags_ && columns.kind[id - 1] == static_cast<uint8_t>(objects::Kind::heap) &&
+          columns.process[id - 1] == process) {
         recent.base = columns.base[id - 1];
         recent.bytes = columns.bytes[id - 1];
         recent.until_ns = columns.died_ns[id - 1] != 0 ? columns.died_ns[id - 1] : UINT64_MAX;
@@ -313,7 +322,8 @@ double AccessJoin::standard_error(const Estimate& estimate) const {
   if (totals_.executed == 0 || totals_.covered >= totals_.executed) return 0;
   if (totals_.units < 2) return NAN;  // one window says nothing about the next
   const double ratio = estimate.sum / executed, m = static_cast<double>(totals_.units);
-  const double squares = estimate.sum_squares - 2 * ratio * estimate.sum_by_executed + ratio * ratio * totals_.executed_squares;
+  const double squares =
+      estimate.sum_squares - 2 * ratio * estimate.sum_by_executed + ratio * ratio * totals_.executed_squares;
   return std::sqrt(std::max(0.0, (1 - covered / executed) * m / (m - 1) * squares));
 }
 

@@ -82,10 +82,11 @@ class AccessJoin {
   void set_units(std::vector<uint64_t> executed, std::vector<uint32_t> parts);
   void set_sites(SiteFacts facts, std::vector<SiteRange> ranges);
   // The windows of a chunk; `units` and `images` (number of the window's SiteRange) have one entry for each record.
-  void add(uint32_t process, std::span<const unsigned char> payload, std::span<const uint32_t> units, std::span<const uint32_t> images);
+  void add(uint32_t process, std::span<const unsigned char> payload, std::span<const uint32_t> units,
+           std::span<const uint32_t> images);
   // The same of windows that are decoded already: their records without streams, which of them are damaged, and their accesses.
-  void add_decoded(uint32_t process, std::span<const ml_window> windows, std::span<const uint8_t> damaged, std::span<const Packed> batches,
-                   std::span<const uint32_t> units, std::span<const uint32_t> images);
+  void add_decoded(uint32_t process, std::span<const ml_window> windows, std::span<const uint8_t> damaged,
+                   std::span<const Packed> batches, std::span<const uint32_t> units, std::span<const uint32_t> images);
   void finish();
 
   const std::vector<Traffic>& by_pair() const { return pairs_; }

@@ -64,9 +64,11 @@ std::vector<uint64_t> pack(std::span<const Run> runs, const PlainColumns& column
   std::vector<uint32_t> index(count);
   for (size_t i = 0; i < count; ++i) index[i] = codes.index_of(columns.code[i]);
   const bool wide_codes = codes.values().size() > 1 << 16;
-  const bool wide_bytes = std::any_of(columns.bytes.begin(), columns.bytes.end(), [](uint32_t bytes) { return bytes > 255; });
+  const bool wide_bytes =
+      std::any_of(columns.bytes.begin(), columns.bytes.end(), [](uint32_t bytes) { return bytes > 255; });
   const size_t n_codes = codes.values().size();
-  const size_t index_words = words_for(count * (wide_codes ? 4 : 2)), bytes_words = words_for(count * (wide_bytes ? 4 : 1));
+  const size_t index_words = words_for(count * (wide_codes ? 4 : 2)),
+               bytes_words = words_for(count * (wide_bytes ? 4 : 1));
   std::vector<uint64_t> words(kHead + 2 * runs.size() + n_codes + count + index_words + bytes_words + words_for(count));
   uint64_t* at = words.data();
   *at++ = count;
@@ -82,10 +84,12 @@ std::vector<uint64_t> pack(std::span<const Run> runs, const PlainColumns& column
   std::memcpy(at, columns.address.data(), count * 8);
   at += count;
   if (wide_codes) std::memcpy(at, index.data(), count * 4);
-  else for (size_t i = 0; i < count; ++i) reinterpret_cast<uint16_t*>(at)[i] = static_cast<uint16_t>(index[i]);
+  else
+    for (size_t i = 0; i < count; ++i) reinterpret_cast<uint16_t*>(at)[i] = static_cast<uint16_t>(index[i]);
   at += index_words;
   if (wide_bytes) std::memcpy(at, columns.bytes.data(), count * 4);
-  else for (size_t i = 0; i < count; ++i) reinterpret_cast<uint8_t*>(at)[i] = static_cast<uint8_t>(columns.bytes[i]);
+  else
+    for (size_t i = 0; i < count; ++i) reinterpret_cast<uint8_t*>(at)[i] = static_cast<uint8_t>(columns.bytes[i]);
   at += bytes_words;
   std::memcpy(at, columns.operation.data(), count);
   return words;
@@ -98,7 +102,8 @@ Packed::Packed(std::span<const uint64_t> words) {
   if (count > words.size() || n_runs > words.size() || n_codes > words.size() || (count != 0 && n_codes == 0)) refuse();
   wide_codes_ = (flags & kWideCodes) != 0;
   wide_bytes_ = (flags & kWideBytes) != 0;
-  const size_t index_words = words_for(count * (wide_codes_ ? 4 : 2)), bytes_words = words_for(count * (wide_bytes_ ? 4 : 1));
+  const size_t index_words = words_for(count * (wide_codes_ ? 4 : 2)),
+               bytes_words = words_for(count * (wide_bytes_ ? 4 : 1));
   if (words.size() != kHead + 2 * n_runs + n_codes + count + index_words + bytes_words + words_for(count)) refuse();
   count_ = count;
   n_codes_ = n_codes;
@@ -119,7 +124,8 @@ void Packed::expand(size_t first, size_t count, uint64_t* code, uint32_t* bytes,
     for (size_t i = 0; i < count; ++i) code[i] = this->code(first + i);
   if (bytes != nullptr) {
     if (wide_bytes_) std::memcpy(bytes, static_cast<const uint32_t*>(bytes_) + first, count * 4);
-    else for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<const uint8_t*>(bytes_)[first + i];
+    else
+      for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<const uint8_t*>(bytes_)[first + i];
   }
   if (operation != nullptr) std::memcpy(operation, operation_ + first, count);
 }

@@ -37,7 +37,8 @@ class Packed {
   // Accesses from `first` on, into columns of `count`; null columns are left out.
   void expand(size_t first, size_t count, uint64_t* code, uint32_t* bytes, uint8_t* operation) const;
   uint64_t code(size_t i) const {
-    const size_t at = wide_codes_ ? reinterpret_cast<const uint32_t*>(index_)[i] : reinterpret_cast<const uint16_t*>(index_)[i];
+    const size_t at =
+        wide_codes_ ? reinterpret_cast<const uint32_t*>(index_)[i] : reinterpret_cast<const uint16_t*>(index_)[i];
     return codes_[at < n_codes_ ? at : 0];
   }
 

@@ -30,7 +30,8 @@ inline bool varint(const unsigned char*& at, const unsigned char* end, uint64_t&
   uint64_t word;
   memcpy(&word, at, 8);
   const uint64_t stops = ~word & 0x8080808080808080u;
-  if (stops == 0) [[unlikely]] return slow_varint(at, end, value);
+  if (stops == 0) [[unlikely]]
+    return slow_varint(at, end, value);
   const unsigned bits = static_cast<unsigned>(__builtin_ctzll(stops)) + 1;  // 8 x length
   word &= ~uint64_t{0} >> (64 - bits) & 0x7f7f7f7f7f7f7f7fu;
   word = (word & 0x007f007f007f007fu) | (word & 0x7f007f007f007f00u) >> 1;
@@ -67,7 +68,8 @@ size_t StreamDecoder::decode(const AccessColumns& columns, size_t count) {
     memcpy(&word, at, 4);
     if constexpr (kPc) {
       if ((word & 0x00808080u) == 0) [[likely]] {
-        if ((word & 0x00030000u) == 0) [[unlikely]] break;  // operation 0
+        if ((word & 0x00030000u) == 0) [[unlikely]]
+          break;  // operation 0
         take(word & 127, word >> 8 & 127, word >> 16 & 127);
         at += 3;
         continue;
@@ -119,7 +121,9 @@ bool StreamDecoder::find_words() {
     if (!slow_varint(at_, end_, literal) || literal > static_cast<uint64_t>(end_ - at_)) return false;
     names.insert(names.end(), at_, at_ + literal);
     at_ += literal;
-    if (!slow_varint(at_, end_, zeros) || zeros > ML_SEGMENTS_MOST_NAME_BYTES || names.size() + zeros > ML_SEGMENTS_MOST_NAME_BYTES) return false;
+    if (!slow_varint(at_, end_, zeros) || zeros > ML_SEGMENTS_MOST_NAME_BYTES ||
+        names.size() + zeros > ML_SEGMENTS_MOST_NAME_BYTES)
+      return false;
     names.resize(names.size() + zeros);
   }
   at_ = names.data();
@@ -157,9 +161,11 @@ bool StreamDecoder::read_segment() {
   ml_segments_block* block = &state.blocks[state.block[entry]];
   const unsigned char* next = next_word_;
   for (unsigned first = 0; first < words; first += 4, ++block) {
-    const unsigned code = *at++, misses = code & 15, count = std::min(words - first, 4u), bytes = (code & ML_SEGMENTS_WIDE) != 0 ? 8 : 4;
+    const unsigned code = *at++, misses = code & 15, count = std::min(words - first, 4u),
+                   bytes = (code & ML_SEGMENTS_WIDE) != 0 ? 8 : 4;
     if (code > 31 || code == ML_SEGMENTS_WIDE || misses >> count != 0) return false;
-    if (words_end_ - next < static_cast<ptrdiff_t>(bytes * static_cast<unsigned>(__builtin_popcount(misses)))) return false;
+    if (words_end_ - next < static_cast<ptrdiff_t>(bytes * static_cast<unsigned>(__builtin_popcount(misses))))
+      return false;
     for (unsigned i = 0; i < count; ++i) {
       if ((misses >> i & 1) != 0) {
         int64_t wide;

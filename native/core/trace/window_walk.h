@@ -76,11 +76,11 @@ class WindowWalker {
   template <typename Sink, typename Damaged>
   void walk(std::span<const unsigned char> payload, Sink&& sink, Damaged&& damaged) {
     uint32_t row = 0;
-    replay::each_variable_record<ml_window>(
-        payload, [&](const ml_window& window, std::span<const unsigned char> stream) {
-          if (!walk_window(window, row, stream, sink)) damaged(window, row);
-          ++row;
-        });
+    replay::each_variable_record<ml_window>(payload,
+                                            [&](const ml_window& window, std::span<const unsigned char> stream) {
+                                              if (!walk_window(window, row, stream, sink)) damaged(window, row);
+                                              ++row;
+                                            });
   }
 
  private:

@@ -53,17 +53,18 @@ static struct {
                  COUNTING_MARK};
 /* MEMLENS_DEFINE_RUNTIME with another name: a static program may have the other recorder's table too. */
 extern __typeof__(count_hooks) __memlens_count_hooks __attribute__((alias("count_hooks"), visibility("hidden"), used));
-__asm__(".pushsection .note.memlens,\"a\",\"note\"\n"
-        ".balign 4\n"
-        ".4byte 8, 8, 0x4d4c0001\n"
-        ".asciz \"memlens\"\n"
-        ".hidden __memlens_count_hooks\n"
-        "990: .8byte __memlens_count_hooks - 990b\n"
-        ".popsection\n");
+__asm__(
+    ".pushsection .note.memlens,\"a\",\"note\"\n"
+    ".balign 4\n"
+    ".4byte 8, 8, 0x4d4c0001\n"
+    ".asciz \"memlens\"\n"
+    ".hidden __memlens_count_hooks\n"
+    "990: .8byte __memlens_count_hooks - 990b\n"
+    ".popsection\n");
 _Static_assert(MEMLENS_NOTE_TYPE == 0x4d4c0001, "as above");
 
 /* ---- finding the other -------------------------------------------------------------------------------------------- */
-static bool is_loaded(const struct dl_phdr_info *object, const ElfW(Phdr) *notes) {
+static bool is_loaded(const struct dl_phdr_info *object, const ElfW(Phdr) * notes) {
   for (int i = 0; i < object->dlpi_phnum; i++) {
     const ElfW(Phdr) *load = &object->dlpi_phdr[i];
     if (load->p_type == PT_LOAD && (load->p_flags & PF_R) != 0 && notes->p_vaddr >= load->p_vaddr &&
@@ -89,8 +90,9 @@ static int visit(struct dl_phdr_info *object, size_t object_bytes, void *context
         int64_t distance;
         memcpy(&distance, begin + descriptor, sizeof distance);
         const struct memlens_hooks *hooks = (const void *)((uintptr_t)(begin + descriptor) + (uintptr_t)distance);
-        const bool counts = hooks->bytes >= sizeof count_hooks &&
-                            *(const uint64_t *)((const char *)hooks + offsetof(__typeof__(count_hooks), mark)) == COUNTING_MARK;
+        const bool counts =
+            hooks->bytes >= sizeof count_hooks &&
+            *(const uint64_t *)((const char *)hooks + offsetof(__typeof__(count_hooks), mark)) == COUNTING_MARK;
         if (hooks->version == MEMLENS_HOOKS_VERSION && hooks->bytes >= sizeof *hooks && !counts) {
           ml_other_hooks = hooks;
           return 1;

@@ -31,7 +31,7 @@ static struct {
   struct ml_count_entry *directory; /* NULL: mapped in parts, the last one is `part` */
   unsigned char *part;
   uint64_t part_offset;
-  unsigned char *step;              /* what of the last step is left */
+  unsigned char *step; /* what of the last step is left */
   uint64_t step_offset, step_left, next_step;
 } arena;
 
@@ -142,7 +142,8 @@ static bool read_variable(void) {
 bool ml_arena_open(void) {
   if (!read_variable()) {
     /* A recorder that cannot be reached is no reason to write files where nobody expects them. */
-    if (getenv(ML_COUNT_VARIABLE) != NULL || !ml_standalone_make(arena.path, sizeof arena.path, arena.token)) return false;
+    if (getenv(ML_COUNT_VARIABLE) != NULL || !ml_standalone_make(arena.path, sizeof arena.path, arena.token))
+      return false;
     arena.is_own = true;
   }
   struct ml_count_header *header = map_file(NULL, 0, ML_COUNT_DIRECTORY_BYTE, false);
@@ -171,7 +172,8 @@ static bool claim_range(uint64_t bytes, uint64_t *offset) {
   uint64_t next = __atomic_load_n(&ml_arena_header->next_byte, __ATOMIC_RELAXED), begin;
   do {
     begin = (next + MAP_UNIT - 1) / MAP_UNIT * MAP_UNIT;
-    if (begin < next || bytes > ml_arena_settings.file_bytes || begin > ml_arena_settings.file_bytes - bytes) return false;
+    if (begin < next || bytes > ml_arena_settings.file_bytes || begin > ml_arena_settings.file_bytes - bytes)
+      return false;
   } while (!__atomic_compare_exchange_n(&ml_arena_header->next_byte, &next, begin + bytes, true, __ATOMIC_RELAXED,
                                         __ATOMIC_RELAXED));
   *offset = begin;

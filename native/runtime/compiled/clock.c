@@ -22,19 +22,19 @@ static uint32_t choose(void) {
   /* Invariant: it neither stops nor changes its rate. A process may also have asked for a fault at each reading. */
   unsigned a, b, c, d;
   int setting = 0;
-  if (!__get_cpuid(0x80000007u, &a, &b, &c, &d) || (d & 1u << 8) == 0) return ML_CLOCK_SYSTEM;
+  if (!__get_cpuid(0x80000007u, &a, &b, &c, &d) || (d & 1u << 8) == 0) return ML_ENUM_count_clock_SYSTEM;
   const int saved = errno;
   const int asked = prctl(PR_GET_TSC, &setting, 0, 0, 0);
   errno = saved;
-  return asked != 0 || setting == PR_TSC_ENABLE ? ML_CLOCK_TSC : ML_CLOCK_SYSTEM;
+  return asked != 0 || setting == PR_TSC_ENABLE ? ML_ENUM_count_clock_TSC : ML_ENUM_count_clock_SYSTEM;
 #elif defined(__aarch64__)
-  return ML_CLOCK_CNTVCT;
+  return ML_ENUM_count_clock_CNTVCT;
 #elif defined(__riscv)
-  return ML_CLOCK_TIME;
+  return ML_ENUM_count_clock_TIME;
 #elif defined(__powerpc64__)
-  return ML_CLOCK_TIMEBASE;
+  return ML_ENUM_count_clock_TIMEBASE;
 #else
-  return ML_CLOCK_SYSTEM;
+  return ML_ENUM_count_clock_SYSTEM;
 #endif
 }
 

@@ -16,7 +16,8 @@ static uint64_t first_difference(const unsigned char *a, const unsigned char *b,
 }
 
 /* Only bytes that the program's own comparison was allowed to read are read again. Another thread may have changed them: then all count. */
-uint64_t __memlens_count_compared(const void *a, const void *b, uint64_t bytes, int result, uint64_t unit, const uint32_t *steps) {
+uint64_t __memlens_count_compared(const void *a, const void *b, uint64_t bytes, int result, uint64_t unit,
+                                  const uint32_t *steps) {
   const uint64_t at = result != 0 ? first_difference(a, b, bytes) : bytes;
   if (steps != NULL) {
     while (at >= steps[0]) steps += 2;

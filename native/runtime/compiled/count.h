@@ -26,6 +26,7 @@
 #include <stdint.h>
 
 #include "memlens_count.h"
+#include "memlens_format.h"
 #include "private_names.h"
 
 #define ML_LIKELY(condition) __builtin_expect(!!(condition), 1)
@@ -50,28 +51,30 @@ ML_EXPORT void __memlens_count_unwound(void);
 ML_EXPORT uint64_t __memlens_count_mark(void);
 ML_EXPORT void __memlens_count_returned(uint64_t mark, int keep);
 ML_EXPORT void __memlens_count_begin(const char *name);
-__attribute__((visibility("hidden"))) uint64_t __memlens_count_compared(const void *a, const void *b, uint64_t bytes, int result, uint64_t unit,
-                                                                         const uint32_t *steps);
+__attribute__((visibility("hidden"))) uint64_t __memlens_count_compared(const void *a, const void *b, uint64_t bytes,
+                                                                        int result, uint64_t unit,
+                                                                        const uint32_t *steps);
 ML_EXPORT void __memlens_count_end(const char *name);
-ML_EXPORT void __memlens_count_register(struct ml_count_function *first, struct ml_count_function *end, const void *inside);
+ML_EXPORT void __memlens_count_register(struct ml_count_function *first, struct ml_count_function *end,
+                                        const void *inside);
 ML_EXPORT void __memlens_count_unregister(struct ml_count_function *first);
 /* pthread_create and thrd_create with the function that really does it. `pool`: the new thread takes work from many. */
 ML_EXPORT int __memlens_count_pthread_create(int (*real)(void *, const void *, void *(*)(void *), void *), void *thread,
                                              const void *attributes, void *(*start)(void *), void *argument, int pool);
-ML_EXPORT int __memlens_count_thrd_create(int (*real)(void *, int (*)(void *), void *), void *thread, int (*start)(void *),
-                                          void *argument);
+ML_EXPORT int __memlens_count_thrd_create(int (*real)(void *, int (*)(void *), void *), void *thread,
+                                          int (*start)(void *), void *argument);
 
 /* ---- clock.c ------------------------------------------------------------------------------------------- */
-extern uint32_t ml_clock_kind;       /* enum ml_count_clock */
-extern uint64_t ml_clock_read_cost;  /* ticks */
+extern uint32_t ml_clock_kind;      /* ML_ENUM_count_clock_* */
+extern uint64_t ml_clock_read_cost; /* ticks */
 uint64_t ml_now_ns(void);
-void ml_clock_start(void);           /* chooses and measures */
+void ml_clock_start(void);                                 /* chooses and measures */
 uint64_t ml_low_quartile(uint64_t *ticks, unsigned count); /* sorts them */
-void ml_clock_pair(uint64_t *ticks, uint64_t *ns); /* both clocks at one moment */
+void ml_clock_pair(uint64_t *ticks, uint64_t *ns);         /* both clocks at one moment */
 
 static inline uint64_t ml_ticks(void) {
 #if defined(__x86_64__)
-  if (ML_LIKELY(ml_clock_kind == ML_CLOCK_TSC)) {
+  if (ML_LIKELY(ml_clock_kind == ML_ENUM_count_clock_TSC)) {
     uint32_t low, high;
     __asm__ volatile("rdtsc" : "=a"(low), "=d"(high)::"memory");
     return (uint64_t)high << 32 | low;
@@ -123,7 +126,7 @@ struct ml_slot { /* of a thread and a node */
 extern unsigned char ml_no_groups[1];
 enum ml_pairing { ML_PAIRING_UNKNOWN = 0, ML_PAIRING_ONE_FRAME = 1, ML_PAIRING_ANY = 2 };
 extern struct ml_count_place ml_no_place; /* takes what has no place; nobody reads it */
-extern uint8_t *ml_pairing;              /* of each name, enum ml_pairing */
+extern uint8_t *ml_pairing;               /* of each name, enum ml_pairing */
 struct ml_thread;
 bool ml_nodes_start(void);
 uint32_t ml_name_of(const char *name); /* 0: no room */
@@ -131,13 +134,14 @@ const char *ml_name_text(uint32_t name);
 uint32_t ml_node_below(uint32_t node, uint32_t name, bool *is_open); /* UINT32_MAX: no room */
 uint32_t ml_node_count(void);
 uint32_t ml_node_parent(uint32_t node);
-const char *ml_node_name(uint32_t node); /* of node 0: "" */
+const char *ml_node_name(uint32_t node);                            /* of node 0: "" */
 struct ml_slot *ml_place_of(struct ml_thread *self, uint32_t node); /* its place may be ml_no_place */
 struct ml_slot *ml_place_of_locked(struct ml_thread *self, uint32_t node);
-struct ml_slot *ml_ended_place_locked(uint32_t node); /* of threads that have ended */
-struct ml_count_span *ml_node_span(uint32_t node);    /* NULL: not published */
+struct ml_slot *ml_ended_place_locked(uint32_t node);                               /* of threads that have ended */
+struct ml_count_span *ml_node_span(uint32_t node);                                  /* NULL: not published */
 uint64_t *ml_group_counters(struct ml_thread *self, uint32_t node, uint32_t group); /* NULL: no room */
-void ml_populate(void *memory, uint64_t bytes); /* its pages, where they are few: a page fault in a region would count as the region's time */
+/* its pages, where they are few: a page fault in a region would count as the region's time */
+void ml_populate(void *memory, uint64_t bytes);
 void ml_populate_counters(uint64_t *counters);
 void ml_nodes_forked(void);
 
@@ -151,7 +155,8 @@ enum ml_open_flags {
   ML_OPEN_ANY_FRAME = 32, /* begun by memlens.h: its end may be in another function */
   ML_OPEN_ADOPTED = 64,   /* has outlived the frame that began it */
   ML_OPEN_IDLE = 128,     /* of handed work: done, and the thread waits; its time is settled */
-  ML_OPEN_REENTERED = 256, /* it, or one around it, was open already: the path of its node says no longer what is open */
+  /* it, or one around it, was open already: the path of its node says no longer what is open */
+  ML_OPEN_REENTERED = 256,
 };
 struct ml_open {
   uint64_t *base;
@@ -161,13 +166,13 @@ struct ml_open {
   const void *site;
   uint32_t node, name;
   uint32_t flags;
-  uint32_t group;  /* of its sampled execution, 0 = counted in any case */
-  uint64_t serial; /* of the thread's begins */
-  struct ml_count_span *span; /* NULL: in none */
-  uint64_t overhead_ticks;    /* the thread's, when it began */
+  uint32_t group;                       /* of its sampled execution, 0 = counted in any case */
+  uint64_t serial;                      /* of the thread's begins */
+  struct ml_count_span *span;           /* NULL: in none */
+  uint64_t overhead_ticks;              /* the thread's, when it began */
   uint64_t events[ML_COUNT_EVENTS + 2]; /* region_events.c's, at the begin */
 };
-struct ml_switch { /* (node, name) → where entering leads */
+struct ml_switch {     /* (node, name) → where entering leads */
   uint32_t node, name; /* name 0: empty */
   uint32_t below;
   uint32_t flags; /* of ml_open */
@@ -177,12 +182,12 @@ struct ml_switch { /* (node, name) → where entering leads */
 };
 struct ml_thread {
   struct ml_open *top;
-  uintptr_t busy;      /* frame of the switch that is under way, 0 = none */
-  uint64_t *dump;      /* of ml_counter_words words, NULL = not needed yet */
+  uintptr_t busy; /* frame of the switch that is under way, 0 = none */
+  uint64_t *dump; /* of ml_counter_words words, NULL = not needed yet */
   uint64_t random;
-  uint64_t begins;     /* so far, silent ones too */
+  uint64_t begins; /* so far, silent ones too */
   uint64_t synced_ticks;
-  uint64_t overhead_ticks; /* what switches of regions have cost so far */
+  uint64_t overhead_ticks;         /* what switches of regions have cost so far */
   uintptr_t stack_low, stack_high; /* both 0: not known */
   uint32_t tid, order, too_deep;
   uint32_t events_open; /* a bit for each */
@@ -204,7 +209,7 @@ void ml_spans_enter(uint32_t node, uint64_t now); /* of a node and those around 
 void ml_spans_leave(uint32_t node, uint64_t now);
 void ml_hand_idle(struct ml_thread *self);
 void ml_hand_end(struct ml_thread *self);
-extern bool ml_is_sampling; /* some executions may be left uncounted */
+extern bool ml_is_sampling;                  /* some executions may be left uncounted */
 void ml_settle_open(struct ml_thread *self); /* adds the ticks so far of what is open */
 void ml_regions_forked(struct ml_thread *self);
 void ml_measure_switch(struct ml_thread *idle);
@@ -245,10 +250,10 @@ struct ml_process {
 extern struct ml_process ml_process;
 extern uint64_t ml_sync_ticks; /* how old the last pair of clocks may become */
 bool ml_process_active(void);  /* false: another copy of the runtime serves this module */
-void ml_process_start(void);           /* once; any constructor may be the first */
-bool ml_process_enter(void);           /* a new entry for this process image */
+void ml_process_start(void);   /* once; any constructor may be the first */
+bool ml_process_enter(void);   /* a new entry for this process image */
 void ml_process_sync(struct ml_thread *self, uint64_t ticks); /* renews the last pair of clocks */
-uint64_t ml_lock(void);                /* returns the signal mask for ml_unlock */
+uint64_t ml_lock(void);                                       /* returns the signal mask for ml_unlock */
 void ml_unlock(uint64_t signals);
 void ml_lock_forked(void);
 
@@ -275,7 +280,7 @@ static inline void *ml_delegate(enum ml_delegated what) {
 }
 
 /* ---- openmp.c --------------------------------------------------------------------------------------------- */
-void *ml_openmp_tool(void);  /* what ompt_start_tool returns, NULL: not interested */
+void *ml_openmp_tool(void); /* what ompt_start_tool returns, NULL: not interested */
 bool ml_openmp_tells(void);
 
 /* ---- trace.c ---------------------------------------------------------------------------------------------- */
@@ -286,7 +291,7 @@ void ml_trace_module(const uint8_t *build_id, uint32_t build_id_bytes, uint64_t 
 void ml_trace_thread_begin(struct ml_thread *self);
 void ml_trace_thread_end(struct ml_thread *self); /* in the thread, or when the process ends */
 void ml_trace_forked(struct ml_thread *self);
-void ml_trace_switched(struct ml_thread *self);   /* it is in another region */
+void ml_trace_switched(struct ml_thread *self); /* it is in another region */
 
 /* ---- region_events.c: as region_events.h says, the program's own or ours ------------------------------------- */
 unsigned ml_events_open(uint64_t *state, const struct ml_count_header *asked, int *error);

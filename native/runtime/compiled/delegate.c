@@ -7,12 +7,11 @@
 static struct {
   const char *name;
   void *function;
-} others[ML_DELEGATED] = {{"__memlens_count_enter", NULL},      {"__memlens_count_enter_sampled", NULL},
-                          {"__memlens_count_leave", NULL},      {"__memlens_count_unwound", NULL},
-                          {"__memlens_count_mark", NULL},       {"__memlens_count_returned", NULL},
-                          {"__memlens_count_begin", NULL},      {"__memlens_count_end", NULL},
-                          {"__memlens_count_register", NULL},   {"__memlens_count_unregister", NULL},
-                          {"__memlens_trace_room", NULL}};
+} others[ML_DELEGATED] = {
+    {"__memlens_count_enter", NULL},      {"__memlens_count_enter_sampled", NULL}, {"__memlens_count_leave", NULL},
+    {"__memlens_count_unwound", NULL},    {"__memlens_count_mark", NULL},          {"__memlens_count_returned", NULL},
+    {"__memlens_count_begin", NULL},      {"__memlens_count_end", NULL},           {"__memlens_count_register", NULL},
+    {"__memlens_count_unregister", NULL}, {"__memlens_trace_room", NULL}};
 uint32_t ml_delegate_state;
 
 static bool ask(void) {

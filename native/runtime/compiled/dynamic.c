@@ -77,7 +77,8 @@ static create_function next_create(void) {
 /* Looked up early: later the loader's lock may be held by somebody who waits for us. */
 __attribute__((constructor(101))) static void load(void) { next_create(); }
 
-ML_EXPORT __attribute__((weak)) int pthread_create(void *thread, const void *attributes, void *(*start)(void *), void *argument) {
+ML_EXPORT __attribute__((weak)) int pthread_create(void *thread, const void *attributes, void *(*start)(void *),
+                                                   void *argument) {
   const create_function next = next_create();
   if (next == NULL) return EAGAIN;
   if (!ml_process_active()) return next(thread, attributes, start, argument);

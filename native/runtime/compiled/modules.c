@@ -16,10 +16,11 @@
 #define RANGE_UNIT 8 /* words: modules do not share a cache line */
 
 static struct module {
-  struct ml_count_module *shared; /* of the process image that it was published in; written, not read: forked children can write to it */
-  struct ml_count_module head;    /* what was published there */
+  /* of the process image that it was published in; written, not read: forked children can write to it */
+  struct ml_count_module *shared;
+  struct ml_count_module head;     /* what was published there */
   struct ml_count_function *first; /* NULL: unloaded */
-  uint64_t words, sites; /* that it asked for */
+  uint64_t words, sites;           /* that it asked for */
   uint64_t offset, bytes;
   uint32_t generation; /* of forks, when it was published */
 } modules[MODULES_MAX];
@@ -144,7 +145,8 @@ static struct module *take_range(const struct facts *facts, uint64_t words, uint
 
 ML_EXPORT void __memlens_count_register(struct ml_count_function *first, struct ml_count_function *end,
                                         const void *inside) {
-  void (*other)(struct ml_count_function *, struct ml_count_function *, const void *) = ml_delegate(ML_DELEGATE_REGISTER);
+  void (*other)(struct ml_count_function *, struct ml_count_function *, const void *) =
+      ml_delegate(ML_DELEGATE_REGISTER);
   if (other != NULL) {
     other(first, end, inside);
     return;

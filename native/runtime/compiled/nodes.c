@@ -19,7 +19,7 @@
 
 struct node {
   uint32_t parent, name;
-  uint32_t published; /* generation + 1 of the process image, 0 = never */
+  uint32_t published;         /* generation + 1 of the process image, 0 = never */
   struct ml_count_span *span; /* of the image that published it */
 };
 static struct tables {
@@ -187,7 +187,9 @@ void ml_nodes_forked(void) {
   for (uint32_t node = 0; node < node_count; node++) tables->nodes[node].span = NULL; /* the parent's */
 }
 
-struct ml_count_span *ml_node_span(uint32_t node) { return __atomic_load_n(&tables->nodes[node].span, __ATOMIC_ACQUIRE); }
+struct ml_count_span *ml_node_span(uint32_t node) {
+  return __atomic_load_n(&tables->nodes[node].span, __ATOMIC_ACQUIRE);
+}
 
 /* ---- memory that will be written in a region ---------------------------------------------------------------------- */
 #define POPULATED_MOST (UINT64_C(128) * 4096) /* a program with very many counters uses few of them in one region */
@@ -196,7 +198,8 @@ void ml_populate(void *memory, uint64_t bytes) {
   const int saved = errno;
   const uintptr_t begin = (uintptr_t)memory / 4096 * 4096, end = ((uintptr_t)memory + bytes + 4095) / 4096 * 4096;
   if (end - begin <= POPULATED_MOST && syscall(SYS_madvise, begin, end - begin, MADV_POPULATE_WRITE) != 0)
-    for (uintptr_t at = begin; at < end; at += 4096) __atomic_fetch_add((uint64_t *)at, 0, __ATOMIC_RELAXED); /* before Linux 5.14 */
+    /* before Linux 5.14 */
+    for (uintptr_t at = begin; at < end; at += 4096) __atomic_fetch_add((uint64_t *)at, 0, __ATOMIC_RELAXED);
   errno = saved;
 }
 
@@ -219,7 +222,8 @@ static void make_groups(struct ml_slot *slot, struct ml_thread *self, uint32_t n
   const uint64_t bytes = group_bytes() * ml_arena_settings.sample_groups;
   uint64_t offset;
   /* Threads that are added up when they end have no groups. */
-  const bool has_own = self->order < ml_arena_settings.threads_max && slot->place != NULL && slot->place != &ml_no_place;
+  const bool has_own =
+      self->order < ml_arena_settings.threads_max && slot->place != NULL && slot->place != &ml_no_place;
   unsigned char *groups = has_own ? ml_arena_room(bytes, &offset) : NULL;
   struct ml_count_entry *entry = groups != NULL ? ml_arena_claim() : NULL;
   slot->groups = ml_no_groups;

@@ -5,7 +5,10 @@
 
 #include <stdlib.h>
 
-union data { uint64_t value; void *pointer; };
+union data {
+  uint64_t value;
+  void *pointer;
+};
 typedef void (*callback)(void);
 typedef callback (*lookup_function)(const char *);
 typedef int (*set_callback_function)(int, callback);
@@ -20,7 +23,8 @@ enum { BARRIER_IMPLICIT_PARALLEL = 9 };
 static uint64_t here(void) {
   const struct ml_thread *self = ml_tls.self;
   if (self == NULL || self->top == NULL) return 1;
-  return (uint64_t)self->top->group << 48 | (uint64_t)self->top->node << 2 | ((self->top->flags & ML_OPEN_UNTOUCHED) != 0 ? 2u : 0u) | 1u;
+  return (uint64_t)self->top->group << 48 | (uint64_t)self->top->node << 2 |
+         ((self->top->flags & ML_OPEN_UNTOUCHED) != 0 ? 2u : 0u) | 1u;
 }
 
 static struct ml_thread *thread(void) {
@@ -45,13 +49,15 @@ static void take_back(void) {
   self->busy = 0;
 }
 
-static void parallel_begin(union data *task, const void *frame, union data *parallel, unsigned threads, int flags, const void *code) {
+static void parallel_begin(union data *task, const void *frame, union data *parallel, unsigned threads, int flags,
+                           const void *code) {
   (void)task, (void)frame, (void)threads, (void)flags, (void)code;
   parallel->value = here();
 }
 
 /* Thread 0 of a team is the one that met the construct: it is where it was. */
-static void implicit_task(int endpoint, union data *parallel, union data *task, unsigned threads, unsigned index, int flags) {
+static void implicit_task(int endpoint, union data *parallel, union data *task, unsigned threads, unsigned index,
+                          int flags) {
   (void)threads;
   if ((flags & TASK_INITIAL) != 0 || index == 0) return;
   if (endpoint == SCOPE_BEGIN) {
@@ -76,12 +82,15 @@ static void sync_region(int kind, int endpoint, union data *parallel, union data
   self->busy = 0;
 }
 
-static void task_create(union data *task, const void *frame, union data *created, int flags, int dependences, const void *code) {
+static void task_create(union data *task, const void *frame, union data *created, int flags, int dependences,
+                        const void *code) {
   (void)task, (void)frame, (void)dependences, (void)code;
   created->value = (flags & TASK_EXPLICIT) != 0 ? here() : 0;
 }
 
-static bool is_explicit(const union data *task) { return task != NULL && (task->value & 1) != 0 && task->value >> 63 == 0; }
+static bool is_explicit(const union data *task) {
+  return task != NULL && (task->value & 1) != 0 && task->value >> 63 == 0;
+}
 
 static void task_schedule(union data *before, int status, union data *next) {
   if ((status == TASK_COMPLETE || status == TASK_CANCEL || status == TASK_DETACH) && is_explicit(before)) {

@@ -96,7 +96,8 @@ void ml_process_sync(struct ml_thread *self, uint64_t ticks) {
 /* Its own name, not to be replaced, against the one that the loader chose. */
 extern __typeof__(__memlens_count_register) ml_own_register __attribute__((visibility("hidden")));
 bool ml_process_active(void) {
-  void (*volatile chosen)(struct ml_count_function *, struct ml_count_function *, const void *) = __memlens_count_register;
+  void (*volatile chosen)(struct ml_count_function *, struct ml_count_function *, const void *) =
+      __memlens_count_register;
   return chosen == ml_own_register && ml_base_is_own();
 }
 

@@ -37,17 +37,17 @@ extern __typeof__(memlens_region_events_end) memlens_region_events_end __attribu
 extern __typeof__(memlens_region_events_close) memlens_region_events_close __attribute__((weak));
 
 static bool replaced(void) {
-  return &memlens_region_events_open != NULL && &memlens_region_events_begin != NULL && &memlens_region_events_end != NULL &&
-         &memlens_region_events_close != NULL;
+  return &memlens_region_events_open != NULL && &memlens_region_events_begin != NULL &&
+         &memlens_region_events_end != NULL && &memlens_region_events_close != NULL;
 }
 
 #define HIGH_DESCRIPTOR 512 /* the lower ones, or the lower half of all, stay the program's */
 
 struct state {
-  int fds[ML_COUNT_EVENTS];         /* of the events that were opened, in order */
-  uint8_t numbers[ML_COUNT_EVENTS]; /* their numbers in the header */
-  uint8_t opened, alone;            /* how many; a bit for each that is not in the group */
-  uint8_t leads;                    /* which leads the group, ML_COUNT_EVENTS = there is none */
+  int fds[ML_COUNT_EVENTS];                            /* of the events that were opened, in order */
+  uint8_t numbers[ML_COUNT_EVENTS];                    /* their numbers in the header */
+  uint8_t opened, alone;                               /* how many; a bit for each that is not in the group */
+  uint8_t leads;                                       /* which leads the group, ML_COUNT_EVENTS = there is none */
   struct perf_event_mmap_page *pages[ML_COUNT_EVENTS]; /* NULL: no reading without a call */
 };
 _Static_assert(sizeof(struct state) <= MEMLENS_EVENT_STATE_WORDS * sizeof(uint64_t), "fits a thread's words");
@@ -84,8 +84,9 @@ unsigned ml_events_open(uint64_t *words, const struct ml_count_header *asked, in
   memset(state, 0, sizeof *state);
   state->leads = ML_COUNT_EVENTS;
   for (unsigned i = 0; i < asked->events && i < ML_COUNT_EVENTS; i++) {
-    const bool is_clock = asked->event_type[i] == PERF_TYPE_SOFTWARE && (asked->event_config[i] == PERF_COUNT_SW_CPU_CLOCK ||
-                                                                         asked->event_config[i] == PERF_COUNT_SW_TASK_CLOCK);
+    const bool is_clock =
+        asked->event_type[i] == PERF_TYPE_SOFTWARE &&
+        (asked->event_config[i] == PERF_COUNT_SW_CPU_CLOCK || asked->event_config[i] == PERF_COUNT_SW_TASK_CLOCK);
     const int leader = !is_clock && state->leads < ML_COUNT_EVENTS ? state->fds[state->leads] : -1;
     const int fd = open_event(asked->event_type[i], asked->event_config[i], leader);
     if (fd < 0) {
@@ -187,8 +188,7 @@ void ml_events_end(uint64_t *words, const uint64_t *begun, uint64_t *spent) {
   const uint64_t running = now[ML_COUNT_EVENTS + 1] - begun[ML_COUNT_EVENTS + 1];
   for (int i = 0; i < ML_COUNT_EVENTS; i++) {
     spent[i] = now[i] - begun[i];
-    if (running < enabled)
-      spent[i] = running != 0 ? (uint64_t)((unsigned __int128)spent[i] * enabled / running) : 0;
+    if (running < enabled) spent[i] = running != 0 ? (uint64_t)((unsigned __int128)spent[i] * enabled / running) : 0;
   }
   spent[ML_COUNT_EVENTS] = enabled;
   spent[ML_COUNT_EVENTS + 1] = running;

@@ -53,7 +53,8 @@ NEVER_INLINE void close_events(struct ml_thread *self, struct ml_open *open) {
   cost(self, place, ml_ticks() - before + ml_clock_read_cost);
   uint64_t *sums = open->flags & ML_OPEN_UNTOUCHED ? place->untouched_events : place->counted_events;
   place->event_enabled_ns += spent[ML_COUNT_EVENTS];
-  if (spent[ML_COUNT_EVENTS] != 0 && spent[ML_COUNT_EVENTS + 1] == 0) { /* not read, or never scheduled: no value, not 0 */
+  /* not read, or never scheduled: no value, not 0 */
+  if (spent[ML_COUNT_EVENTS] != 0 && spent[ML_COUNT_EVENTS + 1] == 0) {
     place->event_unseen_ns += spent[ML_COUNT_EVENTS];
     return;
   }
@@ -136,10 +137,12 @@ NEVER_INLINE struct ml_open *drop_stale(struct ml_thread *self, uintptr_t frame,
   if (self->stack_high == 0 || !on_stack(self, frame)) return self->top;
   for (struct ml_open *open = self->top; !is_floor(open) && open->frame < frame; open--) {
     if (!on_stack(self, open->frame)) break;
-    if (unwound || (open->flags & ML_OPEN_ANY_FRAME) == 0 || ml_pairing[open->name] == ML_PAIRING_ONE_FRAME) gone = open;
+    if (unwound || (open->flags & ML_OPEN_ANY_FRAME) == 0 || ml_pairing[open->name] == ML_PAIRING_ONE_FRAME)
+      gone = open;
   }
   if (gone != NULL) close_down_to(self, gone);
-  for (struct ml_open *open = self->top; !is_floor(open) && open->frame < frame && on_stack(self, open->frame); open--) {
+  for (struct ml_open *open = self->top; !is_floor(open) && open->frame < frame && on_stack(self, open->frame);
+       open--) {
     open->frame = frame; /* it outlived its frame: begun by a function that returned */
     open->flags |= ML_OPEN_ADOPTED;
   }
@@ -173,7 +176,11 @@ NEVER_INLINE void find_way(struct ml_thread *self, uint32_t node, uint32_t name,
   /* Without a name first: a signal handler may look at this between two stores. */
   way->name = 0;
   FENCE();
-  *way = (struct ml_switch){.node = node, .below = below, .flags = flags, .place = place, .base = counters_of(self, place),
+  *way = (struct ml_switch){.node = node,
+                            .below = below,
+                            .flags = flags,
+                            .place = place,
+                            .base = counters_of(self, place),
                             .span = ml_node_span(below)};
   FENCE();
   way->name = name;
@@ -228,10 +235,12 @@ NEVER_INLINE uint64_t *base_of_group(struct ml_thread *self, struct ml_open *ope
 
 /* Short executions of several threads would wait for each other at the node's word. */
 ALWAYS_INLINE bool is_worth_a_span(const struct ml_count_place *place) {
-  return place->entered <= ML_SPAN_FIRST || place->counted_ticks + place->untouched_ticks >= place->entered * least_span;
+  return place->entered <= ML_SPAN_FIRST ||
+         place->counted_ticks + place->untouched_ticks >= place->entered * least_span;
 }
 
-ALWAYS_INLINE int enter(struct ml_thread *self, uint32_t name, uint32_t flags, uintptr_t frame, const void *site, bool may_skip) {
+ALWAYS_INLINE int enter(struct ml_thread *self, uint32_t name, uint32_t flags, uintptr_t frame, const void *site,
+                        bool may_skip) {
   struct ml_open *top = self->top;
   if (ML_UNLIKELY(name == 0)) return refuse_name(self);
   if (ML_UNLIKELY(top->frame < frame)) top = drop_stale(self, frame, false);
@@ -340,7 +349,8 @@ NEVER_INLINE uint32_t number_region(struct ml_thread *self, struct ml_count_regi
 ALWAYS_INLINE uint32_t name_of_region(struct ml_thread *self, struct ml_count_region *region, uint32_t *flags) {
   const uint64_t number = __atomic_load_n(&region->number, __ATOMIC_RELAXED);
   *flags = number & ML_COUNT_REGION_ANY_FRAME ? ML_OPEN_ANY_FRAME : 0;
-  if (ML_UNLIKELY((number & COOKIE_MASK) != cookie() || (number & 0xffff) == 0)) return number_region(self, region, number);
+  if (ML_UNLIKELY((number & COOKIE_MASK) != cookie() || (number & 0xffff) == 0))
+    return number_region(self, region, number);
   return number & ((1u << NAME_BITS) - 1);
 }
 
@@ -495,7 +505,9 @@ void ml_end_named(const char *name, uintptr_t frame) {
   end_switch(self);
 }
 
-ML_EXPORT void __memlens_count_begin(const char *name) { ml_begin_named(name, CALLER_FRAME(), __builtin_return_address(0)); }
+ML_EXPORT void __memlens_count_begin(const char *name) {
+  ml_begin_named(name, CALLER_FRAME(), __builtin_return_address(0));
+}
 ML_EXPORT void __memlens_count_end(const char *name) { ml_end_named(name, CALLER_FRAME()); }
 
 /* ---- work of other threads' regions ------------------------------------------------------------------------------------ */
@@ -521,7 +533,9 @@ void ml_hand_begin(struct ml_thread *self, uint32_t node, bool untouched, uint32
   struct ml_count_place *place = ml_place_of(self, node)->place;
   struct ml_open *open = self->top + 1;
   uint64_t *of_group = group != 0 && !untouched && place != &ml_no_place ? ml_group_counters(self, node, group) : NULL;
-  *open = (struct ml_open){.base = untouched ? ml_thread_dump(self) : of_group != NULL ? of_group : counters_of(self, place),
+  *open = (struct ml_open){.base = untouched          ? ml_thread_dump(self)
+                                   : of_group != NULL ? of_group
+                                                      : counters_of(self, place),
                            .group = of_group != NULL ? group : 0,
                            .place = place,
                            .frame = ML_NO_FRAME,
@@ -628,8 +642,10 @@ void ml_regions_forked(struct ml_thread *self) {
 #define MEASURED 64
 
 /* Their own names, not to be replaced: the calls cost a part of it. */
-extern __typeof__(__memlens_count_enter) ml_own_enter __attribute__((alias("__memlens_count_enter"), visibility("hidden")));
-extern __typeof__(__memlens_count_leave) ml_own_leave __attribute__((alias("__memlens_count_leave"), visibility("hidden")));
+extern __typeof__(__memlens_count_enter) ml_own_enter
+    __attribute__((alias("__memlens_count_enter"), visibility("hidden")));
+extern __typeof__(__memlens_count_leave) ml_own_leave
+    __attribute__((alias("__memlens_count_leave"), visibility("hidden")));
 
 NEVER_INLINE void empty_regions(struct ml_count_region *region) {
   int (*volatile const enter_one)(struct ml_count_region *) = ml_own_enter;
@@ -650,7 +666,8 @@ void ml_measure_switch(struct ml_thread *idle) {
   ml_other_hooks = NULL;
   idle->stack[0] = (struct ml_open){.base = base, .place = &ml_no_place, .frame = ML_NO_FRAME, .flags = ML_OPEN_ROOT};
   idle->top = idle->stack;
-  idle->cache[name % ML_SWITCH_CACHE] = (struct ml_switch){.name = name, .below = 1, .place = &ml_no_place, .base = base};
+  idle->cache[name % ML_SWITCH_CACHE] =
+      (struct ml_switch){.name = name, .below = 1, .place = &ml_no_place, .base = base};
   idle->synced_ticks = ml_ticks();
   ml_tls.self = idle;
   least_span = switch_cost = 0;

@@ -2,7 +2,7 @@
  * few times in a thread is counted there. */
 #include "count.h"
 
-#define BOTH_FIRST 8     /* a budget begins with as many, counted and untouched by turns */
+#define BOTH_FIRST 8      /* a budget begins with as many, counted and untouched by turns */
 #define RARE_UNTOUCHED 16 /* one in so many, at random, is untouched although there is budget for counting it */
 #define RARE_COUNTED 1024 /* and the other way round */
 

@@ -28,7 +28,8 @@ static inline void ml_span_leave(struct ml_count_span *span, uint64_t now) {
   } while (!__atomic_compare_exchange_n(&span->inside, &old, next, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
   if (next != 0) return;
   const uint64_t spent = (now - ml_process.shared->start_ticks - (old >> 16)) & ML_SPAN_TIME;
-  if (spent <= ML_SPAN_TIME / 2) ml_add(&span->union_ticks, spent); /* else a thread came between its clock and the word */
+  /* else a thread came between its clock and the word */
+  if (spent <= ML_SPAN_TIME / 2) ml_add(&span->union_ticks, spent);
 }
 
 #endif

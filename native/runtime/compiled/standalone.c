@@ -45,7 +45,8 @@ static uint64_t number_of(const char *name, uint64_t otherwise) {
   const char *text = getenv(name);
   if (text == NULL || *text < '0' || *text > '9') return otherwise;
   uint64_t value = 0;
-  for (; *text >= '0' && *text <= '9' && value < UINT64_C(1) << 40; text++) value = value * 10 + (uint64_t)(*text - '0');
+  for (; *text >= '0' && *text <= '9' && value < UINT64_C(1) << 40; text++)
+    value = value * 10 + (uint64_t)(*text - '0');
   return value;
 }
 
@@ -53,7 +54,8 @@ static uint64_t number_of(const char *name, uint64_t otherwise) {
 bool ml_standalone_allocate(int fd, uint64_t offset, uint64_t bytes) {
   struct rlimit limit;
   /* Writing beyond it would be a signal. */
-  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || (limit.rlim_cur != RLIM_INFINITY && offset + bytes > limit.rlim_cur)) return false;
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || (limit.rlim_cur != RLIM_INFINITY && offset + bytes > limit.rlim_cur))
+    return false;
   long result;
   do result = syscall(SYS_fallocate, fd, 0, offset, bytes);
   while (result != 0 && errno == EINTR);

@@ -12,7 +12,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-
 #define STACK_UNLIMITED (UINT64_C(1) << 30)
 #define LAST_ROUND 4 /* PTHREAD_DESTRUCTOR_ITERATIONS of every C library here: destructors of others may still count */
 
@@ -147,7 +146,9 @@ static void begin(struct ml_thread *self) {
   const bool counts = root->place != &ml_no_place && (root->flags & ML_OPEN_UNTOUCHED) == 0;
   uint64_t *of_group = counts && root->group != 0 ? ml_group_counters(self, root->node, root->group) : NULL;
   if (of_group == NULL) root->group = 0;
-  root->base = of_group != NULL ? of_group : counts ? (uint64_t *)((unsigned char *)root->place + ML_COUNT_PLACE_COUNTERS) : ml_thread_dump(self);
+  root->base = of_group != NULL ? of_group
+               : counts         ? (uint64_t *)((unsigned char *)root->place + ML_COUNT_PLACE_COUNTERS)
+                                : ml_thread_dump(self);
   self->top = root;
   self->busy = shared != NULL ? 0 : UINTPTR_MAX; /* nobody counts: switches look no further */
   if (has_key) pthread_setspecific(key, self);
@@ -220,7 +221,8 @@ static void add_counters(uint64_t *sums, uint64_t *counters, uint64_t used) {
   for (uint64_t at = ML_COUNT_MAX_OF_FUNCTION; at < used; at += step) {
     const uint64_t words = used - at < step ? used - at : step;
     /* On machines of larger pages the call fails, and everything is looked at. */
-    if (syscall(SYS_mincore, counters + at, words * sizeof(uint64_t), resident) != 0) memset(resident, 1, sizeof resident);
+    if (syscall(SYS_mincore, counters + at, words * sizeof(uint64_t), resident) != 0)
+      memset(resident, 1, sizeof resident);
     for (uint64_t i = 0; i < words; i++) {
       if ((resident[i / page] & 1) == 0) {
         i += page - 1;
@@ -337,7 +339,8 @@ ML_EXPORT int __memlens_count_pthread_create(int (*real)(void *, const void *, v
   /* A creation inside a creation is the same one: of a library whose own wrapper called ours. */
   struct ml_thread *block = NULL;
   if (!ml_tls.creating) {
-    if (attributes == NULL || pthread_attr_getstacksize(attributes, &stack_bytes) != 0) stack_bytes = thread_stack_bytes;
+    if (attributes == NULL || pthread_attr_getstacksize(attributes, &stack_bytes) != 0)
+      stack_bytes = thread_stack_bytes;
     block = block_for_new(argument, stack_bytes, pool);
   }
   if (block == NULL) return real(thread, attributes, start, argument);
@@ -349,8 +352,8 @@ ML_EXPORT int __memlens_count_pthread_create(int (*real)(void *, const void *, v
   return result;
 }
 
-ML_EXPORT int __memlens_count_thrd_create(int (*real)(void *, int (*)(void *), void *), void *thread, int (*start)(void *),
-                                          void *argument) {
+ML_EXPORT int __memlens_count_thrd_create(int (*real)(void *, int (*)(void *), void *), void *thread,
+                                          int (*start)(void *), void *argument) {
   struct ml_thread *block = ml_tls.creating ? NULL : block_for_new(argument, thread_stack_bytes, 0);
   if (block == NULL) return real(thread, start, argument);
   block->start_c11 = start;

@@ -18,7 +18,7 @@ ML_EXPORT __thread struct ml_trace_thread __memlens_trace __attribute__((tls_mod
 
 struct ml_trace_settings ml_trace_settings = {.stacks = true};
 const struct ml_services *ml_trace_services; /* NULL: nothing is traced */
-static uint32_t ready; /* 0 the process has not started yet, 1 it traces, 2 it does not */
+static uint32_t ready;                       /* 0 the process has not started yet, 1 it traces, 2 it does not */
 uint32_t ml_trace_selects;
 static char region_text[REGION_TEXT_BYTES];
 static const char *regions[REGIONS_MAX];
@@ -76,10 +76,13 @@ static bool parse_settings(const char *text) {
     text += length + (text[length] == ',');
   }
   struct ml_trace_settings *settings = &ml_trace_settings;
-  if (settings->window == 0 || settings->period < settings->window || settings->period > UINT64_C(1) << 40) return false;
+  if (settings->window == 0 || settings->period < settings->window || settings->period > UINT64_C(1) << 40)
+    return false;
   settings->full = settings->period == settings->window;
   if (settings->full) settings->window = UINT64_MAX;
-  settings->patience = settings->full ? UINT64_MAX : settings->period / 4 > LEAST_PATIENCE ? settings->period / 4 : LEAST_PATIENCE;
+  settings->patience = settings->full                          ? UINT64_MAX
+                       : settings->period / 4 > LEAST_PATIENCE ? settings->period / 4
+                                                               : LEAST_PATIENCE;
   ml_trace_selects = settings->selects_regions = region_count != 0;
   return true;
 }
@@ -122,7 +125,8 @@ static uint8_t *selected;
 
 bool ml_trace_is_asked_for(uint64_t site) {
   const uint8_t *bits = __atomic_load_n(&selected, __ATOMIC_ACQUIRE);
-  return bits != NULL && site < SELECTABLE_SITES && (__atomic_load_n(&bits[site / 8], __ATOMIC_RELAXED) >> site % 8 & 1) != 0;
+  return bits != NULL && site < SELECTABLE_SITES &&
+         (__atomic_load_n(&bits[site / 8], __ATOMIC_RELAXED) >> site % 8 & 1) != 0;
 }
 
 static const unsigned char *find_selection(const uint8_t *build_id, uint32_t build_id_bytes, uint64_t sites) {
@@ -212,7 +216,8 @@ static void settle(struct ml_trace *trace, uint64_t left) {
     trace->executed = trace->start > left ? trace->start - left : 0;
     ml_trace_tell(trace);
   }
-  if (ML_UNLIKELY(!trace->open && trace->start < trace->executed)) trace->start = trace->executed; /* a handler came between */
+  /* a handler came between */
+  if (ML_UNLIKELY(!trace->open && trace->start < trace->executed)) trace->start = trace->executed;
 }
 
 /* ---- threads ---------------------------------------------------------------------------------------------------------------- */
@@ -285,7 +290,8 @@ void ml_trace_switched(struct ml_thread *self) {
 
 /* ---- room -------------------------------------------------------------------------------------------------------------------- */
 static uint64_t *make_room(struct ml_trace *trace) {
-  if (trace->open && !trace->has_facts && trace->first == trace->executed && trace->recorded == 0) ml_trace_resume(trace);
+  if (trace->open && !trace->has_facts && trace->first == trace->executed && trace->recorded == 0)
+    ml_trace_resume(trace);
   else if (!trace->open) ml_trace_facts_now(trace);
   uint64_t *words = trace->words + trace->base;
   const uint64_t most = ML_TRACE_RAW_WORDS - trace->base, wanted = ml_trace_words_wanted(trace);

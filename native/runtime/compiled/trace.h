@@ -27,7 +27,8 @@
 
 struct ml_trace_settings {
   uint64_t window, period, seed; /* of a full trace `window` is UINT64_MAX */
-  uint64_t patience; /* executed accesses without a recorded one after which a window ends: it is in code that has nothing but constants */
+  /* executed accesses without a recorded one after which a window ends: it is in code that has nothing but constants */
+  uint64_t patience;
   bool full, loads_only, wait, stacks, selects_regions, selects_functions;
   bool has_vectors; /* of 32 bytes */
 };
@@ -46,15 +47,15 @@ struct ml_trace {
   uint64_t start;    /* number at which the window begins that is waited for */
   uint64_t cell;     /* period in which it was drawn */
   uint64_t random;
-  uint64_t told;     /* of `executed`, to the process's total */
-  uint64_t goal;     /* accesses that the open window still records */
-  uint64_t last;     /* number behind its last recorded access */
+  uint64_t told; /* of `executed`, to the process's total */
+  uint64_t goal; /* accesses that the open window still records */
+  uint64_t last; /* number behind its last recorded access */
   uint64_t parked_left;
   bool active, busy, open, buffering, parked, has_facts, found_torn;
   uint32_t words_each; /* words that an access takes, times 256 */
-  uint32_t base;     /* first of `words` in use: behind a torn segment, whose writer may not be done */
+  uint32_t base;       /* first of `words` in use: behind a torn segment, whose writer may not be done */
   /* the record that is being made */
-  uint64_t first;    /* number of its first access */
+  uint64_t first; /* number of its first access */
   uint64_t recorded;
   struct ml_segments_at at;
   struct ml_trace_facts facts;
@@ -63,11 +64,12 @@ struct ml_trace {
   uint32_t region_node, region_string; /* the last name asked for */
   uint32_t region_generation;
   uint32_t image_string, image_generation; /* names the program image in windows */
-  const void *caller; /* of the runtime, the last time: where stacks begin */
-  uint32_t node;      /* that the thread was in then */
+  const void *caller;                      /* of the runtime, the last time: where stacks begin */
+  uint32_t node;                           /* that the thread was in then */
   struct ml_segments segments;
   unsigned char names[ML_TRACE_NAME_BYTES];
-  unsigned char bytes[ML_TRACE_STREAM_BYTES]; /* of words, from ML_TRACE_WORDS_AT on; names come in front of them when the record ends */
+  /* of words, from ML_TRACE_WORDS_AT on; names come in front of them when the record ends */
+  unsigned char bytes[ML_TRACE_STREAM_BYTES];
   uint64_t words[ML_TRACE_RAW_WORDS + ML_TRACE_SLACK_WORDS];
 };
 
@@ -75,14 +77,14 @@ struct ml_trace {
 bool ml_trace_is_asked_for(uint64_t site);
 
 /* trace_windows.c */
-void ml_trace_begin(struct ml_trace *trace);   /* a thread's first access comes */
+void ml_trace_begin(struct ml_trace *trace); /* a thread's first access comes */
 void ml_trace_facts_now(struct ml_trace *trace);
 void ml_trace_consume(struct ml_trace *trace, const uint64_t *until); /* what segments wrote */
-void ml_trace_tell(struct ml_trace *trace);    /* adds what was executed to the process's total */
-void ml_trace_cut(struct ml_trace *trace);     /* the record ends here, the window goes on at ml_trace_resume */
+void ml_trace_tell(struct ml_trace *trace); /* adds what was executed to the process's total */
+void ml_trace_cut(struct ml_trace *trace);  /* the record ends here, the window goes on at ml_trace_resume */
 void ml_trace_resume(struct ml_trace *trace);
-void ml_trace_close(struct ml_trace *trace);   /* the window ends here */
-void ml_trace_finish(struct ml_trace *trace);  /* the thread ends: what is open, and the total */
+void ml_trace_close(struct ml_trace *trace);                  /* the window ends here */
+void ml_trace_finish(struct ml_trace *trace);                 /* the thread ends: what is open, and the total */
 uint64_t ml_trace_words_wanted(const struct ml_trace *trace); /* that a window can need at least */
 
 #endif

@@ -14,7 +14,8 @@
 #include <string.h>
 
 #define FEWEST_WORDS 64u /* asked for at once: calls cost more than accesses behind the end of a window */
-#define MOST_WORDS 512u  /* at once, used again and again: they stay in the first cache, and so does more of the program's data */
+/* at once, used again and again: they stay in the first cache, and so does more of the program's data */
+#define MOST_WORDS 512u
 #define TELL_AFTER 10000u /* executed accesses */
 #define MOST_OF_RECORD (UINT64_C(1) << 31)
 
@@ -193,7 +194,9 @@ static unsigned words_of(uint64_t header) { return (unsigned)(header >> ML_TRACE
 
 static bool is_header(uint64_t header, uint64_t sites_end) {
   const unsigned form = (unsigned)(header >> ML_TRACE_FORM_SHIFT & 3), words = words_of(header);
-  const uint64_t site = header & UINT32_MAX, sites = form == ML_TRACE_SIZED ? words / 2 : form == ML_TRACE_LANES ? 1 : words;
+  const uint64_t site = header & UINT32_MAX, sites = form == ML_TRACE_SIZED   ? words / 2
+                                                     : form == ML_TRACE_LANES ? 1
+                                                                              : words;
   if (form == 3 || (form == ML_TRACE_WORDS && words > ML_TRACE_WORDS_MAX) || (form == ML_TRACE_SIZED && words % 2 != 0))
     return false;
   if (ml_trace_executed(header) == 0) return false;
@@ -202,7 +205,8 @@ static bool is_header(uint64_t header, uint64_t sites_end) {
 
 static bool is_full(const struct ml_trace *trace) {
   return trace->at.words > trace->bytes + sizeof trace->bytes - ML_SEGMENTS_WORD_BYTES ||
-         trace->at.names > trace->names + sizeof trace->names - ML_SEGMENTS_NAME_BYTES || trace->recorded >= ML_SEGMENTS_MOST_RECORDED;
+         trace->at.names > trace->names + sizeof trace->names - ML_SEGMENTS_NAME_BYTES ||
+         trace->recorded >= ML_SEGMENTS_MOST_RECORDED;
 }
 
 /* Accesses of a segment go into the record: from number `first` of the segment on, `count` of them. */
@@ -238,11 +242,13 @@ static bool is_recorded(struct ml_trace *trace, uint64_t header, uint64_t *words
     trace->goal--;
     return false;
   }
-  return !ml_trace_settings.loads_only || (header >> (ML_TRACE_STORES_SHIFT + (form == ML_TRACE_LANES ? 0 : i)) & 1) == 0;
+  return !ml_trace_settings.loads_only ||
+         (header >> (ML_TRACE_STORES_SHIFT + (form == ML_TRACE_LANES ? 0 : i)) & 1) == 0;
 }
 
 /* Accesses i to `accesses` of a segment, as far as the window goes; returns the number of the first that it does not take. */
-static unsigned record_segment(struct ml_trace *trace, uint64_t header, uint64_t *words, unsigned i, unsigned accesses, uint64_t begin) {
+static unsigned record_segment(struct ml_trace *trace, uint64_t header, uint64_t *words, unsigned i, unsigned accesses,
+                               uint64_t begin) {
   unsigned run = i; /* recorded from here on, not written yet */
   if (is_full(trace)) cut_at(trace, begin + i);
   while (i < accesses && trace->goal > i - run) {
@@ -260,7 +266,8 @@ static unsigned record_segment(struct ml_trace *trace, uint64_t header, uint64_t
 
 static void take_segment(struct ml_trace *trace, uint64_t header, uint64_t *words) {
   const uint64_t begin = trace->executed, end = begin + ml_trace_executed(header);
-  const unsigned form = (unsigned)(header >> ML_TRACE_FORM_SHIFT & 3), accesses = words_of(header) / (form == ML_TRACE_SIZED ? 2 : 1);
+  const unsigned form = (unsigned)(header >> ML_TRACE_FORM_SHIFT & 3),
+                 accesses = words_of(header) / (form == ML_TRACE_SIZED ? 2 : 1);
   unsigned i = 0;
   for (;;) {
     if (!trace->open) {
@@ -314,19 +321,22 @@ static bool has_zero_anywhere(const uint64_t *words, const uint64_t *until) {
 
 /* The usual segment: one that was in this record already, all of it inside the open window. This is most of what a recorded access costs. */
 struct usual {
-  uint64_t *at;          /* the next segment */
+  uint64_t *at; /* the next segment */
   const uint64_t *until;
   uint64_t taken, implied, count, goal;
   bool careful; /* words may be 0 */
 };
 
 /* The entry of the next segment, or NULL: it is not a usual one. */
-static inline __attribute__((always_inline)) const struct ml_segments_entry *next_usual(const struct ml_trace *trace, const struct usual *usual) {
+static inline __attribute__((always_inline)) const struct ml_segments_entry *next_usual(const struct ml_trace *trace,
+                                                                                        const struct usual *usual) {
   if (usual->at >= usual->until) return NULL;
   const uint64_t header = *usual->at;
   const unsigned words = words_of(header);
   const struct ml_segments_entry *known = ml_segments_known(&trace->segments, header & UINT32_MAX, header);
-  if (ML_UNLIKELY(known == NULL || words >= (uint64_t)(usual->until - usual->at) || usual->taken + words >= usual->goal)) return NULL;
+  if (ML_UNLIKELY(known == NULL || words >= (uint64_t)(usual->until - usual->at) ||
+                  usual->taken + words >= usual->goal))
+    return NULL;
   if (ML_UNLIKELY(usual->careful) && has_zero(usual->at, usual->at + 1 + words)) return NULL;
   return known;
 }
@@ -355,7 +365,8 @@ ML_SEGMENTS_VECTORS static void take_usual_vectors(struct ml_trace *trace, struc
   struct usual usual = *told;
   struct ml_segments_at out = trace->at;
   for (; (known = next_usual(trace, &usual)) != NULL; pass_usual(&usual))
-    ml_segments_add_known_vectors(&trace->segments, known, &out, *usual.at & UINT32_MAX, usual.at + 1, words_of(*usual.at));
+    ml_segments_add_known_vectors(&trace->segments, known, &out, *usual.at & UINT32_MAX, usual.at + 1,
+                                  words_of(*usual.at));
   trace->at = out;
   *told = usual;
 }
@@ -370,7 +381,8 @@ static uint64_t words_with_room(const struct ml_trace *trace) {
 }
 
 /* Takes as many segments as are usual ones; returns where the first one is that is not. */
-static uint64_t *take_usual(struct ml_trace *trace, uint64_t *at, const uint64_t *until, uint64_t *segments, bool careful) {
+static uint64_t *take_usual(struct ml_trace *trace, uint64_t *at, const uint64_t *until, uint64_t *segments,
+                            bool careful) {
   if (!trace->open || ml_trace_settings.loads_only || ml_trace_settings.selects_functions) return at;
   const uint64_t most = trace->recorded < ML_SEGMENTS_MOST_RECORDED ? ML_SEGMENTS_MOST_RECORDED - trace->recorded : 0;
   const uint64_t room = words_with_room(trace);

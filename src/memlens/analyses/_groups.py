@@ -415,6 +415,12 @@ class _Pair(Dimension):
             numbers = self._cells[at]
         return numbers
 
+    def continue_from(self, before: Dimension) -> None:
+        assert isinstance(before, _Pair)
+        for mine, theirs in zip(self._parts, before._parts, strict=True):
+            mine.continue_from(theirs)
+        self._seen, self._number, self.keys = before._seen, before._number, list(before.keys)
+
     def _cell_of(self, first: Any, second: Any) -> Any:
         import numpy as np
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..capture.model.decoded import BATCH_ACCESSES
 from ..capture.model.locality import (
+    CLASSES,
     REUSE_EARLIER,
     AccessBatch,
     AccessClasses,
@@ -26,7 +27,7 @@ PART_BATCHES = 4
 SAMPLES = 256
 """Addresses kept of each group and batch, drawn at random, to see later which offsets of elements are used."""
 MOST_CORES = 64
-STRIDED, IRREGULAR = 2, 3
+STRIDED, IRREGULAR = CLASSES.index("strided"), CLASSES.index("irregular")
 
 
 class Sums:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..capture.model.locality import CLASSES
 from ._offsets import in_words
 
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ LEAST_SHARE = 0.01
 """Offsets are looked for where a function and an object have this share of the accesses."""
 SETTLED = 0.9
 """Of the offsets that are used at all, in both halves of the time."""
-
-CLASSES = ("unknown", "constant", "strided", "irregular")
 
 
 def _steps(walk: PatternPass) -> dict[int, dict[str, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..capture.model.objects import CUT, PIECE
 from ._selected import SelectedCapture, selected
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
     from ..capture.reader import Capture
 
-PIECE, CUT = 0x80, 0x40
-"""Of the flags of objects (native/core/objects/object_columns.h)."""
 FOREVER = 2**63
 CURVE_BUCKETS = 1000
 

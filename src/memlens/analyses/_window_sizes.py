@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from ..capture.model.locality import CLASSES
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     Batches = Iterable[tuple[AccessBatch, Classes]]
     Columns = tuple[Addresses, Classes, Units]
 
-CONSTANT, STRIDED = 1, 2
+CONSTANT, STRIDED = CLASSES.index("constant"), CLASSES.index("strided")
 LEAST_SIZE = 16
 KINDS = ("footprint", "footprint_strided", "footprint_irregular")
 HELD_ACCESSES = 1 << 20

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from ..capture.store.layouts import enum_value
 from ..errors import NoDataError
 from ..registry import AnalysisDescriptor, Option
 from ..view import Column, Figure, Table, View, detail, key, measure
@@ -37,7 +38,9 @@ SCOPES = ("heap_and_global", "all")
 UNBOUNDED = "the exact count is 0, the error is unbounded"
 NOT_SEPARATED = "the stack is not separated"
 WHOLE_PROGRAM = "(whole program)"
-STACK_KNOWN, ATOMIC, EMULATOR_WIDTH = 1, 8, 32
+STACK_KNOWN, ATOMIC, EMULATOR_WIDTH = (
+    enum_value("code_flags", name) for name in ("stack_known", "atomic", "emulator_width")
+)
 MAX_WINDOWS = 5000
 """Decoded for the address-based categories: about a million accesses, under two seconds."""
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..capture.model.locality import ThreadAccesses
     from ..capture.reader import Capture
     from ..results import Result
+    from ._groups import Dimension
 
 MOST_ACCESSES = 200_000_000
 MOST_CORES = 64
@@ -127,7 +128,9 @@ class CachesConsumer:
         stride: bool = False,
         most_accesses: int = MOST_ACCESSES,
         accesses: ThreadAccesses | None = None,
+        model_cores: int | None = None,
     ) -> None:
+        """`model_cores`: of the model, where it has more than the capture needs; they make no difference."""
         from ..capture.model.locality import CacheModel, ThreadAccesses
         from ._groups import _Pair, named_dimension
 
@@ -149,17 +152,23 @@ class CachesConsumer:
             self._dimensions = [self._choice.dimension(dimension) for dimension in self._dimensions]
         self._pair = _Pair(self._dimensions[0], self._dimensions[1]) if len(by) == 2 else None
         self._cores = min(MOST_CORES, max(1, len(self.accesses.streams)))
+        self._model_cores = max(self._cores, model_cores or 0)
         self._whole = self.accesses.is_whole
         self._most, self._done = most_accesses, 0
         try:
             self._model = CacheModel(
                 levels=[(v.bytes, v.ways, v.shared, v.policy) for v in self._levels],
                 tlbs=[(v.bytes, v.ways, False, v.policy) for v in self._tlbs],
-                line_bytes=self._line_bytes, page_bytes=page_bytes, cores=self._cores, inclusive=self._inclusive, next_line=next_line,
+                line_bytes=self._line_bytes, page_bytes=page_bytes, cores=self._model_cores, inclusive=self._inclusive, next_line=next_line,
                 stride=stride,
             )  # fmt: skip
         except ValueError as error:
             raise UsageError(f"invalid cache geometry: {error}", hint="bytes = sets × ways × line_bytes") from None
+
+    @property
+    def dimensions(self) -> list[Dimension]:
+        """What misses are grouped by."""
+        return self._dimensions
 
     @property
     def columns(self) -> frozenset[str]:
@@ -167,6 +176,16 @@ class CachesConsumer:
 
     def begin(self, pool: TaskPool) -> None:
         pass
+
+    def continue_from(self, before: CachesConsumer) -> None:
+        """Takes over what another one saw of the same capture when it was shorter."""
+        if (self._whole, self._model_cores) != (before._whole, before._model_cores):
+            raise ValueError("another model is needed now")
+        if self._pair is not None and before._pair is not None:
+            self._pair.continue_from(before._pair)
+        else:
+            self._dimensions[0].continue_from(before._dimensions[0])
+        self._model, self._done = before._model, before._done
 
     def add(self, group: TimeGroup) -> None:
         import numpy as np

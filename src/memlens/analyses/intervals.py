@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypedDict, cast
 
+from ..capture.model.locality import NODE_KINDS
 from ..errors import MemoryLimitError, UsageError
 from ..registry import AnalysisDescriptor, Option
 from ..view import Figure, Table, View, detail, key, measure
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     Columns = dict[str, npt.NDArray[np.generic] | pa.Array]
 
 TREES = ("paper", "memgaze")
-KINDS = ("function", "window", "sample", "interval")
+KINDS = NODE_KINDS
 LEAF_ACCESSES = 8
 MOST_LEAF_ACCESSES = 64
 MOST_NODES = 1 << 17

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from ..capture.store.layouts import enum_value
 from ..registry import AnalysisDescriptor
 from ..units import human_bytes
 from ..view import Chart, Figure, Series, Table, View, detail, key, measure
@@ -137,8 +138,9 @@ def objects(capture: Capture) -> Result:
     )
 
 
-OTHER_MALLOC, EXACT_FIRST, SAMPLED, THINNED = 1, 16, 32, 128
-"""Of enum ml_runtime_flags."""
+OTHER_MALLOC, EXACT_FIRST, SAMPLED, THINNED = (
+    enum_value("runtime_flags", name) for name in ("other_malloc", "exact_first", "sampled", "thinned")
+)
 
 
 def _has_sampled(flags: list[int]) -> bool:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..capture.model.access_pass import TaskPool, TimeGroup
+    from ..capture.model.locality import ThreadAccesses
     from ..capture.reader import Capture
     from ..results import Result
 
@@ -49,7 +50,7 @@ class SharingConsumer:
     order: Literal["time"] = "time"
     columns = frozenset({"scalars"})
 
-    def __init__(self, capture: Capture, *, line_bytes: int = 64) -> None:
+    def __init__(self, capture: Capture, *, line_bytes: int = 64, accesses: ThreadAccesses | None = None) -> None:
         from ..capture.model.locality import LineSharing, ThreadAccesses
         from ._chosen_accesses import chosen_accesses, with_all_code
         from ._selected import NotSelectable
@@ -57,7 +58,7 @@ class SharingConsumer:
         self.capture, self._line_bytes = capture, line_bytes
         if capture.selection.code:
             raise NotSelectable("lines are shared by threads, whatever their code")
-        self.accesses = ThreadAccesses(with_all_code(capture))
+        self.accesses = ThreadAccesses(with_all_code(capture)) if accesses is None else accesses
         self._choice = chosen_accesses(capture, self.accesses)
         processes = [process for process, _ in self.accesses.streams]
         self._several = len(processes) > len(set(processes))
@@ -73,6 +74,12 @@ class SharingConsumer:
         columns = group.columns
         self._engine.add(columns["address"], columns["bytes"], columns["is_store"], columns["stream"])
         self._taken += len(group)
+
+    def continue_from(self, before: SharingConsumer) -> None:
+        """Takes over what another one saw of the same capture when it was shorter."""
+        if self._several != before._several:
+            raise ValueError("a process has a second thread now")
+        self._engine, self._taken = before._engine, before._taken
 
     def snapshot(self) -> Result:
         import numpy as np
@@ -194,6 +201,7 @@ def _count_windows(accesses: Any, rows: list[dict[str, Any]], pairs: dict[str, A
     import numpy as np
 
     from ..capture.model.locality import PROCESS_SHIFT
+    from ..capture.model.settled import SettledInTime
 
     lines = pairs["line"][: len(rows)].astype(np.uint64)
     wanted = np.unique(lines)
@@ -204,6 +212,7 @@ def _count_windows(accesses: Any, rows: list[dict[str, Any]], pairs: dict[str, A
     may_be = np.zeros(1 << 16, dtype=bool)
     may_be[_low_bits(wanted, shift)] = True
     decoded, windows = accesses.capture.decoded, accesses.capture.windows
+    given = accesses.is_given if isinstance(accesses, SettledInTime) else None
     for chunk in decoded if len(rows) else ():
         process = np.uint64(accesses.process_numbers[chunk.process] << PROCESS_SHIFT)
         for part in decoded.unpacked(chunk):
@@ -212,6 +221,9 @@ def _count_windows(accesses: Any, rows: list[dict[str, Any]], pairs: dict[str, A
             at = np.minimum(np.searchsorted(wanted, line[mine]), len(wanted) - 1)
             is_wanted = wanted[at] == line[mine]
             mine, at = mine[is_wanted], at[is_wanted]
+            if given is not None and len(mine):
+                is_given = given(part["row"][mine] + np.uint32(chunk.first), part["time_ns"][mine])
+                mine, at = mine[is_given], at[is_given]
             if len(mine):
                 window = part["row"][mine] + np.uint32(chunk.first)
                 unit, stream = windows.units.of_window[window], accesses.stream_of_window[window].astype(np.uint64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..capture.store.layouts import enum_value
 from ..registry import AnalysisDescriptor
 from ._traffic_view import traffic_view
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 COUNTS = ("loads", "stores", "load_bytes", "store_bytes")
 STACK_COUNTS = ("stack_loads", "stack_stores", "stack_load_bytes", "stack_store_bytes")
-STACK_KNOWN, ANONYMOUS, MODIFIED, EMULATOR_WIDTH = 1, 2, 4, 32
+STACK_KNOWN, ANONYMOUS, MODIFIED, EMULATOR_WIDTH = (
+    enum_value("code_flags", name) for name in ("stack_known", "anonymous", "modified", "emulator_width")
+)
 NARROW_BYTES = 2
 ANONYMOUS_CODE = "[anonymous code]"
 UNSEEN_CAUSES = {

@@ -20,7 +20,7 @@ from ..errors import OutputError, os_reason
 if TYPE_CHECKING:
     import pyarrow as pa
 
-IMPORTER_WRITER = 3
+IMPORTER_WRITER = enum_value("writer", "importer")
 NO_CPU = 0xFFFFFFFF
 WINDOW_ACCESSES = 4096
 """Of a window that Python writes."""

@@ -68,14 +68,12 @@ std::string unit_source(int unit) {
             "    + int(u.size()) + s.begin()->weight() + f(n) + p->weight(); }\n";
   }
   text += "}\nint run_unit" + id + "(int n) { int t = 0;\n";
-  for (int type = 0; type < 12; ++type)
-    text += "  t += unit" + id + "::use_Item" + std::to_string(type) + "(n);\n";
+  for (int type = 0; type < 12; ++type) text += "  t += unit" + id + "::use_Item" + std::to_string(type) + "(n);\n";
   return text + "  return t; }\n";
 }
 
 std::string generated_program() {
-  const std::string folder =
-      (std::filesystem::temp_directory_path() / "memlens-bench-symbols").string();
+  const std::string folder = (std::filesystem::temp_directory_path() / "memlens-bench-symbols").string();
   const std::string binary = folder + "/program";
   if (std::filesystem::exists(binary)) return binary;
   std::filesystem::remove_all(folder);  // of an interrupted run
@@ -86,14 +84,13 @@ std::string generated_program() {
     main_text += "int run_unit" + std::to_string(unit) + "(int);\n";
     calls += "  t += run_unit" + std::to_string(unit) + "(c);\n";
   }
-  tools::write_file(folder + "/main.cpp", main_text + "int main(int c, char**) { int t = 0;\n" +
-                                              calls + "  return t == 1; }\n");
+  tools::write_file(folder + "/main.cpp",
+                    main_text + "int main(int c, char**) { int t = 0;\n" + calls + "  return t == 1; }\n");
   const std::string jobs = std::to_string(std::max(1u, std::thread::hardware_concurrency()));
   std::printf("generating %s (once)\n", binary.c_str());
   std::fflush(stdout);
-  if (!tools::run(
-          "cd " + folder + " && ls *.cpp | xargs -P" + jobs +
-          " -I{} g++ -std=c++17 -g -O1 -c {} && g++ *.o -o building && mv building program"))
+  if (!tools::run("cd " + folder + " && ls *.cpp | xargs -P" + jobs +
+                  " -I{} g++ -std=c++17 -g -O1 -c {} && g++ *.o -o building && mv building program"))
     return {};
   return binary;
 }
@@ -122,8 +119,7 @@ std::vector<uint64_t> pick_addresses(const std::string& binary) {
   std::set<uint64_t> picked;
   uint64_t carry = 0;
   for (const auto& [vaddr, size_bytes] : code)
-    for (; carry < size_bytes || (carry -= size_bytes, false); carry += step)
-      picked.insert(vaddr + carry);
+    for (; carry < size_bytes || (carry -= size_bytes, false); carry += step) picked.insert(vaddr + carry);
   std::vector<uint64_t> vaddrs(picked.begin(), picked.end());
   std::shuffle(vaddrs.begin(), vaddrs.end(), std::mt19937(1));  // samples come in no order
   vaddrs.resize(std::min(vaddrs.size(), kAddresses));
@@ -136,14 +132,11 @@ int main(int argc, char** argv) {
   bool verify = true;
   std::string binary;
   for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--no-verify") == 0)
-      verify = false;
-    else
-      binary = argv[i];
+    if (std::strcmp(argv[i], "--no-verify") == 0) verify = false;
+    else binary = argv[i];
   }
   if (binary.empty()) binary = generated_program();
-  const std::vector<uint64_t> vaddrs =
-      binary.empty() ? std::vector<uint64_t>() : pick_addresses(binary);
+  const std::vector<uint64_t> vaddrs = binary.empty() ? std::vector<uint64_t>() : pick_addresses(binary);
   if (vaddrs.empty()) {
     std::printf("no binary with symbols: give one that is not stripped\n");
     return 1;
@@ -164,22 +157,19 @@ int main(int argc, char** argv) {
   size_t n_inlined = 0, n_empty = 0;
   for (const Frame& f : frames) n_inlined += f.inlined;
   for (size_t i = 0; i < vaddrs.size(); ++i) n_empty += first_frame[i] == first_frame[i + 1];
-  std::printf("%zu addresses: %zu frames, %zu inlined, %zu without a frame, %zu strings\n",
-              vaddrs.size(), frames.size(), n_inlined, n_empty, strings.size());
-  std::printf("open %.3f s, total %.3f s, peak RSS %.1f MB\n", open_seconds, total_seconds,
-              peak_rss_kb() / 1024.0);
+  std::printf("%zu addresses: %zu frames, %zu inlined, %zu without a frame, %zu strings\n", vaddrs.size(),
+              frames.size(), n_inlined, n_empty, strings.size());
+  std::printf("open %.3f s, total %.3f s, peak RSS %.1f MB\n", open_seconds, total_seconds, peak_rss_kb() / 1024.0);
 
   size_t n_wrong = 0;
   if (verify) {
-    const std::vector<uint64_t> some(vaddrs.begin(),
-                                     vaddrs.begin() + std::min(kVerified, vaddrs.size()));
+    const std::vector<uint64_t> some(vaddrs.begin(), vaddrs.begin() + std::min(kVerified, vaddrs.size()));
     const auto named = tools::resolve(*module, strings, some);
     std::map<oracle::Verdict, size_t> counts;
     tools::TemporaryDirectory folder;
     n_wrong = oracle::unsettled(binary, some, named, folder / "addresses", counts).size();
-    std::printf("verified %zu: %zu as binutils says, %zu decided against it, %zu wrong\n",
-                some.size(), some.size() - counts[oracle::Verdict::differs],
-                counts[oracle::Verdict::differs] - n_wrong, n_wrong);
+    std::printf("verified %zu: %zu as binutils says, %zu decided against it, %zu wrong\n", some.size(),
+                some.size() - counts[oracle::Verdict::differs], counts[oracle::Verdict::differs] - n_wrong, n_wrong);
   }
   return total_seconds <= kMaxSeconds && n_wrong == 0 ? 0 : 1;
 }

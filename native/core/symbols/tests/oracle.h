@@ -35,8 +35,7 @@ struct OracleFrame {
 using OracleStacks = std::map<uint64_t, std::vector<OracleFrame>>;
 
 inline bool is_address_line(const std::string& line) {
-  return line.starts_with("0x") &&
-         line.find_first_not_of("0123456789abcdef", 2) == std::string::npos;
+  return line.starts_with("0x") && line.find_first_not_of("0123456789abcdef", 2) == std::string::npos;
 }
 
 inline OracleStacks parse(const std::string& text, bool elfutils) {
@@ -68,8 +67,7 @@ inline OracleStacks parse(const std::string& text, bool elfutils) {
 
 inline std::string show(const std::vector<tools::NamedFrame>& frames) {
   std::string text;
-  for (const auto& f : frames)
-    text += "\n      " + f.function + " " + f.file + ":" + std::to_string(f.line);
+  for (const auto& f : frames) text += "\n      " + f.function + " " + f.file + ":" + std::to_string(f.line);
   return text.empty() ? " nothing" : text;
 }
 inline std::string show(const std::vector<OracleFrame>& frames) {
@@ -91,10 +89,8 @@ inline bool is_fuller_form(const std::string& ours, const std::string& theirs) {
   return !bare.empty() && ours.find(bare) != std::string::npos;
 }
 
-inline Verdict compare(const std::vector<tools::NamedFrame>& ours,
-                       const std::vector<OracleFrame>& theirs) {
-  const bool tool_knows_nothing =
-      theirs.empty() || (theirs.size() == 1 && theirs[0].location.starts_with("??"));
+inline Verdict compare(const std::vector<tools::NamedFrame>& ours, const std::vector<OracleFrame>& theirs) {
+  const bool tool_knows_nothing = theirs.empty() || (theirs.size() == 1 && theirs[0].location.starts_with("??"));
   if (ours.empty())  // in padding elfutils prints the line before, but no function
     return tool_knows_nothing || theirs[0].function == "??" ? Verdict::gap : Verdict::differs;
   // No DWARF there (start-up code): we still give the ELF symbol.
@@ -113,28 +109,24 @@ inline Verdict compare(const std::vector<tools::NamedFrame>& ours,
 // Asked in turn about what the one before could not settle.
 inline std::vector<std::string> arbiters() {
   std::vector<std::string> found = {"eu-addr2line"};
-  for (const char* name :
-       {"llvm-addr2line", "llvm-addr2line-19", "llvm-addr2line-16", "llvm-addr2line-14"})
+  for (const char* name : {"llvm-addr2line", "llvm-addr2line-19", "llvm-addr2line-16", "llvm-addr2line-14"})
     if (found.size() == 1 && tools::has_tool(name)) found.push_back(name);
   return found;
 }
 
-inline OracleStacks ask(const std::string& tool, const std::string& binary,
-                        const std::vector<uint64_t>& vaddrs, const std::string& list_path) {
+inline OracleStacks ask(const std::string& tool, const std::string& binary, const std::vector<uint64_t>& vaddrs,
+                        const std::string& list_path) {
   std::string list;
   char text[32];
   for (uint64_t a : vaddrs) list.append(text, std::snprintf(text, sizeof text, "0x%lx\n", a));
   tools::write_file(list_path, list);
-  return parse(tools::output_of(tool + " -a -i -f -C -e " + binary + " < " + list_path),
-               tool == "eu-addr2line");
+  return parse(tools::output_of(tool + " -a -i -f -C -e " + binary + " < " + list_path), tool == "eu-addr2line");
 }
 
 // Which of `vaddrs` no tool agrees with us about. `counts` is about binutils only.
-inline std::vector<uint64_t> unsettled(const std::string& binary,
-                                       const std::vector<uint64_t>& vaddrs,
+inline std::vector<uint64_t> unsettled(const std::string& binary, const std::vector<uint64_t>& vaddrs,
                                        const std::vector<std::vector<tools::NamedFrame>>& ours,
-                                       const std::string& scratch_path,
-                                       std::map<Verdict, size_t>& counts) {
+                                       const std::string& scratch_path, std::map<Verdict, size_t>& counts) {
   std::map<uint64_t, const std::vector<tools::NamedFrame>*> ours_by_vaddr;
   for (size_t i = 0; i < vaddrs.size(); ++i) ours_by_vaddr[vaddrs[i]] = &ours[i];
   OracleStacks answers = ask("addr2line", binary, vaddrs, scratch_path);
@@ -147,13 +139,11 @@ inline std::vector<uint64_t> unsettled(const std::string& binary,
   for (const std::string& tool : arbiters()) {
     if (disputed.empty()) break;
     answers = ask(tool, binary, disputed, scratch_path);
-    std::erase_if(disputed, [&](uint64_t a) {
-      return compare(*ours_by_vaddr[a], answers[a]) != Verdict::differs;
-    });
+    std::erase_if(disputed, [&](uint64_t a) { return compare(*ours_by_vaddr[a], answers[a]) != Verdict::differs; });
   }
   for (size_t i = 0; i < disputed.size() && i < 3; ++i)
-    std::printf("  0x%lx\n    ours:%s\n    theirs:%s\n", disputed[i],
-                show(*ours_by_vaddr[disputed[i]]).c_str(), show(answers[disputed[i]]).c_str());
+    std::printf("  0x%lx\n    ours:%s\n    theirs:%s\n", disputed[i], show(*ours_by_vaddr[disputed[i]]).c_str(),
+                show(answers[disputed[i]]).c_str());
   return disputed;
 }
 

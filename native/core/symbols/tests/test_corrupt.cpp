@@ -43,16 +43,14 @@ struct Region {
 std::vector<Region> interesting_regions(const std::string& binary) {
   std::vector<Region> regions;
   const std::string text = tools::output_of("readelf -SW " + binary);
-  for (const char* name : {".debug_info", ".debug_abbrev", ".debug_line", ".debug_rnglists",
-                           ".debug_ranges", ".debug_aranges", ".debug_addr", ".debug_str_offsets",
-                           ".debug_line_str", ".symtab", ".eh_frame", ".note.gnu.build-id",
-                           ".debug_info.dwo", ".debug_abbrev.dwo", ".debug_rnglists.dwo",
-                           ".debug_str_offsets.dwo", ".debug_str.dwo", ".debug_cu_index"}) {
+  for (const char* name : {".debug_info", ".debug_abbrev", ".debug_line", ".debug_rnglists", ".debug_ranges",
+                           ".debug_aranges", ".debug_addr", ".debug_str_offsets", ".debug_line_str", ".symtab",
+                           ".eh_frame", ".note.gnu.build-id", ".debug_info.dwo", ".debug_abbrev.dwo",
+                           ".debug_rnglists.dwo", ".debug_str_offsets.dwo", ".debug_str.dwo", ".debug_cu_index"}) {
     const size_t at = text.find(std::string(name) + " ");
     if (at == std::string::npos) continue;
     uint64_t offset = 0, n_bytes = 0;
-    if (std::sscanf(text.c_str() + at, "%*s %*s %*x %lx %lx", &offset, &n_bytes) == 2 &&
-        n_bytes > 0)
+    if (std::sscanf(text.c_str() + at, "%*s %*s %*x %lx %lx", &offset, &n_bytes) == 2 && n_bytes > 0)
       regions.push_back({offset, n_bytes});
   }
   return regions;
@@ -82,8 +80,7 @@ size_t use_variables(const std::string& path, std::mt19937& random) {
       for (const TypeField& field : type->fields) module->describe_type(field.type);
       CHECK(type->packed_bytes <= type->bytes);
     }
-    for (const uint64_t offset :
-         {uint64_t{0}, variable.bytes / 2, variable.bytes, uint64_t(random()), UINT64_MAX})
+    for (const uint64_t offset : {uint64_t{0}, variable.bytes / 2, variable.bytes, uint64_t(random()), UINT64_MAX})
       for (const bool as_array : {false, true}) module->field_at(variable.type, offset, as_array);
   }
   for (const char* name : {"shapes::Shape", "Circle", "struct node", "std::string", "", "::"})
@@ -113,13 +110,11 @@ size_t use(const std::string& path, const std::vector<uint64_t>& vaddrs, std::mt
   const ExecutableMapping mapping{0x400000, 0x800000, 0x2000, path};
   ProcessUnwinder unwinder(Architecture::x86_64, {&mapping, 1});
   std::vector<uint64_t> registers(17, 0x7fff0000), stack(256);
-  for (uint64_t& word : stack)
-    word = random() % 2 ? 0x400000 + random() % 0x8000 : 0x7fff0000 + random() % 2048;
+  for (uint64_t& word : stack) word = random() % 2 ? 0x400000 + random() % 0x8000 : 0x7fff0000 + random() % 2048;
   for (int i = 0; i < 10; ++i) {
     registers[8] = 0x400000 + random() % 0x8000;
     CHECK(unwinder
-              .unwind({0xff01ff, registers},
-                      {0x7fff0000, {reinterpret_cast<uint8_t*>(stack.data()), stack.size() * 8}})
+              .unwind({0xff01ff, registers}, {0x7fff0000, {reinterpret_cast<uint8_t*>(stack.data()), stack.size() * 8}})
               .addresses.size() <= kMaxUnwindDepth);
   }
   return frames.size();
@@ -130,8 +125,7 @@ void damage(const std::string& flags, unsigned seed) {
   tools::write_file(folder / "shapes.h", kOracleHeader);
   tools::write_file(folder / "program.cpp", kOracleFactory + std::string(kVariables));
   const std::string binary = folder / "program", copy = folder / "damaged";
-  CHECK(tools::run("cd " + folder.path() + " && g++ -std=c++17 -shared -fPIC " + flags +
-                   " program.cpp -o program"));
+  CHECK(tools::run("cd " + folder.path() + " && g++ -std=c++17 -shared -fPIC " + flags + " program.cpp -o program"));
   const std::string whole = tools::read_file(binary);
   const std::vector<Region> regions = interesting_regions(binary);
   const std::vector<uint64_t> vaddrs = code_addresses(binary);
@@ -146,8 +140,7 @@ void damage(const std::string& flags, unsigned seed) {
     const auto begin = std::chrono::steady_clock::now();
     n_usable += use(copy, vaddrs, random) > 0;
     slowest_seconds =
-        std::max(slowest_seconds,
-                 std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+        std::max(slowest_seconds, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   };
   for (int i = 0; i < n_rounds; ++i) {
     std::string in_sections = whole;
@@ -157,24 +150,21 @@ void damage(const std::string& flags, unsigned seed) {
     attempt(in_sections);
     if (i % 2 == 0) {
       std::string anywhere = whole;
-      for (unsigned n = 1 + random() % 8; n > 0; --n)
-        anywhere[random() % whole.size()] ^= char(1u << random() % 8);
-      if (i % 4 == 0) anywhere[random() % 64] = char(random());  // ELF header
-      if (i % 8 == 0)
-        anywhere[whole.size() - 1 - random() % 2000] = char(random());  // section headers
+      for (unsigned n = 1 + random() % 8; n > 0; --n) anywhere[random() % whole.size()] ^= char(1u << random() % 8);
+      if (i % 4 == 0) anywhere[random() % 64] = char(random());                       // ELF header
+      if (i % 8 == 0) anywhere[whole.size() - 1 - random() % 2000] = char(random());  // section headers
       attempt(anywhere);
     }
     if (i % 2 == 1) attempt(whole.substr(0, random() % whole.size()));
   }
-  std::printf("%s: %d damaged files, %zu of them still usable, slowest %.2f s\n", flags.c_str(),
-              n_rounds * 2, n_usable, slowest_seconds);
+  std::printf("%s: %d damaged files, %zu of them still usable, slowest %.2f s\n", flags.c_str(), n_rounds * 2, n_usable,
+              slowest_seconds);
   CHECK(slowest_seconds < 20);
   CHECK(n_usable > size_t(n_rounds));  // damage that is refused at the door tests little
 }
 
 // Split debug information: the program, its .dwo file or its .dwp package is damaged in turn.
-void damage_split(const std::string& compiler, const std::string& flags, const std::string& packager,
-                  unsigned seed) {
+void damage_split(const std::string& compiler, const std::string& flags, const std::string& packager, unsigned seed) {
   for (const std::string& tool : {compiler, packager}) {
     if (tool.empty() || tools::has_tool(tool)) continue;
     std::printf("skipped: %s is not installed\n", tool.c_str());
@@ -189,8 +179,7 @@ void damage_split(const std::string& compiler, const std::string& flags, const s
                    " -c program.cpp && " + compiler + " -shared program.o -o program"));
   std::string part = folder / "program.dwo";
   if (!packager.empty()) {
-    CHECK(tools::run("cd " + folder.path() + " && " + packager +
-                     " -e program -o program.dwp && rm program.dwo"));
+    CHECK(tools::run("cd " + folder.path() + " && " + packager + " -e program -o program.dwp && rm program.dwo"));
     part = folder / "program.dwp";
   }
   const std::vector<uint64_t> vaddrs = code_addresses(binary);
@@ -214,8 +203,8 @@ void damage_split(const std::string& compiler, const std::string& flags, const s
     }
     tools::write_file(path, whole);
   }
-  std::printf("%s %s: %d damaged files, %zu of them with inlined frames\n", flags.c_str(),
-              packager.c_str(), n_rounds * 2, n_with_inlined);
+  std::printf("%s %s: %d damaged files, %zu of them with inlined frames\n", flags.c_str(), packager.c_str(),
+              n_rounds * 2, n_with_inlined);
   CHECK_EQUAL(use(binary, vaddrs, random), n_frames);
   CHECK(n_with_inlined > size_t(n_rounds) / 2);  // damage that is refused at the door tests little
 }

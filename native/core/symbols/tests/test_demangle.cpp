@@ -17,18 +17,18 @@ void check_table(std::initializer_list<Case> cases) {
 }  // namespace
 
 TEST(names_that_are_not_mangled_stay) {
-  check_table({{"", ""},
-               {"main", "main"},
-               {"_start", "_start"},
-               {"_Z", "_Z"},
-               {"_R", "_R"},
-               {"_ZN", "_ZN"},
-               {"_Reset", "_Reset"},
-               {"_RNvC", "_RNvC"},
-               {"_ZN3foo", "_ZN3foo"},
-               {"__cxa_throw", "__cxa_throw"},
-               {"_ZN9999999999999999999999foo17h0123456789abcdefE",
-                "_ZN9999999999999999999999foo17h0123456789abcdefE"}});
+  check_table(
+      {{"", ""},
+       {"main", "main"},
+       {"_start", "_start"},
+       {"_Z", "_Z"},
+       {"_R", "_R"},
+       {"_ZN", "_ZN"},
+       {"_Reset", "_Reset"},
+       {"_RNvC", "_RNvC"},
+       {"_ZN3foo", "_ZN3foo"},
+       {"__cxa_throw", "__cxa_throw"},
+       {"_ZN9999999999999999999999foo17h0123456789abcdefE", "_ZN9999999999999999999999foo17h0123456789abcdefE"}});
 }
 
 TEST(cpp_names) {
@@ -37,8 +37,7 @@ TEST(cpp_names) {
                {"_ZNK5space5Thing6methodEi", "space::Thing::method(int) const"},
                {"_ZN3FooC1Ev", "Foo::Foo()"},
                {"_ZN3FooD0Ev", "Foo::~Foo()"},
-               {"_ZNSt6vectorIiSaIiEE9push_backERKi",
-                "std::vector<int, std::allocator<int> >::push_back(int const&)"},
+               {"_ZNSt6vectorIiSaIiEE9push_backERKi", "std::vector<int, std::allocator<int> >::push_back(int const&)"},
                {"_Z3addIiET_S0_S0_", "int add<int>(int, int)"},
                {"_ZTV3Foo", "vtable for Foo"},
                {"_Z3foov.cold", "foo() [clone .cold]"},
@@ -66,8 +65,7 @@ TEST(rust_v0_paths_and_types) {
                {"_RINvCs6GmmlP4bgsG_1r4ptrsReEB2_", "r::ptrs::<&str>"},
                {"_RNCNvCs6GmmlP4bgsG_1r4main0B3_", "r::main::{closure#0}"},
                {"_RNCNvCs6GmmlP4bgsG_1r4mains_0B3_", "r::main::{closure#1}"},
-               {"_RNvMNtCs6GmmlP4bgsG_1r5innerINtB2_4WraphKj3_E5firstB4_",
-                "<r::inner::Wrap<u8, 3>>::first"},
+               {"_RNvMNtCs6GmmlP4bgsG_1r5innerINtB2_4WraphKj3_E5firstB4_", "<r::inner::Wrap<u8, 3>>::first"},
                {"_RNvXs_NtCs6GmmlP4bgsG_1r5innerINtB4_4WraphKj3_ENtB4_4Area4areaB6_",
                 "<r::inner::Wrap<u8, 3> as r::inner::Area>::area"},
                {"_RINvMNtCslNYArtu3iFV_5alloc5sliceSTmINtNtB5_5boxed3BoxDNtNtCsgEmfK2I1SDS_"
@@ -105,9 +103,9 @@ TEST(rust_v0_constants) {
 }
 
 TEST(rust_v0_unicode_identifiers) {
-  check_table({{"_RNvCs6GmmlP4bgsG_1ru9gre_6ka8i", "r::größe"},
-               {"_RNqCs4fqI2P2rA04_11utf8_identsu30____7hkackfecea1cbdathfdh9hlq6y",
-                "utf8_idents::საჭმელად_გემრიელი_სადილი"}});
+  check_table(
+      {{"_RNvCs6GmmlP4bgsG_1ru9gre_6ka8i", "r::größe"},
+       {"_RNqCs4fqI2P2rA04_11utf8_identsu30____7hkackfecea1cbdathfdh9hlq6y", "utf8_idents::საჭმელად_გემრიელი_სადილი"}});
 }
 
 TEST(names_that_would_print_without_end_stay_mangled) {
@@ -119,8 +117,7 @@ TEST(names_that_would_print_without_end_stay_mangled) {
   std::string doubling = "_RMC0TTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTeB3_EB2_EB1_EB0_EB_E";
   CHECK(demangle(doubling).size() < 100000);
   CHECK_EQUAL(demangle("_RNvB_1a"), "_RNvB_1a");
-  CHECK_EQUAL(demangle(std::string(1 << 20, 'Z').insert(0, "_")),
-              std::string(1 << 20, 'Z').insert(0, "_"));
+  CHECK_EQUAL(demangle(std::string(1 << 20, 'Z').insert(0, "_")), std::string(1 << 20, 'Z').insert(0, "_"));
 }
 
 TEST(random_damage_never_crashes) {
@@ -139,14 +136,9 @@ TEST(random_damage_never_crashes) {
     for (unsigned n = 1 + random() % 4; n > 0; --n) {
       const size_t at = 2 + random() % (name.size() - 2);
       switch (random() % 3) {
-        case 0:
-          name[at] = alphabet[random() % alphabet.size()];
-          break;
-        case 1:
-          name.insert(at, 1, alphabet[random() % alphabet.size()]);
-          break;
-        default:
-          name.resize(std::max<size_t>(at, 3));
+        case 0: name[at] = alphabet[random() % alphabet.size()]; break;
+        case 1: name.insert(at, 1, alphabet[random() % alphabet.size()]); break;
+        default: name.resize(std::max<size_t>(at, 3));
       }
     }
     n_done += !demangle(name).empty();

@@ -22,8 +22,7 @@ class DumpWriter {
   explicit DumpWriter(bool big_endian = false) : big_endian_(big_endian) {
     u32(0x4A695444), u32(1), u32(40), u32(62), u32(0), u32(4711), u64(0), u64(0);
   }
-  void load(uint64_t time_ns, uint64_t address, uint64_t n_bytes, uint64_t index,
-            const std::string& name) {
+  void load(uint64_t time_ns, uint64_t address, uint64_t n_bytes, uint64_t index, const std::string& name) {
     begin(0, time_ns);
     u32(1), u32(1), u64(address), u64(address), u64(n_bytes), u64(index), text(name);
     bytes.insert(bytes.end(), n_bytes, 0x90);
@@ -53,17 +52,13 @@ class DumpWriter {
  private:
   void u32(uint32_t v) { put(big_endian_ ? __builtin_bswap32(v) : v); }
   void u64(uint64_t v) { put(big_endian_ ? __builtin_bswap64(v) : v); }
-  void text(const std::string& t) {
-    bytes.insert(bytes.end(), t.c_str(), t.c_str() + t.size() + 1);
-  }
+  void text(const std::string& t) { bytes.insert(bytes.end(), t.c_str(), t.c_str() + t.size() + 1); }
   template <typename T>
   void put(T v) {
     const auto* p = reinterpret_cast<const uint8_t*>(&v);
     bytes.insert(bytes.end(), p, p + sizeof v);
   }
-  void begin(uint32_t id, uint64_t time_ns) {
-    begin_ = bytes.size(), u32(id), u32(0), u64(time_ns);
-  }
+  void begin(uint32_t id, uint64_t time_ns) { begin_ = bytes.size(), u32(id), u32(0), u64(time_ns); }
   void end() {
     auto n_bytes = static_cast<uint32_t>(bytes.size() - begin_);
     if (big_endian_) n_bytes = __builtin_bswap32(n_bytes);
@@ -75,8 +70,7 @@ class DumpWriter {
 
 DumpWriter example(bool big_endian) {
   DumpWriter dump(big_endian);
-  dump.debug_info(10, 0x1000,
-                  {{0x1000, 5, "/src/a.js"}, {0x1008, 6, "\xff"}, {0x1004, 9, "/src/b.js"}});
+  dump.debug_info(10, 0x1000, {{0x1000, 5, "/src/a.js"}, {0x1008, 6, "\xff"}, {0x1004, 9, "/src/b.js"}});
   dump.load(10, 0x1000, 0x10, 1, "first");
   dump.unknown(4);
   dump.load(20, 0x2000, 0x20, 2, "second");
@@ -88,8 +82,7 @@ DumpWriter example(bool big_endian) {
 }  // namespace
 
 TEST(perf_map_reads_hex_with_and_without_prefix_and_names_with_spaces) {
-  const auto s = JitSymbols::parse_perf_map(
-      "1000 10 plain\n0x2000 0X20 LazyCompile:~f a.js:1 (x)\r\nABCDEF 1 upper");
+  const auto s = JitSymbols::parse_perf_map("1000 10 plain\n0x2000 0X20 LazyCompile:~f a.js:1 (x)\r\nABCDEF 1 upper");
   CHECK_EQUAL(s.n_malformed(), 0u);
   CHECK_EQUAL(name_at(s, 0x1000), "plain");
   CHECK_EQUAL(name_at(s, 0x100f), "plain");
@@ -100,8 +93,7 @@ TEST(perf_map_reads_hex_with_and_without_prefix_and_names_with_spaces) {
 }
 
 TEST(perf_map_later_lines_override_earlier_ones_where_they_overlap) {
-  const auto s =
-      JitSymbols::parse_perf_map("1000 100 old\n1040 40 inner\n1000 10 start\n10f0 100 tail\n");
+  const auto s = JitSymbols::parse_perf_map("1000 100 old\n1040 40 inner\n1000 10 start\n10f0 100 tail\n");
   CHECK_EQUAL(name_at(s, 0x1000), "start");
   CHECK_EQUAL(name_at(s, 0x1010), "old");
   CHECK_EQUAL(name_at(s, 0x1040), "inner");
@@ -217,13 +209,10 @@ TEST(jitdump_stops_at_its_close_record) {
 
 TEST(other_files_say_what_they_are) {
   const std::string text = "hello, world: not a dump at all, really not";
-  const auto s =
-      JitSymbols::parse_jitdump({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+  const auto s = JitSymbols::parse_jitdump({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
   CHECK(s.status().find("JiTD") != std::string::npos);
-  CHECK(JitSymbols::read_jitdump("/no/such/file").status().find("cannot open") !=
-        std::string::npos);
-  CHECK(JitSymbols::read_perf_map("/no/such/file").status().find("cannot open") !=
-        std::string::npos);
+  CHECK(JitSymbols::read_jitdump("/no/such/file").status().find("cannot open") != std::string::npos);
+  CHECK(JitSymbols::read_perf_map("/no/such/file").status().find("cannot open") != std::string::npos);
   DumpWriter dump;
   dump.bytes[4] = 9;
   CHECK(JitSymbols::parse_jitdump(dump.bytes).status().find("version 9") != std::string::npos);
@@ -235,14 +224,12 @@ TEST(random_damage_never_crashes) {
   const std::string map = "1000 100 old\n1040 40 inner\n1000 10 start\n10f0 100 tail\n";
   for (int round = 0; round < 3000; ++round) {
     std::vector<uint8_t> dump = whole;
-    for (unsigned n = 1 + random() % 6; n > 0; --n)
-      dump[random() % dump.size()] ^= uint8_t(1u << random() % 8);
+    for (unsigned n = 1 + random() % 6; n > 0; --n) dump[random() % dump.size()] ^= uint8_t(1u << random() % 8);
     if (round % 3 == 0) dump.resize(random() % dump.size());
     const auto s = JitSymbols::parse_jitdump(dump);
     name_at(s, 0x1000, 30), name_at(s, random(), random());
     std::string text = map;
-    for (unsigned n = 1 + random() % 6; n > 0; --n)
-      text[random() % text.size()] ^= char(1u << random() % 8);
+    for (unsigned n = 1 + random() % 6; n > 0; --n) text[random() % text.size()] ^= char(1u << random() % 8);
     name_at(JitSymbols::parse_perf_map(text), 0x1000);
   }
   CHECK(true);

@@ -35,21 +35,17 @@ struct Built {
   std::string binary;
   uint64_t outer = 0, method = 0, outer_bytes = 0;
 
-  explicit Built(const std::string& flags, const std::string& compiler = "g++")
-      : binary(folder / "program") {
+  explicit Built(const std::string& flags, const std::string& compiler = "g++") : binary(folder / "program") {
     tools::write_file(folder / "program.cpp", kProgram);
     CHECK(tools::run("cd " + folder.path() + " && " + compiler + " -Wl,--build-id " + flags +
                      " program.cpp -o program 2>&1"));
     outer = tools::address_of(binary, "outer");
     method = tools::address_of(binary, "_ZNK5space5Thing6methodEi");
-    const std::string sizes =
-        tools::output_of("nm -S " + binary + " | grep ' outer$' | cut -d' ' -f2");
+    const std::string sizes = tools::output_of("nm -S " + binary + " | grep ' outer$' | cut -d' ' -f2");
     outer_bytes = std::strtoull(sizes.c_str(), nullptr, 16);
     CHECK(outer != 0 && method != 0 && outer_bytes != 0);
   }
-  bool run(const std::string& command) {
-    return tools::run("cd " + folder.path() + " && " + command);
-  }
+  bool run(const std::string& command) { return tools::run("cd " + folder.path() + " && " + command); }
   std::vector<uint64_t> outer_vaddrs() const {
     std::vector<uint64_t> vaddrs;
     for (uint64_t i = 0; i < outer_bytes; ++i) vaddrs.push_back(outer + i);
@@ -57,9 +53,7 @@ struct Built {
   }
 };
 
-uint32_t line(const char* marker) {
-  return tools::line_of(kProgram, std::string("LINE ") + marker);
-}
+uint32_t line(const char* marker) { return tools::line_of(kProgram, std::string("LINE ") + marker); }
 
 void check_dwarf(Built& built, const OpenOptions& options = {}, bool inlined = true) {
   StringTable strings;
@@ -83,9 +77,8 @@ void check_dwarf(Built& built, const OpenOptions& options = {}, bool inlined = t
     saw_store |= frames.size() == 1 && frames[0].line == line("store");
     if (frames.size() != 3) continue;
     saw_chain |= frames[0].line == line("innermost") && frames[1].line == line("middle") &&
-                 frames[2].line == line("outer") && frames[0].inlined && frames[1].inlined &&
-                 !frames[2].inlined && frames[0].function.find("innermost") == 0 &&
-                 frames[1].function.find("middle") == 0;
+                 frames[2].line == line("outer") && frames[0].inlined && frames[1].inlined && !frames[2].inlined &&
+                 frames[0].function.find("innermost") == 0 && frames[1].function.find("middle") == 0;
   }
   CHECK(saw_store);
   if (inlined) CHECK(saw_chain);
@@ -113,10 +106,9 @@ std::string build_id_debug_path(const std::string& directory, const std::string&
 
 TEST(inlined_chain_and_lines_in_every_dwarf_version_and_level) {
   for (const char* flags :
-       {"-O0 -gdwarf-4", "-O0 -gdwarf-5", "-O2 -gdwarf-4", "-O2 -gdwarf-5", "-O2 -gdwarf-3",
-        "-O2 -gdwarf-2", "-O1 -g -no-pie", "-O2 -g -gz", "-O2 -g -gno-as-loc-support",
-        "-O2 -g -flto -fno-ipa-cp -fno-ipa-sra -rdynamic", "-O2 -g -fdebug-types-section",
-        "-O2 -g -ffunction-sections"}) {
+       {"-O0 -gdwarf-4", "-O0 -gdwarf-5", "-O2 -gdwarf-4", "-O2 -gdwarf-5", "-O2 -gdwarf-3", "-O2 -gdwarf-2",
+        "-O1 -g -no-pie", "-O2 -g -gz", "-O2 -g -gno-as-loc-support", "-O2 -g -flto -fno-ipa-cp -fno-ipa-sra -rdynamic",
+        "-O2 -g -fdebug-types-section", "-O2 -g -ffunction-sections"}) {
     Built built(flags);
     check_dwarf(built);
   }
@@ -136,8 +128,7 @@ TEST(file_offsets_become_virtual_addresses) {
   Built built("-O2 -g -no-pie");
   StringTable strings;
   auto module = ModuleSymbols::open(built.binary, {}, strings);
-  const std::string header =
-      tools::output_of("readelf -SW " + built.binary + " | grep ' \\.text '");
+  const std::string header = tools::output_of("readelf -SW " + built.binary + " | grep ' \\.text '");
   uint64_t vaddr = 0, offset = 0;
   std::sscanf(header.c_str() + header.find("PROGBITS"), "PROGBITS %lx %lx", &vaddr, &offset);
   CHECK(vaddr != offset);
@@ -162,8 +153,8 @@ TEST(symbol_at_gives_begin_size_and_name) {
 TEST(debug_link_is_followed_beside_the_binary_and_in_dot_debug) {
   for (const char* place : {".", ".debug"}) {
     Built built("-O2 -g");
-    CHECK(built.run(std::string("mkdir -p ") + place + " && objcopy --only-keep-debug program " +
-                    place + "/program.debug && strip program && cd " + place +
+    CHECK(built.run(std::string("mkdir -p ") + place + " && objcopy --only-keep-debug program " + place +
+                    "/program.debug && strip program && cd " + place +
                     " && objcopy --add-gnu-debuglink=program.debug " + (built.folder / "program")));
     check_dwarf(built);
   }
@@ -187,33 +178,26 @@ TEST(debug_file_is_found_by_build_id_in_a_debug_directory_and_a_sysroot) {
   const std::string id = read_build_id_hex(built.binary);
   CHECK_EQUAL(id.size(), 40u);
   const std::string path = build_id_debug_path(built.folder / "root/debug", id);
-  CHECK(built.run("mkdir -p $(dirname " + path + ") && objcopy --only-keep-debug program " + path +
-                  " && strip program"));
-  check_dwarf(built, {.expected_build_id_hex = id,
-                      .debug_directories = {built.folder / "root/debug"},
-                      .sysroot = {}});
+  CHECK(
+      built.run("mkdir -p $(dirname " + path + ") && objcopy --only-keep-debug program " + path + " && strip program"));
+  check_dwarf(built, {.expected_build_id_hex = id, .debug_directories = {built.folder / "root/debug"}, .sysroot = {}});
   StringTable strings;
-  auto module = ModuleSymbols::open(built.binary,
-                                    {.expected_build_id_hex = {},
-                                     .debug_directories = {built.folder / "root/debug"},
-                                     .sysroot = {}},
-                                    strings);
+  auto module = ModuleSymbols::open(
+      built.binary, {.expected_build_id_hex = {}, .debug_directories = {built.folder / "root/debug"}, .sysroot = {}},
+      strings);
   CHECK_EQUAL(module->debug_file(), path);
   // Below a sysroot both the module and the debug directory are looked for.
   CHECK(built.run("mkdir -p root/bin && cp program root/bin/"));
-  auto below = ModuleSymbols::open("/bin/program",
-                                   {.expected_build_id_hex = id,
-                                    .debug_directories = {"/debug"},
-                                    .sysroot = built.folder / "root"},
-                                   strings);
+  auto below = ModuleSymbols::open(
+      "/bin/program", {.expected_build_id_hex = id, .debug_directories = {"/debug"}, .sysroot = built.folder / "root"},
+      strings);
   CHECK_EQUAL(below->status(), "");
   CHECK(below->quality() == DebugQuality::dwarf);
 }
 
 TEST(a_debug_file_of_another_build_is_refused) {
   Built built("-O2 -g"), other("-O0 -g");
-  CHECK(tools::run("objcopy --only-keep-debug " + other.binary + " " +
-                   (built.folder / "program.debug")));
+  CHECK(tools::run("objcopy --only-keep-debug " + other.binary + " " + (built.folder / "program.debug")));
   CHECK(built.run("strip program && objcopy --add-gnu-debuglink=program.debug program"));
   StringTable strings;
   auto module = ModuleSymbols::open(built.binary, {}, strings);
@@ -226,8 +210,7 @@ TEST(dwz_alternate_files_are_read) {
   Built built("-O2 -gdwarf-4");
   // Three copies make it worth dwz's while to move shared entries to the common file.
   CHECK(built.run("cp program copy && cp program third && dwz -m common.debug program copy third"));
-  CHECK(tools::output_of("readelf -SW " + built.binary).find(".gnu_debugaltlink") !=
-        std::string::npos);
+  CHECK(tools::output_of("readelf -SW " + built.binary).find(".gnu_debugaltlink") != std::string::npos);
   check_dwarf(built);
 }
 
@@ -270,8 +253,9 @@ TEST(mini_debug_info_is_used_when_elfutils_can_read_it) {
 TEST(mini_debug_info_that_claims_far_more_than_it_has_is_left_packed) {
   if (!tools::has_tool("xz")) return std::puts("skipped: xz is not installed"), CHECK(true);
   Built built("-O2");
-  CHECK(built.run("strip program && head -c 300M /dev/zero | xz -0 > zeros.xz && "
-                  "objcopy --add-section .gnu_debugdata=zeros.xz program bomb"));
+  CHECK(
+      built.run("strip program && head -c 300M /dev/zero | xz -0 > zeros.xz && "
+                "objcopy --add-section .gnu_debugdata=zeros.xz program bomb"));
   std::string lying = tools::read_file(built.folder / "zeros.xz");
   lying[lying.size() - 12 - 8] = 1;  // somewhere in the index: it claims less, or makes no sense
   tools::write_file(built.folder / "lying.xz", lying);
@@ -296,8 +280,9 @@ TEST(a_compressed_section_that_claims_far_more_than_it_has_is_left_packed) {
   std::string error;
   const auto whole = ElfImage::open(built.binary, false, error);
   CHECK(whole && !whole->section(".debug_info").empty());
-  CHECK(built.run("head -c 64M /dev/zero > zeros && strip -o bomb program && objcopy --add-section .debug_str=zeros bomb && "
-                  "objcopy --compress-debug-sections=zlib bomb"));
+  CHECK(built.run(
+      "head -c 64M /dev/zero > zeros && strip -o bomb program && objcopy --add-section .debug_str=zeros bomb && "
+      "objcopy --compress-debug-sections=zlib bomb"));
   const auto bomb = ElfImage::open(built.folder / "bomb", false, error);
   CHECK(bomb && bomb->section(".debug_str").empty());  // 64 MiB from 64 KiB
 }
@@ -317,8 +302,8 @@ TEST(bad_files_say_why) {
   Built built("-O2 -g");
   StringTable strings;
   auto status = [&](const std::string& path, const std::string& id) {
-    auto module = ModuleSymbols::open(
-        path, {.expected_build_id_hex = id, .debug_directories = {}, .sysroot = {}}, strings);
+    auto module =
+        ModuleSymbols::open(path, {.expected_build_id_hex = id, .debug_directories = {}, .sysroot = {}}, strings);
     const uint64_t vaddrs[] = {built.outer};
     CHECK(module->status().empty() || tools::resolve(*module, strings, vaddrs)[0].empty());
     CHECK(module->status().empty() || !module->file_offset_to_vaddr(0));
@@ -333,8 +318,7 @@ TEST(bad_files_say_why) {
   const std::string id = read_build_id_hex(built.binary), other(40, 'a');
   CHECK_EQUAL(status(built.binary, id), "");
   std::string upper = id;
-  std::transform(upper.begin(), upper.end(), upper.begin(),
-                 [](char c) { return c >= 'a' ? char(c - 32) : c; });
+  std::transform(upper.begin(), upper.end(), upper.begin(), [](char c) { return c >= 'a' ? char(c - 32) : c; });
   CHECK_EQUAL(status(built.binary, upper), "");
   const std::string differs = status(built.binary, other);
   CHECK(differs.find(other) != std::string::npos && differs.find(id) != std::string::npos);

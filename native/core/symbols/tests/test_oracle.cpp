@@ -36,9 +36,8 @@ void compare_program(const std::string& compile) {
   std::printf(
       "%s: %zu addresses: %zu same, %zu name forms, %zu only a symbol, %zu gaps, "
       "%zu decided against binutils, %zu differ\n",
-      compile.c_str(), vaddrs.size(), counts[Verdict::same], counts[Verdict::name_form],
-      counts[Verdict::only_symbol], counts[Verdict::gap],
-      counts[Verdict::differs] - disputed.size(), disputed.size());
+      compile.c_str(), vaddrs.size(), counts[Verdict::same], counts[Verdict::name_form], counts[Verdict::only_symbol],
+      counts[Verdict::gap], counts[Verdict::differs] - disputed.size(), disputed.size());
   CHECK_EQUAL(disputed.size(), 0u);
 }
 
@@ -51,8 +50,8 @@ TEST(every_address_agrees_with_addr2line) {
     CHECK(true);
     return;
   }
-  for (const char* flags : {"-O0 -gdwarf-4", "-O0 -gdwarf-5", "-O2 -gdwarf-4", "-O2 -gdwarf-5",
-                            "-O2 -g -flto", "-O2 -g -ffunction-sections -Wl,--gc-sections"}) {
+  for (const char* flags : {"-O0 -gdwarf-4", "-O0 -gdwarf-5", "-O2 -gdwarf-4", "-O2 -gdwarf-5", "-O2 -g -flto",
+                            "-O2 -g -ffunction-sections -Wl,--gc-sections"}) {
     // Binutils loses inlined frames across link-time units: only with a third tool there is a judge.
     if (std::string(flags).find("lto") != std::string::npos && oracle::arbiters().size() < 2) {
       std::printf("skipped: %s needs llvm-addr2line: sudo apt-get install llvm\n", flags);

@@ -62,8 +62,7 @@ std::vector<ExecutableMapping> read_mappings(pid_t pid) {
   for (std::string line; std::getline(maps, line);) {
     ExecutableMapping m{};
     char rights[8] = "", path[512] = "";
-    std::sscanf(line.c_str(), "%lx-%lx %7s %lx %*s %*s %511s", &m.start, &m.end, rights,
-                &m.file_offset, path);
+    std::sscanf(line.c_str(), "%lx-%lx %7s %lx %*s %*s %511s", &m.start, &m.end, rights, &m.file_offset, path);
     m.path = path;
     if (rights[2] == 'x') mappings.push_back(m);
   }
@@ -124,14 +123,12 @@ std::optional<Recording> record(const std::string& program, uint32_t stack_bytes
   attributes.disabled = attributes.enable_on_exec = attributes.exclude_kernel = 1;
   const int fd = static_cast<int>(syscall(SYS_perf_event_open, &attributes, child, -1, -1, 0));
   const size_t ring_bytes = (1 + 4096) * size_t(sysconf(_SC_PAGESIZE));
-  void* ring =
-      fd < 0 ? MAP_FAILED : mmap(nullptr, ring_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  void* ring = fd < 0 ? MAP_FAILED : mmap(nullptr, ring_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   std::optional<Recording> recording;
   if (ring != MAP_FAILED) {
     char c;
     if (write(go[1], "x", 1) == 1 && read(out[0], &c, 1) == 1)
-      recording =
-          Recording{read_samples(static_cast<uint8_t*>(ring), ring_bytes), read_mappings(child)};
+      recording = Recording{read_samples(static_cast<uint8_t*>(ring), ring_bytes), read_mappings(child)};
     munmap(ring, ring_bytes);
   } else {
     std::printf("skipped: perf_event_open: %s\n", std::strerror(errno));
@@ -142,10 +139,8 @@ std::optional<Recording> record(const std::string& program, uint32_t stack_bytes
   return recording;
 }
 
-std::vector<std::string> names_of(const Unwound& stack,
-                                  const std::vector<ExecutableMapping>& mappings,
-                                  ModuleSymbols& module, StringTable& strings,
-                                  const std::string& program) {
+std::vector<std::string> names_of(const Unwound& stack, const std::vector<ExecutableMapping>& mappings,
+                                  ModuleSymbols& module, StringTable& strings, const std::string& program) {
   std::vector<std::string> names;
   for (size_t i = 0; i < stack.addresses.size(); ++i) {
     const uint64_t address = stack.addresses[i] - (i > 0);  // into the call, not after it
@@ -175,21 +170,20 @@ void check_program(const std::string& flags) {
   for (const Sample& sample : recording->samples) {
     ProcessUnwinder& unwinder = cache.get(recording->mappings);
     CHECK(&unwinder == &cache.get(recording->mappings));
-    const Unwound stack = unwinder.unwind({kRegisterMask, sample.registers},
-                                          {sample.registers[kStackPointerValue], sample.stack});
+    const Unwound stack =
+        unwinder.unwind({kRegisterMask, sample.registers}, {sample.registers[kStackPointerValue], sample.stack});
     const auto names = names_of(stack, recording->mappings, *module, strings, program);
     if (names.empty() || names[0] != "int level<0>(int)") continue;
     ++n_in_leaf;
     bool complete = names.size() >= 12;
-    for (size_t i = 0; i <= 10 && complete; ++i)
-      complete = names[i] == "int level<" + std::to_string(i) + ">(int)";
+    for (size_t i = 0; i <= 10 && complete; ++i) complete = names[i] == "int level<" + std::to_string(i) + ">(int)";
     complete = complete && names[11] == "main";
     n_complete += complete;
     if (!complete && n_in_leaf < 3)
       for (const auto& n : names) std::printf("  %s\n", n.c_str());
   }
-  std::printf("%s: %zu samples, %zu in the leaf, %zu complete\n", flags.c_str(),
-              recording->samples.size(), n_in_leaf, n_complete);
+  std::printf("%s: %zu samples, %zu in the leaf, %zu complete\n", flags.c_str(), recording->samples.size(), n_in_leaf,
+              n_complete);
   CHECK(n_in_leaf >= 199);
   CHECK_EQUAL(n_complete, n_in_leaf);
 }
@@ -197,9 +191,7 @@ void check_program(const std::string& flags) {
 }  // namespace
 
 TEST(stacks_without_frame_pointers_reach_main) { check_program("-O2 -g -fomit-frame-pointer"); }
-TEST(stacks_of_position_dependent_code_reach_main) {
-  check_program("-O2 -g -fomit-frame-pointer -no-pie");
-}
+TEST(stacks_of_position_dependent_code_reach_main) { check_program("-O2 -g -fomit-frame-pointer -no-pie"); }
 TEST(stacks_with_frame_pointers_reach_main) { check_program("-O1 -g -fno-omit-frame-pointer"); }
 
 TEST(a_short_stack_dump_says_that_it_was_short) {
@@ -212,8 +204,7 @@ TEST(a_short_stack_dump_says_that_it_was_short) {
   ProcessUnwinder unwinder(kHere, recording->mappings);
   size_t n_exhausted = 0;
   for (const Sample& s : recording->samples) {
-    const Unwound stack =
-        unwinder.unwind({kRegisterMask, s.registers}, {s.registers[kStackPointerValue], s.stack});
+    const Unwound stack = unwinder.unwind({kRegisterMask, s.registers}, {s.registers[kStackPointerValue], s.stack});
     CHECK(!stack.addresses.empty());
     n_exhausted += stack.stop == UnwindStop::stack_exhausted;
   }
@@ -256,8 +247,7 @@ outermost_return: nop
   ret
   .cfi_endproc
 )");
-  CHECK(tools::run(compiler + " -shared -nostdlib -Wl,-Bsymbolic " + (folder / "frames.s") +
-                   " -o " + library));
+  CHECK(tools::run(compiler + " -shared -nostdlib -Wl,-Bsymbolic " + (folder / "frames.s") + " -o " + library));
   constexpr uint64_t kBase = 0xffff80000000, kStack = 0xfffff0000000;
   const ExecutableMapping mapping{kBase, kBase + 0x10000, 0, library};
   ProcessUnwinder unwinder(Architecture::aarch64, {&mapping, 1});
@@ -271,9 +261,9 @@ outermost_return: nop
     registers[31] = kStack;
     registers[32] = leaf;
     stack[1] = in_outermost | signature;  // saved by middle at its sp + 8
-    const Unwound unwound = unwinder.unwind(
-        {(uint64_t{1} << 33) - 1, registers},
-        {kStack, {reinterpret_cast<const uint8_t*>(stack.data()), stack.size() * 8}});
+    const Unwound unwound =
+        unwinder.unwind({(uint64_t{1} << 33) - 1, registers},
+                        {kStack, {reinterpret_cast<const uint8_t*>(stack.data()), stack.size() * 8}});
     CHECK_EQUAL(unwound.addresses.size(), 3u);
     if (unwound.addresses.size() < 3) continue;
     CHECK_EQUAL(unwound.addresses[0], leaf);

@@ -52,9 +52,7 @@ inline std::string output_of(const std::string& command) {
   }
   return text;
 }
-inline bool has_tool(const std::string& name) {
-  return run("command -v " + name + " >/dev/null 2>&1");
-}
+inline bool has_tool(const std::string& name) { return run("command -v " + name + " >/dev/null 2>&1"); }
 
 // The number of the source line that carries a marker comment: tests do not count lines by hand.
 inline uint32_t line_of(const std::string& source, const std::string& marker) {
@@ -79,15 +77,14 @@ inline std::vector<std::vector<NamedFrame>> resolve(memlens::symbols::ModuleSymb
   std::vector<std::vector<NamedFrame>> named(vaddrs.size());
   for (size_t i = 0; i < vaddrs.size(); ++i)
     for (uint32_t k = first[i]; k < first[i + 1]; ++k)
-      named[i].push_back({strings.at(frames[k].function), strings.at(frames[k].file),
-                          frames[k].line, frames[k].column, frames[k].inlined != 0});
+      named[i].push_back({strings.at(frames[k].function), strings.at(frames[k].file), frames[k].line, frames[k].column,
+                          frames[k].inlined != 0});
   return named;
 }
 
 // vaddr of a symbol by its demangled-or-not name as `nm` prints it; 0 if there is none.
 inline uint64_t address_of(const std::string& binary, const std::string& symbol) {
-  const std::string text =
-      output_of("nm " + binary + " 2>/dev/null | grep ' [tTwW] " + symbol + "$'");
+  const std::string text = output_of("nm " + binary + " 2>/dev/null | grep ' [tTwW] " + symbol + "$'");
   return text.empty() ? 0 : std::strtoull(text.c_str(), nullptr, 16);
 }
 

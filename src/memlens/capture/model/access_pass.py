@@ -37,11 +37,11 @@ class ChunkBatch:
 
 
 class TimeGroup:
-    """Accesses of all threads that are earlier than those of the next group."""
+    """Accesses of all threads that are earlier than those of the next group; of those of one time the thread seen first comes first."""
 
     def __init__(self, batches: list[AccessBatch]) -> None:
-        self.batches = batches
-        self.order, self.columns = interleaved(batches)
+        self.batches = sorted(batches, key=lambda batch: batch.stream)
+        self.order, self.columns = interleaved(self.batches)
 
     def __len__(self) -> int:
         return len(self.columns["address"])

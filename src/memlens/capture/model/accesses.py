@@ -25,7 +25,8 @@ BATCH_ACCESSES = 1 << 15
 """Accesses in a batch: about 1 MiB, which stays in caches and is not given back to the kernel in between."""
 NO_CODE = 2**32 - 1
 NO_UNIT = 2**32 - 1
-OPERATIONS = ("load", "store", "atomic")
+OPERATIONS = tuple(enum_names("access_operation").values())[: enum_value("access_operation", "atomic")]
+"""Of accesses in windows: all up to atomic."""
 
 
 def access_schema(*, code: bool = False) -> pa.Schema:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ... import _core
-from ..store.layouts import layouts, records_with_tails
+from ..store.layouts import layouts, listed, records_with_tails
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,25 +18,14 @@ if TYPE_CHECKING:
     from ..store.source import RecordSource
 
 NONE = 2**32 - 1
-KINDS = ("load", "store", "atomic", "copy", "fill", "read", "call", "prefetch")
-COUNTER_KINDS = ("block", "entry", "exit", "bytes", "kept")
-MIX = (
-    "integer_operations",
-    "float_operations",
-    "vector_operations",
-    "branches",
-    "calls",
-    "prefetches",
-    "float_results",
-)
+KINDS, COUNTER_KINDS, MIX = listed("site_kind"), listed("counter_kind"), listed("block_mix")
 STATIC_TABLES = (
     *("count_functions", "count_sites", "count_terms", "count_blocks", "count_counters"),
     *("count_traced", "count_loops"),
 )
 """Those that are decoded; `count_callees` says where functions are that no counted module has."""
-TRACE_CLASSES = ("constant", "strided", "irregular")
-TRACE_KINDS = ("plain", "indirect", "computed", "chase", "variable")
-TRACE_STRIDED, TRACE_VARIABLE = 1, 4
+TRACE_CLASSES, TRACE_KINDS = listed("trace_class"), listed("trace_kind")
+TRACE_STRIDED, TRACE_VARIABLE = TRACE_CLASSES.index("strided"), TRACE_KINDS.index("variable")
 
 
 def static_schema(name: str) -> pa.Schema:

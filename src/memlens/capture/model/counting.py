@@ -13,7 +13,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...errors import CaptureError
-from ..store.layouts import layouts
+from ..store.arena_layouts import constants
+from ..store.layouts import enum_names, enum_value, layouts
 from .count_tables import COUNTER_KINDS, KINDS, MIX
 from .joins import csr, expand, factorized, summed
 
@@ -22,12 +23,10 @@ if TYPE_CHECKING:
 
     from ..store.source import TableSource
 
-LOAD, STORE, ATOMIC, COPY, FILL, READ, CALL, PREFETCH = range(8)
-STACK_READ, STACK_WRITTEN, VECTOR, MASKED, VOLATILE, NONTEMPORAL, ATOMIC_ORDER, FLOAT, GATHER = (
-    1 << n for n in range(9)
-)
-TABLE_MIX, TABLE_NAIVE, TABLE_ENTRY = 1, 2, 4
-REFUSED = {8: "naked", 16: "ifunc resolver", 32: "excluded by its source", 64: "too many counters"}
+LOAD, STORE, ATOMIC, COPY, FILL, READ, CALL, PREFETCH = enum_names("site_kind")
+STACK_READ, STACK_WRITTEN, VECTOR, MASKED, VOLATILE, NONTEMPORAL, ATOMIC_ORDER, FLOAT, GATHER = enum_names("site_flags")
+TABLE_MIX, TABLE_NAIVE, TABLE_ENTRY = (enum_value("count_table_flags", name) for name in ("mix", "naive", "entry"))
+REFUSED = {flag: why for flag, why in enum_names("count_table_flags").items() if flag & constants()["ML_TABLE_REFUSED"]}
 """Flags of functions that are not counted → why."""
 BYTES_AN_ACCESS = 8
 """A copy or fill of n bytes counts as n / 8 accesses, as in the Examem paper: how many there are is the library's choice."""

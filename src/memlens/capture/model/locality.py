@@ -39,10 +39,12 @@ memgaze_table = _core.memgaze_table
 REUSE_FIRST: int = _core.REUSE_FIRST
 REUSE_EARLIER: int = _core.REUSE_EARLIER
 
-CLASSES = ("unknown", "constant", "strided", "irregular")
+CLASSES: tuple[str, ...] = tuple(_core.ACCESS_CLASSES)
+NODE_KINDS: tuple[str, ...] = tuple(_core.NODE_KINDS)
+"""Of an interval tree."""
 PROCESS_SHIFT = 48
 """Processes have address spaces of their own: the number of a process goes above its addresses."""
-STORE, ATOMIC = 2, 3
+STORE, ATOMIC = enum_value("access_operation", "store"), enum_value("access_operation", "atomic")
 
 
 @dataclass(frozen=True)

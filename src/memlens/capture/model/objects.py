@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 
 KINDS: tuple[str, ...] = tuple(_core.OBJECT_KINDS)
+PIECE: int = _core.OBJECT_PIECE
+CUT: int = _core.OBJECT_CUT
+"""Flags of objects: what a partial munmap left of one, and one that ended because a part of it was unmapped."""
 MOST_STORED = 2_000_000
 """A side table of more objects is not written: it is made anew from the records when it is asked for."""
 MOST_ROWS = 3_000_000

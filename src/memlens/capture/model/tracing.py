@@ -12,6 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import CaptureError
+from ..store.arena_layouts import constants
+from ..store.layouts import enum_value
 from ..store.source import TableSource
 from .count_tables import KINDS, NONE
 from .counting import ATOMIC, COPY, FILL, STORE, refuse_beyond
@@ -24,9 +26,11 @@ if TYPE_CHECKING:
 
 MOST_SITES = 1 << 24
 """Of all program images together, as far as tables do not tell more: 17 bytes of memory each."""
-FIRST_SITE = 1 << 16
-"""ML_TRACE_FIRST_SITE: smaller numbers were written by functions that had none yet."""
-LOAD_OPERATION, STORE_OPERATION, ATOMIC_OPERATION = 1, 2, 3
+FIRST_SITE = constants()["ML_TRACE_FIRST_SITE"]
+"""Smaller numbers were written by functions that had none yet."""
+LOAD_OPERATION, STORE_OPERATION, ATOMIC_OPERATION = (
+    enum_value("access_operation", name) for name in ("load", "store", "atomic")
+)
 IMAGE = "image "
 
 

@@ -107,8 +107,9 @@ def layout_of_kind(kind: int) -> Layout | None:
 
 @cache
 def enum_names(family: str) -> dict[int, str]:
-    """Value → name of an enumerated field's family."""
-    return dict(_core.enum_values()[family])
+    """Value → name of an enumerated field's family, or of a list of format/lists.def."""
+    found = _core.enum_values().get(family)
+    return dict(_core.lists()[family] if found is None else found)
 
 
 @cache
@@ -119,6 +120,19 @@ def enum_value(family: str, name: str) -> int:
     1
     """
     return next(value for value, text in enum_names(family).items() if text == name)
+
+
+@cache
+def listed(family: str) -> tuple[str, ...]:
+    """Names in the order of their values, which count from 0.
+
+    >>> listed("counter_kind")[0]
+    'block'
+    """
+    names = enum_names(family)
+    if list(names) != list(range(len(names))):
+        raise AssertionError(f"{family} does not count from 0")
+    return tuple(names.values())
 
 
 class Packer:

@@ -15,7 +15,7 @@ from .count_arena import CountArena, ImageEntries
 from .count_records import CountRecords, notes, pattern_notes
 from .layouts import Packer, enum_value, layout_of_kind, layouts, records_with_tails
 
-RUNTIME_WRITER = 2
+RUNTIME_WRITER = enum_value("writer", "runtime")
 IDS_A_FILE = 1 << 20
 
 

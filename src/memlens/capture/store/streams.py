@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .arena_layouts import constants
 from .layouts import enum_value, layouts, records_with_tails
 
 if TYPE_CHECKING:
     from .source import RecordSource
 
-ENTRIES = 1024
+ENTRIES = constants()["ML_STREAM_ENTRIES"]
 MAX_VARINT_BYTES = 10
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ....capture.store.arena_layouts import constants, layout
-from ....capture.store.layouts import Packer, enum_value, layouts
+from ....capture.store.layouts import Packer, enum_names, enum_value, layouts
 from ....capture.store.writer import CaptureWriter
 
 _C = constants()
@@ -25,7 +25,7 @@ BLOCK, SLOT, COUNTER, MEMBER = (
     layout(name).dtype() for name in ("arena_block", "count_slot", "slot_counter", "block_member")
 )
 """Of a counter `parts_0` and `merged_0` are those elsewhere, `parts_1` and `merged_1` those on a stack."""
-LOAD, STORE, UNSEEN, BOTH, BLOCK_RUNS = 0, 1, 2, 3, 4
+LOAD, STORE, UNSEEN, BOTH, BLOCK_RUNS = enum_names("slot_store")
 WHOLE = _C["ML_SLOT_WHOLE"]  # in `store`: the slot's width is that of an access, not of its parts
 
 

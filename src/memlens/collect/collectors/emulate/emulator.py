@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ....capture.store.arena_layouts import constants, layout
 from ....errors import CollectorError, UsageError
 from ... import preload
 from ...links import plain_path
@@ -26,7 +27,7 @@ from ...links import plain_path
 SEPARATOR = "\x1f"
 EMULATOR_VARIABLE = "MEMLENS_EMULATOR"
 ARENA_BYTES = 1 << 40
-ARENA_FIRST_BYTE = 4096
+ARENA_FIRST_BYTE = constants()["ML_ARENA_FIRST_BYTE"]
 ARENA_EXTENT = 1 << 20
 RING_BYTES = 4 << 20
 DEFAULT_WINDOW, DEFAULT_PERIOD = 1_000, 100_000
@@ -344,15 +345,15 @@ def launch(
 class Arena:
     """The memory file with the processes' counters (format/memlens_emulator.h)."""
 
-    MAGIC = 0x414E4552414C454D
-    VERSION = 1
+    _HEADER = layout("arena_header")
+    MAGIC, VERSION = constants()["ML_ARENA_MAGIC"], constants()["ML_ARENA_VERSION"]
 
     def __init__(self, channel: str) -> None:
         token = [int(part, 16) for part in channel.split(":")[:2]]
         self.fd = os.memfd_create("memlens-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, ARENA_BYTES)
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        header = struct.pack("<7Q", self.MAGIC, self.VERSION, *token, ARENA_BYTES, ARENA_FIRST_BYTE, 0)
+        header = self._HEADER.format.pack(self.MAGIC, self.VERSION, *token, ARENA_BYTES, ARENA_FIRST_BYTE, 0)
         os.pwrite(self.fd, header, 0)
         self.path = f"/proc/{os.getpid()}/fd/{self.fd}"
         self._kept: list[int] = []
@@ -367,11 +368,15 @@ class Arena:
 
     @property
     def refused(self) -> int:
-        return int(struct.unpack_from("<Q", os.pread(self.fd, 56, 0), 48)[0])
+        return self._header("refused")
+
+    def _header(self, field: str) -> int:
+        values = self._HEADER.format.unpack(os.pread(self.fd, self._HEADER.n_bytes, 0))
+        return int(values[self._HEADER.fields.index(field)])
 
     def extents(self) -> Iterator[bytes]:
         # The guest can write to all of it: what its header says is a claim, and only what has memory behind it is read.
-        end = min(struct.unpack_from("<Q", os.pread(self.fd, 48, 0), 40)[0], ARENA_BYTES)
+        end = min(self._header("next_byte"), ARENA_BYTES)
         at = ARENA_FIRST_BYTE
         while at < end:
             try:

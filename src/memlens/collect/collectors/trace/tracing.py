@@ -16,6 +16,7 @@ from typing import Any
 
 from .... import _core
 from ....capture.store import counted_modules
+from ....capture.store.layouts import listed
 from ....errors import UsageError
 from ...compiled.built import sums
 
@@ -24,7 +25,7 @@ RING_BYTES = 4 << 20
 CALL_PLACE = re.compile(r" \([^()]*:\d+\)$")
 """Behind the names of functions that another was inlined into."""
 LARGEST_PERIOD = 1 << 40
-STATES = ("not asked", "traced", "no library", "bad settings")
+STATES = listed("trace_state")
 HINT = "use window=N, period=N, full, loads, regions=A+B, seed=N, stacks=off or on-full=drop|wait, joined by commas"
 
 
