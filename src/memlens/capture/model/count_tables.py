@@ -15,6 +15,7 @@ from ..store.layouts import layouts, records_with_tails
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ...arrays import Array, Columns, Integers, Uint32s
     from ..store.source import RecordSource
 
 NONE = 2**32 - 1
@@ -43,7 +44,7 @@ def static_schema(name: str) -> pa.Schema:
     import pyarrow as pa
 
     text, number, wide = pa.dictionary(pa.int32(), pa.string()), pa.uint32(), pa.uint64()
-    columns: dict[str, list[tuple[str, Any]]] = {
+    columns: dict[str, list[tuple[str, pa.DataType]]] = {
         "count_functions": [
             ("module", text), ("function", number), ("name", pa.string()), ("linkage_name", pa.string()), ("file", text),
             ("line", number), ("first_counter", wide), ("counters", number), ("flags", number), ("sound", pa.bool_()),
@@ -254,14 +255,14 @@ def static_tables(decoded: Mapping[str, dict[str, Any]], *, redact: bool = False
     }
 
 
-def _cast(values: Any, kind: Any) -> Any:
+def _cast(values: Array | pa.Array, kind: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
     array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
     return array if array.type == kind else array.cast(kind)
 
 
-def _known(rows: dict[str, Any], files: pa.Array) -> pa.Array:
+def _known(rows: Columns, files: pa.Array) -> pa.Array:
     """The files of rows that have a line: line 0 is code of no line, and no place."""
     import numpy as np
 
@@ -270,7 +271,7 @@ def _known(rows: dict[str, Any], files: pa.Array) -> pa.Array:
     return _texts(rows["file"] if empty is None else np.where(known, rows["file"], empty), files)
 
 
-def _texts(numbers: Any, texts: pa.Array) -> pa.Array:
+def _texts(numbers: Integers, texts: pa.Array) -> pa.Array:
     """Numbers of texts as a dictionary column, only with the texts that are used; "" is null."""
     import numpy as np
     import pyarrow as pa
@@ -282,13 +283,13 @@ def _texts(numbers: Any, texts: pa.Array) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(inverse.astype(np.int32), mask=mask), picked)
 
 
-def _optional(numbers: Any) -> pa.Array:
+def _optional(numbers: Uint32s) -> pa.Array:
     import pyarrow as pa
 
     return pa.array(numbers, mask=numbers == NONE)
 
 
-def _nesting(loops: dict[str, Any]) -> tuple[Any, Any]:
+def _nesting(loops: Columns) -> tuple[Uint32s, Uint32s]:
     """The loop around each one in the function that it is written in (`NONE` = none), and how many of these there are with
     itself. What another function has around a call of it is not its own."""
     import numpy as np
@@ -304,7 +305,7 @@ def _nesting(loops: dict[str, Any]) -> tuple[Any, Any]:
     return np.array(own, dtype=np.uint32), np.array(depth, dtype=np.uint32)
 
 
-def _members(loop_of_site: Any, loops: int) -> pa.Array:
+def _members(loop_of_site: Uint32s, loops: int) -> pa.Array:
     """The sites that each loop is the innermost one of."""
     import numpy as np
     import pyarrow as pa
@@ -315,7 +316,7 @@ def _members(loop_of_site: Any, loops: int) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(ends), pa.array(order.astype(np.uint32)))
 
 
-def _chains(scopes: dict[str, Any], functions: dict[str, Any], names: pa.Array, files: pa.Array) -> pa.Array:
+def _chains(scopes: Columns, functions: Columns, names: pa.Array, files: pa.Array) -> pa.Array:
     """For each scope the functions that it was inlined into and where, innermost first; an empty list at the end.
     Written as table `sites` has them."""
     import pyarrow as pa

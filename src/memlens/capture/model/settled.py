@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .accesses import NO_UNIT
 from .decoded import DecodedChunk
 from .locality import AccessBatch, AccessSource, ThreadAccesses, _part
 
+if TYPE_CHECKING:
+    from ...arrays import Bools, Ints, Uint64s
+
 
 class SettledAccesses(ThreadAccesses):
     """`taken`: for each of the first records of windows, whether its accesses were taken before."""
 
-    def __init__(self, capture: AccessSource, taken: Any) -> None:
+    def __init__(self, capture: AccessSource, taken: Bools) -> None:
         import numpy as np
 
         super().__init__(capture)
@@ -43,7 +46,7 @@ class SettledAccesses(ThreadAccesses):
         constants: bool = False,
         scalars: bool = False,
         beside: bool = False,
-        on_chunk: Callable[[DecodedChunk, list[Any]], None] | None = None,
+        on_chunk: Callable[[DecodedChunk, list[Uint64s]], None] | None = None,
         since: int = 0,
     ) -> Iterator[AccessBatch]:
         # Chunks before the first that has anything new are not even unpacked.
@@ -63,25 +66,24 @@ class SettledAccesses(ThreadAccesses):
         return int(self.capture.windows.columns["recorded"][self.settled].sum())
 
     @property
-    def implied_constants(self) -> Any:
+    def implied_constants(self) -> Uint64s:
         return super().implied_constants[self._is_settled]
 
     @cached_property
-    def unit_executed(self) -> Any:
+    def unit_executed(self) -> Uint64s:
         return self.capture.windows.units.executed[self._is_settled]
 
     @cached_property
-    def unit_recorded(self) -> Any:
-        found: Any = super().unit_recorded
-        return found[self._is_settled]
+    def unit_recorded(self) -> Ints:
+        return super().unit_recorded[self._is_settled]
 
 
-def _chosen(batch: AccessBatch, chosen: Any) -> AccessBatch:
+def _chosen(batch: AccessBatch, chosen: Bools) -> AccessBatch:
     import numpy as np
 
     if chosen.all():
         return batch
-    part: Any = np.flatnonzero(chosen)
+    part = np.flatnonzero(chosen)
     one = _part(batch, part)
     return replace(
         one,

@@ -19,6 +19,7 @@ from .counting import ATOMIC, COPY, FILL, STORE, refuse_beyond
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ...arrays import Bools, Columns, Ints, Uint8s, Uint32s
     from .replay import Replay
 
 
@@ -47,14 +48,14 @@ class SiteRanges:
 class SiteConstants:
     """Constants by the recorded site that stands for them, for each row of `SiteRanges`."""
 
-    first: Any
-    count: Any
-    code: Any
+    first: Ints
+    count: Ints
+    code: Uint32s
     """Codes of constants; those of a row from `first` on."""
-    is_scalar: Any
+    is_scalar: Bools
     """Recorded, and a constant itself."""
-    own_code: Any
-    store_codes: Any
+    own_code: Uint32s
+    store_codes: Uint32s
 
     @property
     def any(self) -> bool:
@@ -93,7 +94,7 @@ class TraceSites:
         return len(self.capture.replay.codes["path"])
 
     @cached_property
-    def _sites(self) -> dict[str, Any]:
+    def _sites(self) -> Columns:
         """The row of `count_sites` of each traced one."""
         import numpy as np
 
@@ -111,7 +112,7 @@ class TraceSites:
         return {"row": rows, "kind": kinds[rows] if len(rows) else np.zeros(0, dtype=np.int64)}
 
     @cached_property
-    def operation(self) -> Any:
+    def operation(self) -> Uint8s:
         """1 load, 2 store, 3 atomic; of a copy what this address is for."""
         import numpy as np
 
@@ -157,7 +158,7 @@ class TraceSites:
         }
 
     @cached_property
-    def _stand_in_rows(self) -> Any:
+    def _stand_in_rows(self) -> Ints:
         """Row of the recorded site that is executed with an implied constant, -1 = none is known."""
         import numpy as np
 
@@ -167,7 +168,7 @@ class TraceSites:
         rows = (-1 if n is None else self._row_of_number.get((m, n), -1) for m, n in zip(modules, numbers, strict=True))
         return np.fromiter(rows, dtype=np.int64, count=self.count)
 
-    def _stand_in_codes(self) -> Any:
+    def _stand_in_codes(self) -> pa.Array:
         import pyarrow as pa
 
         rows = self._stand_in_rows
@@ -221,7 +222,7 @@ class TraceSites:
             "loop_parent": pa.array([loop and loop.parent for loop in found], pa.string()),
         }
 
-    def _paths(self) -> Any:
+    def _paths(self) -> pa.Array:
         import pyarrow as pa
 
         modules = self.capture.table("counted_modules")
@@ -277,7 +278,7 @@ class TraceSites:
             *(table.column(name).to_pylist() for name in ("image", "first_site", "sites", "module")), strict=True
         ):
             images.setdefault(image, []).append((first, count, module))
-        parts: list[Any] = []
+        parts: list[Ints] = []
         known: dict[tuple[tuple[int, int, str], ...], int] = {}
         firsts: list[int] = []
         ends: list[int] = []
@@ -320,7 +321,7 @@ class TraceSites:
             of_image=of_image,
         )
 
-    def range_of_windows(self, processes: Any, modules: Any) -> Any:
+    def range_of_windows(self, processes: Uint32s, modules: Uint32s) -> Uint32s:
         """The range of each window, by its process and the string that names its image; `NONE` where it is not known."""
         import numpy as np
 

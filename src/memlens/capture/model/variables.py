@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import _core
 from ..store.os_names import file_of
+from .element_types import described_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -344,19 +345,19 @@ def _placed(table: pa.Table, kind: str, address: int, run: _ProgramRun, *, threa
     return table.append_column("base", pa.array(base, type=pa.uint64()))
 
 
-def _element_shapes(module: Any, type_ids: list[int]) -> list[tuple[int, int]]:
+def _element_shapes(module: _core.ModuleVariables, type_ids: list[int]) -> list[tuple[int, int]]:
     """(element bytes, padding bytes of an element) of each type; (0, 0) where none is known."""
     known: dict[int, tuple[int, int]] = {0: (0, 0)}
     for type_id in type_ids:
         if type_id in known:
             continue
-        described = module.type(type_id)
+        described = described_type(module, type_id)
         stride = 0
         for _ in range(32):  # arrays of typedefs of arrays
             if described is None or described["kind"] != "array":
                 break
             stride = described["element_bytes"]
-            described = module.type(described["element_id"])
+            described = described_type(module, described["element_id"])
         padding = described["padding_bytes"] if described is not None else 0
         known[type_id] = (stride or (described["bytes"] if described is not None else 0), padding)
     return [known[type_id] for type_id in type_ids]

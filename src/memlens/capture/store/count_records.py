@@ -9,11 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from . import count_arena, counted_modules
 from .count_arena import CountArena, Image, ImageEntries, Place
 from .layouts import Packer, enum_value, layouts
+
+if TYPE_CHECKING:
+    from ...arrays import Ints, Records, Uint64s
 
 PART_BYTES = 8 << 20
 """Of static tables in one record: a chunk has at most 64 MiB."""
@@ -228,7 +231,7 @@ class CountRecords:
         waiting: list[Any] = []
         sampled = self._sampled(image, used)
 
-        def rows_of(kind: str, place: Place, numbers: Any, values: Any, label: dict[str, int]) -> Any:
+        def rows_of(kind: str, place: Place, numbers: Ints, values: Uint64s, label: dict[str, int]) -> Records:
             owner = np.searchsorted(firsts, numbers, side="right") - 1
             inside = owner >= 0
             inside[inside] = numbers[inside] < ends[owner[inside]]
@@ -435,9 +438,9 @@ class CountRecords:
         self.processes.append(process)
         if process["trace_state"]:
             names = (name for name in count_arena.PROCESS_FIELDS if name.startswith("trace_") and name != "trace_state")
-            fields: dict[str, Any] = {name.removeprefix("trace_"): process[name] for name in names}
+            fields: dict[str, int] = {name.removeprefix("trace_"): process[name] for name in names}
             state = process["trace_state"] & 0xFFFFFFFF
-            packed = Packer("trace_status").pack(time_ns=now, image=known.number, state=state, **fields)
+            packed = Packer("trace_status").pack(None, time_ns=now, image=known.number, state=state, **fields)
             writer.records("trace_status", [packed], process=known.process, begin_ns=now, end_ns=now)
 
     def close(self) -> None:
@@ -480,7 +483,7 @@ def _unattributed(image: ImageEntries) -> int:
     return len({place.thread for place in image.places if place.flags & count_arena.UNATTRIBUTED})
 
 
-def _difference(numbers: Any, values: Any, before: _Known) -> tuple[Any, Any]:
+def _difference(numbers: Ints, values: Uint64s, before: _Known) -> tuple[Ints, Uint64s]:
     """What was added since the last look, modulo 2^64."""
     import numpy as np
 
@@ -544,7 +547,7 @@ def _added(numbers: Any, values: Any, others: Any, more: Any) -> tuple[Any, Any]
     return every, sums
 
 
-def _append(writer: Writer, waiting: list[Any], process: int, now: int, *, kind: str = "block_count") -> None:
+def _append(writer: Writer, waiting: list[Records], process: int, now: int, *, kind: str = "block_count") -> None:
     import numpy as np
 
     if waiting:

@@ -31,7 +31,7 @@ Check = Callable[[Any], "str | tuple[str, str] | None"]
 
 
 def integer(low: int, high: int) -> Check:
-    def check(value: Any) -> str | None:
+    def check(value: int) -> str | None:
         if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
             return None
         return f"an integer from {low} to {high}"
@@ -40,7 +40,7 @@ def integer(low: int, high: int) -> Check:
 
 
 def number(low: float = 0.0, high: float = 1e18) -> Check:
-    def check(value: Any) -> str | None:
+    def check(value: float) -> str | None:
         if isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high:
             return None
         return f"a number from {low:g} to {high:g}"
@@ -48,18 +48,18 @@ def number(low: float = 0.0, high: float = 1e18) -> Check:
     return check
 
 
-def page_size(value: Any) -> str | None:
+def page_size(value: int) -> str | None:
     right = (
         isinstance(value, int) and not isinstance(value, bool) and 512 <= value <= 1 << 24 and not value & (value - 1)
     )
     return None if right else "a power of two from 512 to 16777216"
 
 
-def text(value: Any) -> str | None:
+def text(value: int | str) -> str | None:
     return None if isinstance(value, str) else "a text"
 
 
-def flag(value: Any) -> str | None:
+def flag(value: float | str) -> str | None:
     return None if isinstance(value, bool) else "true or false"
 
 
@@ -78,7 +78,7 @@ def or_null(check: Check) -> Check:
 
 
 def either(*checks: Check) -> Check:
-    def check(value: Any) -> str | tuple[str, str] | None:
+    def check(value: float | str) -> str | tuple[str, str] | None:
         wrong = [one(value) for one in checks]
         return None if None in wrong else wrong[0]
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ... import _core
 from ...errors import CaptureError, CaptureVersionError, NoDataError, os_reason
@@ -44,6 +44,18 @@ class ChunkLike(Protocol):
     def payload(self) -> bytes | None: ...
 
 
+class ChunkFile(Protocol):
+    """A file with chunks by number, or what stands for one."""
+
+    def header(self, index: int) -> dict[str, int]: ...
+    def payload(self, index: int) -> bytes | None: ...
+    def refresh(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def damage(self) -> dict[str, int]: ...
+
+
 class Chunk:
     """One chunk of a file; its ids are the capture's."""
 
@@ -54,7 +66,7 @@ class Chunk:
     bytes_read = 0
     """Of all captures of this process, compressed as they are: what a growing capture and a selection save."""
 
-    def __init__(self, reader: Any, index: int, own_ids: OwnIds | None = None) -> None:
+    def __init__(self, reader: ChunkFile, index: int, own_ids: OwnIds | None = None) -> None:
         self.reader = reader
         self.index = index
         self.own_ids = own_ids
@@ -64,7 +76,7 @@ class Chunk:
 
     def payload(self) -> bytes | None:
         with Chunk._reading:
-            payload: bytes | None = self.reader.payload(self.index)
+            payload = self.reader.payload(self.index)
             Chunk.payloads_read += 1
             Chunk.bytes_read += self.header.get("stored_bytes", 0)
         if payload is None or self.own_ids is None:
@@ -78,7 +90,7 @@ class RecordStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.meta = self._read_meta()
-        self._readers: dict[str, Any] = {}
+        self._readers: dict[str, ChunkFile] = {}
         self._chunks: list[Chunk] = []
         self._own_ids: dict[str, OwnIds] = {}
         self._own_processes: dict[str, int] = {}
@@ -134,7 +146,7 @@ class RecordStore:
             if reader is None:
                 refuse_special(file)
                 try:
-                    reader = _core.ChunkReader(str(file))
+                    reader = cast("ChunkFile", _core.ChunkReader(str(file)))
                 except _core.FormatError as error:
                     kind, _, version = error.args
                     if kind == 1:
@@ -156,9 +168,9 @@ class RecordStore:
             self._forget()
         return added
 
-    def _own_ids_of(self, file: Path, reader: Any) -> OwnIds | None:
+    def _own_ids_of(self, file: Path, reader: ChunkFile) -> OwnIds | None:
         """Files that a process wrote itself count their strings, stacks and processes from 1, each for itself."""
-        if reader.file_header["writer"] != RUNTIME_WRITER:
+        if not isinstance(reader, _core.ChunkReader) or reader.file_header["writer"] != RUNTIME_WRITER:
             return None
         if file.stem not in self._own_ids:
             # records-HOST-PID-TIME: a process has a file for each program that it executed.

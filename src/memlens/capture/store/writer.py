@@ -302,7 +302,7 @@ class CaptureWriter:
         self.write_later()
         self._chunks.close()
 
-    def write_table(self, name: str, table: Any) -> None:
+    def write_table(self, name: str, table: pa.Table) -> None:
         """Writes a side table; like `append`, a full disk is no reason to fail the program."""
         import pyarrow.parquet as parquet
 
@@ -359,7 +359,7 @@ class CaptureWriter:
             self.write_meta()
 
     @property
-    def listed_files(self) -> dict[str, dict[str, Any]]:
+    def listed_files(self) -> dict[str, dict[str, int]]:
         """What meta.json says of the files of a complete capture."""
         progress = self.progress()
         records = {"bytes": progress["bytes"], "chunks": progress["chunks"]}
