@@ -15,6 +15,11 @@ from .view import SCHEMA_VERSION, Absence, View, to_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Cell = int | float | str | bool | None
+Row = dict[str, Cell]
+"""A row of a table, its columns by name."""
+Key = tuple[int | str | None, ...]
+"""What a row is of: the values of some columns."""
 Severity = Literal["high", "medium", "low"]
 ReferenceKind = Literal["code", "object", "line", "region", "thread", "process", "node"]
 

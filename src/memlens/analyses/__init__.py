@@ -21,6 +21,7 @@ from ..registry import AnalysisDescriptor, FindingDescriptor
 from ..view import Absence, View, guessed
 
 if TYPE_CHECKING:
+    from ..capture.model.access_pass import Answering
     from ..capture.reader import Capture
     from ..results import Finding, Report, Result
     from ..selection import Scope, Selection
@@ -187,15 +188,16 @@ def _read_once(
 class _Reader:
     """A consumer, and how far what it was made of obeys the selection."""
 
-    consumer: Any
+    consumer: Answering[Result]
     scope: Scope = "selection"
     reason: str = ""
 
 
-def _reader(descriptor: Any, capture: Capture, options: Mapping[str, Any]) -> _Reader | Result:
+def _reader(descriptor: AnalysisDescriptor, capture: Capture, options: Mapping[str, Any]) -> _Reader | Result:
     """A consumer of the selected accesses; the result for the whole run where they cannot be cut so."""
     from ._selected import NotSelectable, selected
 
+    assert descriptor.consumer is not None  # analyses of windows have one
     part = selected(capture)
     if part is None:
         return _Reader(descriptor.consumer(capture, **options))
@@ -211,7 +213,7 @@ def _taken(reader: _Reader, failures: Mapping[int, BaseException]) -> Result:
     """What a consumer has when all accesses were read, or what it makes of an error."""
     error = failures.get(id(reader.consumer))
     if error is None:
-        result: Result = reader.consumer.snapshot()
+        result = reader.consumer.snapshot()
     elif hasattr(reader.consumer, "failed"):
         result = reader.consumer.failed(error)
     else:

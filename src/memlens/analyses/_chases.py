@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ..capture.store.files import open_regular
 from ..errors import CaptureError
@@ -62,6 +62,13 @@ def _x86_64(code: bytes) -> bool:
     return register == base | (rex & 1) << 3
 
 
+class _SitePlaces(TypedDict):
+    """Columns of `sites`."""
+
+    module: list[str | None]
+    file_offset: list[int | None]
+
+
 class Chases:
     """Answers for the instructions of a capture."""
 
@@ -94,8 +101,8 @@ class Chases:
         }
 
     @cached_property
-    def _sites(self) -> dict[str, list[Any]]:
-        sites: dict[str, list[Any]] = self._capture.replay.code_sites.select(["module", "file_offset"]).to_pydict()
+    def _sites(self) -> _SitePlaces:
+        sites: _SitePlaces = self._capture.replay.code_sites.select(["module", "file_offset"]).to_pydict()
         return sites
 
     def leads_itself(self, row: dict[str, Any]) -> bool | None:
@@ -117,7 +124,7 @@ class Chases:
             return None
         path, offset = self._sites["module"][code], self._sites["file_offset"][code]
         opened = self._open(path) if path and offset is not None else None
-        if opened is None:
+        if opened is None or offset is None:
             return None
         data, machine = opened
         return loads_its_own_base(bytes(data[offset : offset + 16]), machine) if machine in (X86_64, AARCH64) else None

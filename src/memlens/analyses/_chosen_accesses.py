@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ._groups import NO_GROUP, Dimension
 
 if TYPE_CHECKING:
+    from ..arrays import Uint32s
     from ..capture.model.locality import AccessBatch, ThreadAccesses
     from ..capture.reader import Capture
     from ._selected import SelectedCapture
@@ -45,7 +46,7 @@ LEFT_OUT = 2**32 - 1
 """Group or function of accesses that are in no row of a join (native/core/trace/access_join.h)."""
 
 
-def chosen_groups(capture: Capture, group_of_object: Any, function_of_code: Any) -> tuple[Any, Any]:
+def chosen_groups(capture: Capture, group_of_object: Uint32s, function_of_code: Uint32s) -> tuple[Uint32s, Uint32s]:
     """Groups and functions for `Windows.join` such that only the selected code and objects have rows."""
     import numpy as np
 

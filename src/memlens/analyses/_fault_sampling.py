@@ -18,6 +18,7 @@ from ..capture.store.settings import settings_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..arrays import Array, Floats
     from ..capture.reader import Capture
 
 
@@ -41,7 +42,7 @@ def is_sampled(capture: Capture) -> bool:
     return bool(capture.replay.sampled_stretches)
 
 
-def variances(weights: Any, values: Any) -> Any:
+def variances(weights: Floats, values: Array | float) -> Floats:
     """What each record adds to the variance of a sum of ``weights * values``."""
     import numpy as np
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ._offsets import in_words
 
 if TYPE_CHECKING:
+    from ..arrays import Ints
     from ._pattern_pass import PatternPass
 
 LEAST_SHARE = 0.01
@@ -139,8 +140,11 @@ class Offsets:
         if not walk.samples:
             return
         objects = walk.accesses.capture.objects.everything
-        pairs, addresses, widths, times = (np.concatenate([one[at] for one in walk.samples]) for at in range(4))
-        processes = np.concatenate([np.full(len(one[0]), one[4], dtype=np.uint32) for one in walk.samples])
+        pairs = np.concatenate([one.pairs for one in walk.samples])
+        addresses = np.concatenate([one.addresses for one in walk.samples])
+        widths = np.concatenate([one.widths for one in walk.samples])
+        times = np.concatenate([one.times_ns for one in walk.samples])
+        processes = np.concatenate([np.full(len(one.pairs), one.process, dtype=np.uint32) for one in walk.samples])
         found = objects.find(addresses, times, process=processes)
         bases = (
             np.concatenate(([0], objects.columns["base"])).astype(np.uint64)
@@ -164,7 +168,7 @@ class Offsets:
         used = halves[0] | halves[1]
         return used, len(halves[0] & halves[1]) >= SETTLED * len(used)
 
-    def _covered(self, samples: Any, step: int) -> set[int]:
+    def _covered(self, samples: Ints, step: int) -> set[int]:
         used: set[int] = set()
         for offset, count in set(
             zip((self._offsets[samples] % step).tolist(), self._bytes[samples].tolist(), strict=True)

@@ -15,6 +15,7 @@ from ..capture.store.settings import settings_of
 from ._samples import EXACT, Error, Samples
 
 if TYPE_CHECKING:
+    from ..arrays import Floats, Ints
     from ..capture.model.counting import Counts
     from ..capture.reader import Capture
 
@@ -84,7 +85,7 @@ class Span:
     overhead_ns: int = 0
     switch_ns: int = 0
 
-    def add(self, row: dict[str, Any]) -> None:
+    def add(self, row: dict[str, int]) -> None:
         for name in ("union_ns", "unspanned_ns", "overhead_ns", "switch_ns"):
             setattr(self, name, getattr(self, name) + row[name])
 
@@ -241,7 +242,7 @@ class Regions:
         """Whether some executions were not counted."""
         return any(time.untouched for time in (self._whole or self).times.values())
 
-    def place_factors(self) -> Any:
+    def place_factors(self) -> Floats:
         """What a counted execution stands for, of each place of the counts."""
         import numpy as np
 
@@ -324,7 +325,7 @@ def _totals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if row["epoch"] == 0 or row["image"] not in with_totals]
 
 
-def sums_of(codes: Any, values: Any, count: int) -> Any:
+def sums_of(codes: Ints, values: Ints, count: int) -> Ints:
     import numpy as np
 
     sums = np.zeros(count, dtype=np.int64)
@@ -332,7 +333,7 @@ def sums_of(codes: Any, values: Any, count: int) -> Any:
     return sums
 
 
-def scaled_sums(codes: Any, values: Any, place: Any, factors: Any, count: int) -> Any:
+def scaled_sums(codes: Ints, values: Ints, place: Ints, factors: Floats, count: int) -> Ints:
     """Like `sums_of`, each row times the factor of its place; whole numbers as long as every factor is 1."""
     import numpy as np
 

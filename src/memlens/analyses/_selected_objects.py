@@ -14,6 +14,7 @@ from ._selected import SelectedCapture, selected
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..arrays import Bools
     from ..capture.reader import Capture
 
 PIECE, CUT = 0x80, 0x40
@@ -22,7 +23,7 @@ FOREVER = 2**63
 CURVE_BUCKETS = 1000
 
 
-def chosen_objects(capture: Capture, *, at_any_time: bool = False) -> Any:
+def chosen_objects(capture: Capture, *, at_any_time: bool = False) -> Bools:
     """Which objects are selected, as a mask; `at_any_time`: whenever they were allocated."""
     import numpy as np
 
@@ -33,7 +34,8 @@ def chosen_objects(capture: Capture, *, at_any_time: bool = False) -> Any:
     key = f"objects_chosen {at_any_time}"
     if key not in part.derived:
         part.derived[key] = _chosen(part, at_any_time)
-    return part.derived[key]
+    chosen: Bools = part.derived[key]
+    return chosen
 
 
 def _chosen(part: SelectedCapture, at_any_time: bool) -> Any:

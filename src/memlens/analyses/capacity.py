@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
+    from ..arrays import Columns
     from ..capture.reader import Capture
     from ..results import Result
 
@@ -72,7 +73,7 @@ def weighted_median(values: npt.NDArray[Any], weights: npt.NDArray[Any]) -> floa
     return float(values[order][np.searchsorted(cumulative, cumulative[-1] / 2)])
 
 
-def metric_rows(table: pa.Table, metric: str) -> dict[str, Any]:
+def metric_rows(table: pa.Table, metric: str) -> Columns:
     """time, process, node, thread and value of one metric of the timeline."""
     import pyarrow.compute as pc
 
@@ -81,7 +82,7 @@ def metric_rows(table: pa.Table, metric: str) -> dict[str, Any]:
 
 
 def shared_once(
-    rss: dict[str, Any], shared: dict[str, Any], ends: dict[int, int], times: npt.NDArray[Any], summed: npt.NDArray[Any]
+    rss: Columns, shared: Columns, ends: dict[int, int], times: npt.NDArray[Any], summed: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """The tree's memory over time with pages of files and shared memory counted once: those of the process with most of them.
 

@@ -8,6 +8,7 @@ from ..registry import AnalysisDescriptor
 from ..view import Figure, Table, View, detail, key, measure
 
 if TYPE_CHECKING:
+    from ..arrays import Bools, Columns, Floats, Ints, Uint32s, Uint64s
     from ..capture.reader import Capture
     from ..results import Result
 
@@ -18,7 +19,9 @@ OBJECT_COLUMNS = ("process", "thread", "born_ns", "weight_bytes", "bytes", "coun
 class Counter:
     """How many events, and how much weight, a thread (or a process) has before a moment."""
 
-    def __init__(self, process: Any, thread: Any, time_ns: Any, weight: Any, count: Any | None = None) -> None:
+    def __init__(
+        self, process: Uint32s, thread: Uint32s, time_ns: Uint64s, weight: Floats, count: Floats | None = None
+    ) -> None:
         import numpy as np
 
         self._of: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
@@ -32,7 +35,7 @@ class Counter:
                 its = mine & (thread == one)
                 self._add(int(number), int(one), time_ns[its], weight[its], count[its])
 
-    def _add(self, process: int, thread: int, time_ns: Any, weight: Any, count: Any) -> None:
+    def _add(self, process: int, thread: int, time_ns: Uint64s, weight: Floats, count: Floats) -> None:
         import numpy as np
 
         self._of[process, thread] = (
@@ -40,7 +43,7 @@ class Counter:
             np.concatenate(([0.0], np.cumsum(weight, dtype=float))),
         )  # fmt: skip
 
-    def between(self, process: int, thread: int, begin_ns: Any, end_ns: Any) -> tuple[Any, Any]:
+    def between(self, process: int, thread: int, begin_ns: Ints, end_ns: Ints) -> tuple[Floats, Floats]:
         """(events, weight) of each interval; thread 0: of the whole process."""
         import numpy as np
 
@@ -74,9 +77,7 @@ def regions(capture: Capture) -> Result:
         }
         faults, allocations = _faults(capture), _allocations(capture)
         inner = _inner_ns(columns)
-        per_row: dict[str, Any] = {
-            name: np.zeros(table.num_rows) for name in ("faults", "placed", "allocations", "allocated")
-        }
+        per_row: Columns = {name: np.zeros(table.num_rows) for name in ("faults", "placed", "allocations", "allocated")}
         keys = columns["process"] << 32 | columns["thread"]
         for key in np.unique(keys):
             mine = keys == key
@@ -140,7 +141,7 @@ def regions(capture: Capture) -> Result:
     )
 
 
-def _inner_ns(columns: dict[str, Any]) -> Any:
+def _inner_ns(columns: Columns) -> Floats:
     """Time of the regions directly inside each one."""
     import numpy as np
 
@@ -195,7 +196,7 @@ def _allocations(capture: Capture) -> Counter:
 MARK_AGE_NS = 1_000_000
 
 
-def _rss(capture: Capture, columns: dict[str, Any], mine: Any) -> tuple[int | None, int | None]:
+def _rss(capture: Capture, columns: Columns, mine: Bools) -> tuple[int | None, int | None]:
     """Peak RSS in these intervals and its net growth over them: at the last reading up to each end less that up to its begin.
 
     Before and after a phase the program itself reads its RSS and the kernel's high-water mark: if that rose, the phase's peak is

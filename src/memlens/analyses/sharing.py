@@ -8,9 +8,12 @@ from ..registry import AnalysisDescriptor, Option
 from ._locality_view import sharing_view
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
+    from ..arrays import Array, Columns, Ints, Uint64s
     from ..capture.model.access_pass import TaskPool, TimeGroup
+    from ..capture.model.locality import AccessSource, ThreadAccesses
     from ..capture.reader import Capture
     from ..results import Result
 
@@ -109,7 +112,7 @@ class SharingConsumer:
             )
         )
         kinds = kinds_of(pairs)
-        figures: dict[str, Any] = {
+        figures: dict[str, object] = {
             "threads": len(accesses.streams),
             "line_bytes": line_bytes,
             "accesses": taken if several else accesses.recorded,
@@ -132,7 +135,7 @@ class SharingConsumer:
         return Result("sharing", figures, {"lines": _table(rows), "by_object": _by_object(rows)}, quality)
 
 
-def kinds_of(pairs: dict[str, Any]) -> Any:
+def kinds_of(pairs: Columns) -> Array:
     """``false`` or ``true`` for each pair of threads and line."""
     import numpy as np
 
@@ -153,7 +156,9 @@ def _offsets(mask: int, unit: int) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
 
 
-def _rows(capture: Any, accesses: Any, pairs: dict[str, Any], line_bytes: int, most: int) -> list[dict[str, Any]]:
+def _rows(
+    capture: AccessSource, accesses: ThreadAccesses, pairs: Columns, line_bytes: int, most: int
+) -> list[dict[str, Any]]:
     from ..capture.model.locality import PROCESS_SHIFT
 
     count = min(most, len(pairs["line"]))
@@ -189,7 +194,7 @@ def _rows(capture: Any, accesses: Any, pairs: dict[str, Any], line_bytes: int, m
     return rows
 
 
-def _count_windows(accesses: Any, rows: list[dict[str, Any]], pairs: dict[str, Any], line_bytes: int) -> None:
+def _count_windows(accesses: ThreadAccesses, rows: list[dict[str, Any]], pairs: Columns, line_bytes: int) -> None:
     """In how many windows each thread of a pair uses the line while both do."""
     import numpy as np
 
@@ -198,7 +203,7 @@ def _count_windows(accesses: Any, rows: list[dict[str, Any]], pairs: dict[str, A
     lines = pairs["line"][: len(rows)].astype(np.uint64)
     wanted = np.unique(lines)
     mask = np.uint64(~(line_bytes - 1) & (2**64 - 1))
-    found: list[Any] = []
+    found: list[Uint64s] = []
     # Most accesses are to other lines: a small table says so at once.
     shift = np.uint64(line_bytes.bit_length() - 1)
     may_be = np.zeros(1 << 16, dtype=bool)
@@ -236,15 +241,15 @@ def _count_windows(accesses: Any, rows: list[dict[str, Any]], pairs: dict[str, A
         row["windows"], row["other_windows"] = (int(((t >= begin) & (t <= end)).sum()) for t in own)
 
 
-def _low_bits(lines: Any, shift: Any) -> Any:
+def _low_bits(lines: Uint64s, shift: np.uint64) -> Ints:
     """Places in a table of 2^16, neither two neighbours nor two pages in one."""
     import numpy as np
 
-    number = lines >> shift
+    number: Uint64s = lines >> shift
     return ((number ^ (number >> np.uint64(16))) & np.uint64(0xFFFF)).astype(np.int64)
 
 
-def _name_objects(capture: Capture, rows: list[dict[str, Any]]) -> None:
+def _name_objects(capture: AccessSource, rows: list[dict[str, Any]]) -> None:
     """The object at the first byte that is written: the one that lies there at most of some moments."""
     from collections import Counter
 
@@ -270,7 +275,7 @@ def _name_objects(capture: Capture, rows: list[dict[str, Any]]) -> None:
         row["object"] = names.most_common(1)[0][0] if names else None
 
 
-def _name_fields(capture: Capture, rows: list[dict[str, Any]]) -> None:
+def _name_fields(capture: AccessSource, rows: list[dict[str, Any]]) -> None:
     """Fields that each thread writes, of static variables whose type debug information describes; None of other objects."""
     from ._fields import FieldsOfVariables
     from ._offsets import of_words

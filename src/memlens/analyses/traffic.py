@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..registry import AnalysisDescriptor
@@ -10,9 +11,10 @@ from ._traffic_view import traffic_view
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..arrays import Columns, Ints, Uint32s, Uint64s
     from ..capture.model.accesses import WindowSource
     from ..capture.reader import Capture
-    from ..results import Result
+    from ..results import Key, Result
 
 COUNTS = ("loads", "stores", "load_bytes", "store_bytes")
 STACK_COUNTS = ("stack_loads", "stack_stores", "stack_load_bytes", "stack_store_bytes")
@@ -44,13 +46,14 @@ class CodeNames:
         self.line = [*sites.column("line").to_pylist(), 0]
         self.inlined_into = [*sites.column("inlined_into").to_pylist(), []]
 
-    def of(self, table: pa.Table) -> Any:
+    def of(self, table: pa.Table) -> Ints:
         """The column `code` as numbers; the one after the last for code that is not known."""
         import numpy as np
 
-        return table.column("code").fill_null(self.count).to_numpy().astype(np.int64)
+        codes: Ints = table.column("code").fill_null(self.count).to_numpy().astype(np.int64)
+        return codes
 
-    def functions(self) -> tuple[Any, list[tuple[str | None, str]]]:
+    def functions(self) -> tuple[Uint32s, list[tuple[str | None, str]]]:
         """(function number of each code, (function, module) of each number)."""
         import numpy as np
 
@@ -59,7 +62,7 @@ class CodeNames:
         return np.array(numbers, dtype=np.uint32), list(index)
 
 
-def _columns(table: pa.Table) -> dict[str, Any]:
+def _columns(table: pa.Table) -> Columns:
     return {
         name: table.column(name).to_numpy()
         for name in table.column_names
@@ -67,9 +70,7 @@ def _columns(table: pa.Table) -> dict[str, Any]:
     }
 
 
-def _summed(
-    keys: list[tuple[Any, ...]], names: list[str], numbers: Any, counts: dict[str, Any]
-) -> list[dict[str, Any]]:
+def _summed(keys: Sequence[Key], names: list[str], numbers: Ints, counts: Columns) -> list[dict[str, Any]]:
     """Rows of counts by key, most bytes first; stack counts are None where they are not known of every access."""
     import numpy as np
 
@@ -80,7 +81,7 @@ def _summed(
     total = int(sums["load_bytes"].sum() + sums["store_bytes"].sum())
     rows = []
     for at, key in enumerate(keys):
-        row = dict(zip(names, key, strict=True))
+        row: dict[str, Any] = dict(zip(names, key, strict=True))
         row.update({name: int(sums[name][at]) for name in (*COUNTS, *STACK_COUNTS, "narrow", "unseen", "instructions")})
         if sums["stack_unknown"][at]:
             row.update(dict.fromkeys(STACK_COUNTS))
@@ -96,7 +97,7 @@ def _summed(
     return sorted(rows, key=lambda row: (-row["bytes"], -row["unseen"]))
 
 
-def _exact_sums(numbers: Any, values: Any, count: int) -> Any:
+def _exact_sums(numbers: Ints, values: Uint64s, count: int) -> Uint64s:
     """Sums in 64-bit integers: doubles lose the last digits above 2^53."""
     import numpy as np
 
@@ -105,7 +106,7 @@ def _exact_sums(numbers: Any, values: Any, count: int) -> Any:
     return sums
 
 
-def _schema(keys: list[tuple[str, Any]]) -> pa.Schema:
+def _schema(keys: list[tuple[str, pa.DataType]]) -> pa.Schema:
     import pyarrow as pa
 
     return pa.schema(
@@ -136,7 +137,7 @@ def traffic(capture: Capture) -> Result:
     names = CodeNames(capture)
     code = names.of(table)
     known = (columns["flags"] & STACK_KNOWN) != 0
-    counts: dict[str, Any] = {name: columns[name] for name in (*COUNTS, *STACK_COUNTS, "unseen")}
+    counts: Columns = {name: columns[name] for name in (*COUNTS, *STACK_COUNTS, "unseen")}
     narrow = np.zeros(table.num_rows, dtype=np.uint64)
     for accesses, width, on_stack in (
         ("loads", "load_width", "stack_loads"),
@@ -154,8 +155,8 @@ def traffic(capture: Capture) -> Result:
     counts["instructions"] = np.zeros(table.num_rows, dtype=np.uint64)
     counts["instructions"][order[is_first]] = 1
 
-    def by(keys_of_row: list[tuple[Any, ...]], key_names: list[str]) -> list[dict[str, Any]]:
-        index: dict[tuple[Any, ...], int] = {}
+    def by(keys_of_row: Sequence[Key], key_names: list[str]) -> list[dict[str, Any]]:
+        index: dict[Key, int] = {}
         numbers = np.array([index.setdefault(key, len(index)) for key in keys_of_row], dtype=np.int64)
         return _summed(list(index), key_names, numbers, counts)
 
@@ -232,7 +233,7 @@ def _addresses(capture: Capture) -> dict[str, Any]:
     }
 
 
-def _cut_short(capture: Capture, columns: dict[str, Any]) -> list[str]:
+def _cut_short(capture: Capture, columns: Columns) -> list[str]:
     """Processes that ended without a last word: their counts are as they were when last written."""
     told = set(capture.table("emulator_status").column("process").to_pylist())
     if not told:
@@ -269,7 +270,7 @@ def _unseen(capture: Capture, names: CodeNames, by_function: list[dict[str, Any]
     return sorted(found, key=lambda row: -row["executions"])
 
 
-def _notes(columns: dict[str, Any], unseen: list[dict[str, Any]]) -> list[str]:
+def _notes(columns: Columns, unseen: list[dict[str, Any]]) -> list[str]:
     notes = []
     for cause, text in UNSEEN_CAUSES.items():
         mine = [row for row in unseen if row["cause"] == cause]

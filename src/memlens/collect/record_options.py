@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..registry import Asked, CollectorDescriptor, Option
+
+if TYPE_CHECKING:
+    pass
 
 DEFAULT_BUDGET_SHARE = 0.03
 

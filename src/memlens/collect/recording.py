@@ -10,7 +10,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .. import _recorder
 from ..capture.store.layouts import layouts
@@ -30,6 +30,7 @@ NODES_BUDGET_NS = 2_000_000
 """Of a tick, for the NUMA nodes of pages."""
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Part)
@@ -124,17 +125,15 @@ class Recording:
     def shared(self, kind: Callable[[Any], P]) -> P:
         if kind not in self._shared:
             self._shared[kind] = kind(self)
-        found: Any = self._shared[kind]
-        part: P = found
-        return part
+        return cast("P", self._shared[kind])  # its maker made it
 
     def ask_for_nodes(self) -> None:
         asked, self.node_pages_skipped = self.session.resolve_nodes(NODES_BUDGET_NS)
         self.node_pages_asked += asked
 
-    def quality_facts(self) -> dict[str, Any]:
+    def quality_facts(self) -> dict[str, str]:
         """What the collectors say of the quality, for meta.json."""
-        found: dict[str, Any] = {"stack": "none"}
+        found: dict[str, str] = {"stack": "none"}
         for collector in tuple(self.collectors.chosen):
             found |= self.fields_of(collector, collector.quality)
         for name in ("notes", "incomplete"):

@@ -20,6 +20,8 @@ from ..errors import OutputError, os_reason
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..capture.model.symbols import SiteRow
+
 IMPORTER_WRITER = 3
 NO_CPU = 0xFFFFFFFF
 WINDOW_ACCESSES = 4096
@@ -289,7 +291,7 @@ class ImportTarget:
             if table is not None:
                 self.writer.write_table(name, table)
 
-    def _name_sites(self, rows: list[dict[str, Any]]) -> None:
+    def _name_sites(self, rows: list[SiteRow]) -> None:
         """What the trace's own files say of an instruction goes into `sites` too, where nothing better is known."""
         known = {(row["process"], row["pc"]): row for row in self.import_sites}
         for row in rows:
@@ -297,11 +299,12 @@ class ImportTarget:
             if site is None or row["function"]:
                 continue
             row.update(
-                function=site["function"], file=site["file"], line=site["line"] or 0, kind=site["kind"],
-                stride_bytes=site["stride_bytes"], loop=site.get("loop"), module=site["module"] or row["module"],
-                quality="import" if site["function"] else row["quality"],
+                {
+                    "function": site["function"], "file": site["file"], "line": site["line"] or 0, "kind": site["kind"],
+                    "stride_bytes": site["stride_bytes"], "loop": site.get("loop"), "module": site["module"] or row["module"],
+                    "quality": "import" if site["function"] else row["quality"], "class": site["class"],
+                }
             )  # fmt: skip
-            row["class"] = site["class"]
 
     def _import_sites_table(self) -> pa.Table | None:
         import pyarrow as pa

@@ -199,7 +199,7 @@ SHORT = "a range: executions too short to know how threads overlap"
 THREAD_GIGABYTES = "by thread: bytes by the sum of the threads' times"
 
 
-def correction_in_words(row: dict[str, float | str | None]) -> str:
+def correction_in_words(row: dict[str, Any]) -> str:
     """How our own cost was taken off a bandwidth, from a row of `bandwidth`.
 
     >>> correction_in_words({"correction": "calibrated", "counting_cost_share": 0.02})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ...registry import FindingDescriptor
 
 if TYPE_CHECKING:
+    from ...arrays import Floats, Ints
     from ...capture.reader import Capture
     from ...results import Finding, Reference, Result
 
@@ -88,7 +89,7 @@ def _whose(capacity: Result, first: dict[str, Any] | None) -> tuple[Reference, .
     return (*(process(row["process"]) for row in largest), *((code(first),) if first else ()))
 
 
-def _curve(capture: Capture, capacity: Result) -> tuple[str, Any, Any]:
+def _curve(capture: Capture, capacity: Result) -> tuple[str, Floats, Ints]:
     """(whose, seconds, bytes): of several processes RSS cannot be added up, for they share pages. Their PSS can; where it was
     read too rarely, the process with the largest RSS stands for them."""
     import numpy as np

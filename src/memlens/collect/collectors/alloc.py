@@ -43,7 +43,7 @@ def probe(facts: Mapping[str, Any]) -> Availability:
     return Availability(True, "every large object, a sample of small ones, with call stacks; regions and tags")
 
 
-def settings(values: Mapping[str, Any], asked: Asked) -> AllocOptions:
+def settings(values: Mapping[str, int], asked: Asked) -> AllocOptions:
     return AllocOptions(values["sample_bytes"], values["large_bytes"])
 
 
@@ -60,7 +60,7 @@ class Alloc(Collector[AllocOptions]):
     def due_s(self) -> float:
         return EXACT_TICK_S if self.settings.sample_bytes == 0 and self.recording.channel is not None else NEVER_S
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, int]:
         return vars(self.settings).copy()
 
 
@@ -74,7 +74,7 @@ def words(options: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def quality(options: Mapping[str, Any], meta: Mapping[str, Any], is_incomplete: bool, lost: int) -> list[str]:
+def quality(options: Mapping[str, int], meta: Mapping[str, Any], is_incomplete: bool, lost: int) -> list[str]:
     rate = options.get("sample_bytes", 0)
     return [f"small objects sampled, one in {human_bytes(rate)}" if rate else "every object"]
 

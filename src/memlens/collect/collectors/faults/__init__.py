@@ -133,7 +133,7 @@ class Faults(Collector[FaultOptions]):
             knows_unexplained=self.recording.session_plan.timeline_hz > 0,
         )
 
-    def quality(self) -> dict[str, Any]:
+    def quality(self) -> dict[str, str]:
         return {"stack": self.settings.stacks}
 
     def tick(self) -> None:

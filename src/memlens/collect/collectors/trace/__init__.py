@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....capture.store import counted_modules
 from ....errors import CollectorError
@@ -18,6 +18,9 @@ from ...protocol import Batch, ChannelPlan, Collector
 from . import tracing
 from .tracing import Selection, TraceOptions
 from .window_pages import WindowPages
+
+if TYPE_CHECKING:
+    from ....collect.recorder import Recorder
 
 WAIT_MS = 5000
 """Where the program is to wait for room rather than lose a window."""
@@ -58,7 +61,7 @@ def wanted(program: str, options: TraceOptions, is_asked: bool) -> bool:
 class Trace(Collector[TraceOptions]):
     """Windows come through the channel; sites have their numbers from the arena of compiled programs."""
 
-    def __init__(self, options: TraceOptions, recording: Any) -> None:
+    def __init__(self, options: TraceOptions, recording: Recorder) -> None:
         super().__init__(options, recording)
         self._selection: Selection | None = None
         self._pages: WindowPages | None = None
