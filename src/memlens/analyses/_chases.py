@@ -75,7 +75,7 @@ class Chases:
     def __init__(self, accesses: ThreadAccesses) -> None:
         self._accesses = accesses
         self._capture = accesses.capture
-        self._files: dict[str, tuple[Any, int] | None] = {}
+        self._files: dict[str, tuple[object, int] | None] = {}
         self._fed: dict[int, float] | None = None
 
     @cached_property
@@ -135,7 +135,7 @@ class Chases:
 
         if path in self._files:
             return self._files[path]
-        found: tuple[Any, int] | None = None
+        found: tuple[object, int] | None = None
         statuses = self._capture.table("modules").select(["path", "status"]).to_pydict()
         is_same = not dict(zip(statuses["path"], statuses["status"], strict=True)).get(path)
         try:

@@ -21,7 +21,7 @@ UNNAMED = {"(inline assembly)": "the program", "(through a pointer)": "other mod
 """Callees that are no functions (format/memlens_count.h), and where they are."""
 
 
-def rows_by_code(capture: Capture, regions: Regions) -> dict[str, list[dict[str, Any]]]:
+def rows_by_code(capture: Capture, regions: Regions) -> dict[str, list[dict[str, object]]]:
     """Sums over threads and regions by where the code is; counted executions stand for all, as in the regions."""
     import numpy as np
 
@@ -57,7 +57,7 @@ def rows_by_code(capture: Capture, regions: Regions) -> dict[str, list[dict[str,
     function_lines = counts.functions.select(["file", "line"]).to_pylist()
     function, module = counts.sites["function"], counts.sites["module"]
 
-    def rows_by(codes: Ints, first: Ints, describe: Any) -> list[dict[str, Any]]:
+    def rows_by(codes: Ints, first: Ints, describe: Any) -> list[dict[str, object]]:
         found = []
         sums = {name: sums_of(codes, by_site[name][used], len(first)) for name in QUANTITIES}
         vector = sums_of(codes, np.where(flags[used] & VECTOR, moved[used], 0), len(first))
@@ -117,7 +117,7 @@ def rows_by_code(capture: Capture, regions: Regions) -> dict[str, list[dict[str,
         if files[site]:
             of_line.setdefault((int(block[site]), int(lines[site])), files[site])
 
-    def place_of_block(number: int, at: int) -> dict[str, Any]:
+    def place_of_block(number: int, at: int) -> dict[str, object]:
         line = int(counts.blocks["line"][number])
         file = of_line.get((int(number), line)) if line else None
         return {"file": file, "line": line} if file else {"file": files[at], "line": int(lines[at]) if files[at] else 0}
@@ -253,7 +253,7 @@ def why_refused(flags: int) -> str | None:
     return next((why for flag, why in REFUSED.items() if flags & flag), None)
 
 
-def rows_refused(capture: Capture) -> list[dict[str, Any]]:
+def rows_refused(capture: Capture) -> list[dict[str, object]]:
     """Functions of counted modules that the compiler plugin left as they were, and why."""
     counts = capture.counts
     rows = [

@@ -93,7 +93,7 @@ def _number(value: Any) -> float | None:
     return float(value) if is_number else None
 
 
-def _spread(values: Mapping[str, Any], name: str, error: str | None, low: str | None, high: str | None) -> float:
+def _spread(values: Mapping[str, object], name: str, error: str | None, low: str | None, high: str | None) -> float:
     """Standard error of a value: what it says, or from the width of its 95 % interval."""
     said = _number(values.get(error if error is not None else f"{name}_error"))
     if said is not None:
@@ -146,7 +146,7 @@ class RowPair(Pair):
     group: str = ""
     before_share: float | None = None
     after_share: float | None = None
-    place: tuple[Any, ...] = ()
+    place: tuple[object, ...] = ()
     """function, file, line, module of the row, each or None."""
 
     @property
@@ -172,16 +172,16 @@ def measures_of(table: Table) -> list[Column]:
     return sorting or amounts
 
 
-def rows_of(result: Result | None, table: Table) -> list[dict[str, Any]]:
+def rows_of(result: Result | None, table: Table) -> list[dict[str, object]]:
     """The rows of a table of a view."""
     found = None if result is None else result.tables.get(table.source)
     if found is None or not found.num_columns:
         return []
-    rows: list[dict[str, Any]] = found.to_pylist()
+    rows: list[dict[str, object]] = found.to_pylist()
     return [row for row in rows if all(row.get(name) == value for name, value in table.where)]
 
 
-def identities(row: Mapping[str, Any], table: Table) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def identities(row: Mapping[str, object], table: Table) -> tuple[tuple[object, ...], tuple[object, ...]]:
     """What identifies a row in another run, exactly and without what an edit of the source moves.
 
     Exactly: the keys with line and call stack (or path of a region). Loosely: without line and stack. Processes, threads and addresses
@@ -201,9 +201,9 @@ def _line(row: Mapping[str, Any]) -> int | None:
     return int(line) if line is not None and "file" in row else None
 
 
-def _totals(rows: list[dict[str, Any]], table: Table, measure: Column) -> dict[tuple[Any, ...], list[Any]]:
+def _totals(rows: list[dict[str, object]], table: Table, measure: Column) -> dict[tuple[object, ...], list[Any]]:
     """Sums by exact identity: value, variance, first row."""
-    sums: dict[tuple[Any, ...], list[Any]] = {}
+    sums: dict[tuple[object, ...], list[Any]] = {}
     for row in rows:
         value = _number(row.get(measure.name))
         if value is None:
@@ -216,14 +216,14 @@ def _totals(rows: list[dict[str, Any]], table: Table, measure: Column) -> dict[t
 
 
 def aligned(
-    before: list[dict[str, Any]], after: list[dict[str, Any]], table: Table, measure: Column
+    before: list[dict[str, object]], after: list[dict[str, object]], table: Table, measure: Column
 ) -> list[tuple[list[Any] | None, list[Any] | None]]:
     """Entries [value, variance, row] of the same thing: first by exact identity, what is left by the loose one in order of lines."""
     old, new = (_totals(rows, table, measure) for rows in (before, after))
-    pairs: list[tuple[list[Any] | None, list[Any] | None]] = [
+    pairs: list[tuple[list[object] | None, list[object] | None]] = [
         (old.pop(key), new.pop(key)) for key in list(old) if key in new
     ]
-    waiting: dict[tuple[Any, ...], list[list[Any]]] = defaultdict(list)
+    waiting: dict[tuple[object, ...], list[list[object]]] = defaultdict(list)
     for entry in sorted(new.values(), key=_by_line):
         waiting[identities(entry[2], table)[1]].append(entry)
     for entry in sorted(old.values(), key=_by_line):
@@ -253,7 +253,7 @@ def row_pairs(before: Report, after: Report) -> list[RowPair]:
 
 
 def _pairs_of(
-    sides: tuple[list[dict[str, Any]], list[dict[str, Any]]],
+    sides: tuple[list[dict[str, object]], list[dict[str, object]]],
     table: Table,
     measure: Column,
     *,

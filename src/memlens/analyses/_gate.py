@@ -101,7 +101,7 @@ class Gate:
         if error is None or error > MOST_COST_ERROR:
             row |= dict.fromkeys(("corrected_bytes_per_second", "correction", "counting_cost_share"))
 
-    def _uncounted(self, row: dict[str, Any]) -> str | None:
+    def _uncounted(self, row: dict[str, object]) -> str | None:
         if row["counted"] or not row["untouched"]:
             return None
         return f"none of its {row['untouched']:,} executions was counted"

@@ -200,7 +200,7 @@ class Judge:
         schema = pa.schema([("what", pa.string()), ("cache_bytes", pa.uint64()), ("truth", pa.float64()), ("low_mean", pa.float64()),
                             ("high_mean", pa.float64()), ("mape_percent", pa.float64()), ("within_percent", pa.float64())])  # fmt: skip
         true = {p["cache_bytes"]: p["miss_ratio"] for p in self._truth["whole"].tables["miss_curve"].to_pylist()}
-        rows: list[dict[str, Any]] = []
+        rows: list[dict[str, object]] = []
 
         def add(what: str, size: int | None, truth: float, bounds: list[tuple[float, float]]) -> None:
             slack = (

@@ -32,7 +32,7 @@ class _Writer:
     def __init__(self) -> None:
         self.tables: list[bytes] = []
 
-    def value(self, value: Any) -> Any:
+    def value(self, value: Any) -> object:
         """JSON for a value; what JSON has not is an object with one key that begins with $."""
         import pyarrow as pa
 
@@ -70,7 +70,7 @@ class _Reader:
     def __init__(self, tables: list[Any]) -> None:
         self._tables = tables
 
-    def value(self, value: Any) -> Any:
+    def value(self, value: object) -> Any:
         import pyarrow as pa
 
         if isinstance(value, list):
@@ -103,7 +103,7 @@ def to_bytes(report: Report) -> bytes:
     return len(body).to_bytes(8, "little") + body + b"".join(writer.tables)
 
 
-def from_bytes(content: bytes) -> dict[str, Any]:
+def from_bytes(content: bytes) -> dict[str, object]:
     """The parts of a report."""
     end = 8 + int.from_bytes(content[:8], "little")
     head = json.loads(content[8:end])
@@ -111,12 +111,15 @@ def from_bytes(content: bytes) -> dict[str, Any]:
     for size in head["tables"]:
         tables.append(memoryview(content)[end : end + size])
         end += size
-    parts: dict[str, Any] = _Reader(tables).value(head["parts"])
+    parts: dict[str, object] = _Reader(tables).value(head["parts"])
     return parts
 
 
 def kept_or_made(
-    capture: Capture, options: dict[str, Any], make: Callable[[], Report], complete: Callable[[dict[str, Any]], Report]
+    capture: Capture,
+    options: dict[str, Any],
+    make: Callable[[], Report],
+    complete: Callable[[dict[str, object]], Report],
 ) -> Report:
     """The report that was kept for this capture and these options, or a new one, which is kept."""
 

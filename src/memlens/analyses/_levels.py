@@ -221,7 +221,7 @@ def roofline(rows: list[dict[str, Any]], levels: Levels) -> list[dict[str, Any]]
     )
 
 
-def ceilings(points: list[dict[str, Any]], rows: list[dict[str, Any]], levels: Levels) -> list[dict[str, Any]]:
+def ceilings(points: list[dict[str, Any]], rows: list[dict[str, Any]], levels: Levels) -> list[dict[str, object]]:
     """For each region of the roofline and each level of memory: what is attainable from there, and how much of it was reached."""
     by_region = {row["region"]: row for row in rows if not row["exclusive"]}
     found = []

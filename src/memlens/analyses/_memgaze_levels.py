@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..arrays import Array, Uint8s, Uint32s, Uint64s
     from ..capture.model.locality import ThreadAccesses
     from ..results import Result
 
 
 def _memgaze_columns(
-    accesses: ThreadAccesses, site_classes: Mapping[str, Any] | None, *, numbered: bool
-) -> tuple[Any, Any, Any, Any]:
+    accesses: ThreadAccesses, site_classes: Mapping[str, Uint8s] | None, *, numbered: bool
+) -> tuple[Uint64s, Uint8s, Uint32s, Uint64s]:
     """Addresses, classes (0 constant, 1 strided, 2 irregular, 3 unknown, 4 store), implied constants and samples' numbers, in the
     order of the trace."""
     import numpy as np
@@ -27,7 +30,7 @@ def _memgaze_columns(
     of_code = np.array([CLASSES.index(name) if name in CLASSES else 0 for name in names] + [0], dtype=np.uint8)
     infer = None if constants.imported else Classifier(accesses, site_classes)
     to_memgaze = np.array([3, 0, 1, 2], dtype=np.uint8)
-    parts: list[list[Any]] = [[], [], [], []]
+    parts: list[list[Array]] = [[], [], [], []]
     for batch in accesses:
         if infer is None:
             codes = np.minimum(accesses.codes(batch), np.uint32(len(of_code) - 1))
@@ -53,7 +56,7 @@ def _memgaze_columns(
     return made[0], made[1], made[2], _numbers(accesses, numbered=constants.imported and numbered)[window]
 
 
-def _numbers(accesses: ThreadAccesses, *, numbered: bool) -> Any:
+def _numbers(accesses: ThreadAccesses, *, numbered: bool) -> Uint64s:
     """The number of the sample that each window is of: the trace's own, which a window's place tells, or any but 0."""
     import numpy as np
 
@@ -61,10 +64,11 @@ def _numbers(accesses: ThreadAccesses, *, numbered: bool) -> Any:
     if not numbered:
         return windows.units.of_window.astype(np.uint64) + np.uint64(1)
     columns = windows.columns
-    return (columns["first_executed"] // np.maximum(columns["period"], 1)).astype(np.uint64)
+    numbers: Uint64s = (columns["first_executed"] // np.maximum(columns["period"], 1)).astype(np.uint64)
+    return numbers
 
 
-def ratio(top: Any, bottom: Any) -> Any:
+def ratio(top: Array, bottom: Array) -> pa.Array:
     """Column of quotients, null where there is nothing to divide by."""
     import numpy as np
     import pyarrow as pa
@@ -73,7 +77,7 @@ def ratio(top: Any, bottom: Any) -> Any:
     return pa.array(np.divide(top, bottom, out=np.zeros(len(bottom)), where=bottom > 0), mask=bottom <= 0)
 
 
-def memgaze_levels(accesses: ThreadAccesses, site_classes: Mapping[str, Any] | None) -> Result:
+def memgaze_levels(accesses: ThreadAccesses, site_classes: Mapping[str, Uint8s] | None) -> Result:
     import numpy as np
     import pyarrow as pa
 

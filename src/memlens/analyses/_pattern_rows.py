@@ -22,14 +22,14 @@ CLASSES = ("unknown", "constant", "strided", "irregular")
 def _steps(walk: PatternPass) -> dict[int, dict[str, Any]]:
     """Class, most frequent step and its share of each pair: of the thread (and of loads or stores) that has most of its accesses."""
     columns = {name: values.tolist() for name, values in walk.classes.verdicts().items()}
-    best: dict[int, dict[str, Any]] = {}
+    best: dict[int, dict[str, object]] = {}
     for at, pair in enumerate(columns["pc"]):
         if pair not in best or columns["accesses"][at] > best[pair]["accesses"]:
             best[pair] = {name: values[at] for name, values in columns.items()}
     return best
 
 
-def instruction_rows(walk: PatternPass) -> list[dict[str, Any]]:
+def instruction_rows(walk: PatternPass) -> list[dict[str, object]]:
     """One row for each instruction (or site) and object, most executed first."""
     from ._chases import Chases
 
@@ -68,7 +68,7 @@ def instruction_rows(walk: PatternPass) -> list[dict[str, Any]]:
     return rows
 
 
-def function_rows(walk: PatternPass, instructions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def function_rows(walk: PatternPass, instructions: list[dict[str, Any]]) -> list[dict[str, object]]:
     """One row for each function and object, most executed first."""
     footprint = {name: values.tolist() for name, values in walk.footprint.columns().items()}
     keys = walk.function_keys
@@ -177,7 +177,7 @@ class Offsets:
         return used
 
 
-def level_rows(walk: PatternPass, times: Sequence[float]) -> list[dict[str, Any]]:
+def level_rows(walk: PatternPass, times: Sequence[float]) -> list[dict[str, object]]:
     import numpy as np
 
     rows = []

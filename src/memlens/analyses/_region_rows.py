@@ -32,7 +32,7 @@ def per_second(n_bytes: float | None, ns: float | None) -> float | None:
     return n_bytes / ns * 1e9 if n_bytes is not None and ns else None
 
 
-def shares(row: dict[str, Any], all_bytes: float) -> dict[str, Any]:
+def shares(row: dict[str, Any], all_bytes: float) -> dict[str, object]:
     n_bytes = row["read_bytes"] + row["written_bytes"]
     on_stack = row["stack_read_bytes"] + row["stack_written_bytes"]
     return {
@@ -42,7 +42,7 @@ def shares(row: dict[str, Any], all_bytes: float) -> dict[str, Any]:
     }
 
 
-def intensity(row: dict[str, Any], has_mix: bool) -> dict[str, Any]:
+def intensity(row: dict[str, Any], has_mix: bool) -> dict[str, object]:
     if not has_mix:
         return {**dict.fromkeys(MIX), "float_results_per_byte": None}
     n_bytes = row["read_bytes"] + row["written_bytes"]
@@ -117,9 +117,9 @@ def _region_row(
     return row
 
 
-def _event_columns(times: list[Time]) -> dict[str, Any]:
+def _event_columns(times: list[Time]) -> dict[str, object]:
     """Events of a region: a sum needs a value of every thread that ran it."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for number in range(4):
         values = [time.events[number] for time in times]
         found[f"event_{number}"] = None if not values or None in values else sum(value or 0 for value in values)
@@ -196,7 +196,7 @@ def _working(moved: dict[Thread, float]) -> list[Thread]:
     ]
 
 
-def _program_time(capture: Capture, regions: Regions, row: dict[str, Any]) -> dict[str, Any]:
+def _program_time(capture: Capture, regions: Regions, row: dict[str, Any]) -> dict[str, object]:
     """Of the whole program only wall-clock time is known: from the first image's birth to the last one's end."""
     statuses = capture.table("count_status").to_pylist()
     begin = min((status["born_ns"] for status in statuses), default=0)

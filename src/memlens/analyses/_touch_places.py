@@ -9,13 +9,14 @@ any such stack it stays where it is.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import pyarrow as pa
 
+    from ..analyses._matching import PlaceLists
     from ..arrays import Bools, Columns, Floats, Integers, Ints, Uint32s
     from ..capture.model.call_stacks import CallStacks, Frame
     from ..capture.model.call_stacks import Place as FoundPlace
@@ -58,9 +59,11 @@ class RowPlaces:
     def chosen(self, mask: Bools) -> RowPlaces:
         return RowPlaces(self.places, self.of_row[mask], self.estimated[mask])
 
-    def column(self, at: int) -> list[str | int | None]:
-        """One part of each row's place."""
-        return [self.places[number][at] for number in self.of_row.tolist()]
+    @property
+    def lists(self) -> PlaceLists:
+        """Function, file and line of each row."""
+        of_row = [self.places[number] for number in self.of_row.tolist()]
+        return [place[0] for place in of_row], [place[2] for place in of_row], [place[3] for place in of_row]
 
 
 def row_places(capture: Capture, placing: pa.Table) -> RowPlaces:
@@ -410,7 +413,7 @@ def rows_by(places: dict[Place, Touches], keys: Sequence[str]) -> pa.Table:
             behind[place[4]] = behind.get(place[4], 0) + touched.bytes
     order = sorted(merged.items(), key=lambda item: -item[1][0].bytes)
     types = {"function": pa.string(), "module": pa.string(), "file": pa.string(), "line": pa.uint32()}
-    columns: dict[str, Any] = {
+    columns: dict[str, object] = {
         key: pa.array([place[at] for place, _ in order], type=types[key]) for at, key in enumerate(keys)
     }
     columns["bytes"] = pa.array([round(entry.bytes) for _, (entry, _) in order], type=pa.uint64())

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..capture.model.locality import AccessBatch
+    from ..arrays import Ints, Uint8s, Uint32s, Uint64s
+    from ..capture.model.window_classes import Classed
 
 CONSTANT, STRIDED = 1, 2
 LEAST_SIZE = 16
@@ -48,7 +49,7 @@ class WindowSizes:
         self.pieces = np.zeros(len(self.sizes), dtype=np.int64)
         self.sums = {kind: np.zeros(len(self.sizes), dtype=np.int64) for kind in KINDS}
 
-    def add(self, addresses: Any, classes: Any, units: Any) -> None:
+    def add(self, addresses: Any, classes: object, units: Any) -> None:
         import numpy as np
 
         if not len(addresses):
@@ -84,31 +85,36 @@ class WindowSizes:
         }
 
 
-def _whole_windows(batches: Iterable[tuple[AccessBatch, Any]]) -> Iterator[tuple[Any, Any, Any]]:
+_Columns = tuple["Uint64s", "Uint8s", "Uint32s"]
+"""Addresses, classes and units."""
+
+
+def _whole_windows(batches: Iterable[Classed]) -> Iterator[_Columns]:
     """(addresses, classes, units) of whole windows of one thread at a time."""
     import numpy as np
 
-    held: dict[int, list[tuple[Any, Any, Any]]] = {}
+    held: dict[int, list[_Columns]] = {}
     count: dict[int, int] = {}
 
-    def joined(stream: int) -> list[Any]:
-        return [np.concatenate(column) for column in zip(*held.pop(stream), strict=True)]
+    def joined(stream: int) -> _Columns:
+        addresses, classes, units = (np.concatenate(column) for column in zip(*held.pop(stream), strict=True))
+        return addresses, classes, units
 
     for batch, classes in batches:
         held.setdefault(batch.stream, []).append((batch.key_address, classes, batch.unit))
         count[batch.stream] = count.get(batch.stream, 0) + len(batch)
         if count[batch.stream] >= HELD_ACCESSES:
-            columns = joined(batch.stream)
-            cut = int(np.searchsorted(columns[2], columns[2][-1], side="left"))
-            held[batch.stream] = [tuple(column[cut:] for column in columns)]  # type: ignore[list-item]
-            count[batch.stream] = len(columns[2]) - cut
+            addresses, kinds, units = joined(batch.stream)
+            cut = int(np.searchsorted(units, units[-1], side="left"))
+            held[batch.stream] = [(addresses[cut:], kinds[cut:], units[cut:])]
+            count[batch.stream] = len(units) - cut
             if cut:
-                yield tuple(column[:cut] for column in columns)  # type: ignore[misc]
+                yield addresses[:cut], kinds[:cut], units[:cut]
     for stream in list(held):
-        yield tuple(joined(stream))  # type: ignore[misc]
+        yield joined(stream)
 
 
-def footprint_within(batches: Iterable[tuple[AccessBatch, Any]], window: int) -> dict[tuple[int, str], float]:
+def footprint_within(batches: Iterable[Classed], window: int) -> dict[tuple[int, str], float]:
     """Mean footprint of pieces of windows by (size, kind)."""
     sums = WindowSizes(window)
     for addresses, classes, units in _whole_windows(batches):
@@ -121,11 +127,11 @@ def groups_across(units: int) -> list[int]:
     return [1 << k for k in range(units.bit_length()) if 1 << k <= units]
 
 
-def footprint_across(batches: Iterable[tuple[AccessBatch, Any]], period: int, window: int) -> dict[int, float]:
+def footprint_across(batches: Iterable[Classed], period: int, window: int) -> dict[int, float]:
     """rho · F of groups of consecutive windows of a thread, by the accesses that they stand for."""
     import numpy as np
 
-    held: dict[int, list[tuple[Any, Any]]] = {}
+    held: dict[int, list[tuple[Uint64s, Ints]]] = {}
     for batch, classes in batches:
         mine = classes != CONSTANT
         held.setdefault(batch.stream, []).append((batch.key_address[mine], batch.unit[mine].astype(np.int64)))
@@ -146,9 +152,7 @@ def footprint_across(batches: Iterable[tuple[AccessBatch, Any]], period: int, wi
     return {size: total / count for size, (total, count) in sums.items()}
 
 
-def footprint_of_spans(
-    batches: Iterable[tuple[AccessBatch, Any]], spans: list[int], lengths: list[int]
-) -> dict[int, float]:
+def footprint_of_spans(batches: Iterable[Classed], spans: list[int], lengths: list[int]) -> dict[int, float]:
     """The true mean of the same, of a trace that is whole: pieces of so many accesses of a thread, constants included. Batches have numbers."""
     import numpy as np
 

@@ -127,7 +127,7 @@ class _Counts:
         found = np.flatnonzero(self._regions == region)
         return self._region_of_row == found[0] if len(found) else np.zeros(len(self), dtype=bool)
 
-    def sums(self, rows: Any, scope: str) -> dict[str, int | None]:
+    def sums(self, rows: object, scope: str) -> dict[str, int | None]:
         """Loads, stores and bytes of some rows; None where the capture does not separate the stack."""
         if scope == "heap_and_global" and not self.stack_known[rows].all():
             return dict.fromkeys(QUANTITIES)
@@ -138,7 +138,7 @@ class _Counts:
             found[quantity] = value - stack
         return found
 
-    def best_sums(self, rows: Any) -> dict[str, int]:
+    def best_sums(self, rows: object) -> dict[str, int]:
         """Without the stack as far as that is known of each instruction."""
         return {
             quantity: int((self.columns[column][rows] - self.columns[f"stack_{column}"][rows]).sum())
@@ -206,7 +206,7 @@ def accuracy(exact: Capture, *, claim: Capture) -> Result:
         )
     ours, theirs = _Counts(exact), _Counts(claim)
     regions = sorted({*ours.named, *theirs.named}) or [WHOLE_PROGRAM]
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for region in regions:
         mine, yours = ours.rows_of(region), theirs.rows_of(region)
         status = "both" if mine.any() and yours.any() else "not claimed" if mine.any() else "not executed"
@@ -251,7 +251,7 @@ def accuracy(exact: Capture, *, claim: Capture) -> Result:
     }  # fmt: skip
     statuses = {row["region"]: row["status"] for row in rows}
     outside = ours.rows_of("")
-    figures: dict[str, Any] = {
+    figures: dict[str, object] = {
         "regions": len(regions),
         "regions_not_claimed": [name for name, status in statuses.items() if status == "not claimed"],
         "regions_not_executed": [name for name, status in statuses.items() if status == "not executed"],
@@ -265,13 +265,13 @@ def accuracy(exact: Capture, *, claim: Capture) -> Result:
     return Result("accuracy", figures, tables, joined)
 
 
-def _table(rows: list[dict[str, Any]], columns: dict[str, Any]) -> pa.Table:
+def _table(rows: list[dict[str, object]], columns: dict[str, object]) -> pa.Table:
     import pyarrow as pa
 
     return pa.Table.from_pylist(rows, schema=pa.schema(list(columns.items())))
 
 
-def _both_ways(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _both_ways(rows: list[dict[str, Any]]) -> list[dict[str, object]]:
     """Bytes read and written together, of each region and scope."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
@@ -287,7 +287,7 @@ def _both_ways(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _summary(rows: list[dict[str, Any]], scope: str, quantity: str) -> dict[str, Any]:
+def _summary(rows: list[dict[str, Any]], scope: str, quantity: str) -> dict[str, object]:
     """Mean and largest |error| over the regions, and the error of their sum."""
     mine = [row for row in rows if row["scope"] == scope and row["quantity"] == quantity]
     judged = [row for row in mine if row["error_percent"] is not None]
@@ -311,21 +311,21 @@ def _summary(rows: list[dict[str, Any]], scope: str, quantity: str) -> dict[str,
 
 def _explained(
     capture: Capture, counts: _Counts, modules: Modules, regions: list[str]
-) -> tuple[list[dict[str, Any]], list[str]]:
+) -> tuple[list[dict[str, object]], list[str]]:
     import numpy as np
 
     files, file_of_row = _files(counts, modules)
     programs = _programs(capture, modules)
     shares = _AddressShares(capture, counts, modules)
     atomic = (counts.columns["flags"] & np.uint64(ATOMIC)) != 0
-    found: list[dict[str, Any]] = []
+    found: list[dict[str, object]] = []
     for region in regions:
         mine = counts.rows_of(region)
         if not mine.any():
             continue
         all_bytes = sum(int(counts.columns[name][mine].sum()) for name in ("load_bytes", "store_bytes"))
 
-        def add(category: str, what: str | None, sums: dict[str, Any], **more: Any) -> None:
+        def add(category: str, what: str | None, sums: dict[str, Any], **more: object) -> None:
             n_bytes = (sums.get("read_bytes") or 0) + (sums.get("written_bytes") or 0)
             share = n_bytes * 100 / all_bytes if all_bytes else None  # noqa: B023
             row = {"region": region, "category": category, "what": what, **sums, "share_percent": share}  # noqa: B023

@@ -150,7 +150,7 @@ def _most_ns(statuses: list[dict[str, Any]], name: str) -> float | None:
     return max((row[name] for row in statuses), default=0) / 1000 or None
 
 
-def _table(rows: list[dict[str, Any]], columns: list[tuple[str, pa.DataType]]) -> pa.Table:
+def _table(rows: list[dict[str, object]], columns: list[tuple[str, pa.DataType]]) -> pa.Table:
     import pyarrow as pa
 
     return pa.Table.from_pylist(rows, schema=pa.schema(columns))
@@ -203,7 +203,7 @@ IR_EXACT = (
 )
 
 
-def _losses(statuses: list[dict[str, Any]]) -> bool:
+def _losses(statuses: list[dict[str, object]]) -> bool:
     return any(row["functions_refused"] or row["regions_refused"] or row["refused"] for row in statuses)
 
 

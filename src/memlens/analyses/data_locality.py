@@ -61,7 +61,7 @@ def locality(
     memory_limit_bytes: int = MEMORY_LIMIT_BYTES,
     heat_columns: int = 64,
     heat_rows: int = 128,
-    site_classes: Mapping[str, Any] | None = None,
+    site_classes: Mapping[str, Uint8s] | None = None,
     ranges: Sequence[tuple[int, int]] | None = None,
     range_bytes: int = RANGE_BYTES,
     workers: int | None = None,
@@ -130,7 +130,7 @@ class LocalityConsumer:
         memory_limit_bytes: int = MEMORY_LIMIT_BYTES,
         heat_columns: int = 64,
         heat_rows: int = 128,
-        site_classes: Mapping[str, Any] | None = None,
+        site_classes: Mapping[str, Uint8s] | None = None,
         ranges: Sequence[tuple[int, int]] | None = None,
         range_bytes: int = RANGE_BYTES,
         accesses: ThreadAccesses | None = None,
@@ -674,7 +674,7 @@ def _heat(merged: LocalityStream | None, capture: Capture) -> pa.Table:
     )
 
 
-def _notes(figures: Mapping[str, Any], tables: Mapping[str, pa.Table], *, whole: bool) -> list[str]:
+def _notes(figures: Mapping[str, object], tables: Mapping[str, pa.Table], *, whole: bool) -> list[str]:
     notes = []
     if figures["damaged_windows"]:
         notes.append(f"{figures['damaged_windows']} windows are damaged and were left out.")

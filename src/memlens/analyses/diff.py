@@ -31,7 +31,7 @@ def _program(meta: Mapping[str, Any]) -> str:
     return str(command[0]).rpartition("/")[2] if command else ""
 
 
-def _facts(report: Report) -> dict[str, Any]:
+def _facts(report: Report) -> dict[str, object]:
     """What two captures have to share, as text."""
     meta = report.meta
     machine = meta.get("machine") or {}
@@ -98,7 +98,7 @@ def _comparability(before: Report, after: Report) -> list[dict[str, Any]]:
     return rows
 
 
-def _said(value: Any) -> str | None:
+def _said(value: object) -> str | None:
     return None if value is None else str(value)
 
 
@@ -146,7 +146,7 @@ def _row_row(pair: RowPair) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _table(rows: list[dict[str, Any]], columns: dict[str, str]) -> pa.Table:
+def _table(rows: list[dict[str, object]], columns: dict[str, str]) -> pa.Table:
     import pyarrow as pa
 
     types = {"text": pa.string(), "real": pa.float64(), "flag": pa.bool_(), "line": pa.uint32()}

@@ -89,7 +89,7 @@ def first_touch(capture: Capture) -> Result:
         numbers = ("process", "thread", "time_ns", "address")
         kept = part.rows(
             placing.num_rows, "first touches", **{name: placing.column(name).to_numpy() for name in numbers},
-            place=(of_rows.column(0), of_rows.column(2), of_rows.column(3)),
+            place=of_rows.lists,
         )  # fmt: skip
         placing, of_rows = placing.filter(pa.array(kept)), of_rows.chosen(kept)
         placing = placing.append_column("rows", pa.array([1] * placing.num_rows, pa.uint64()))

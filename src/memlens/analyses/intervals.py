@@ -33,9 +33,14 @@ from ._memgaze_levels import memgaze_levels, ratio
 from .data_locality import MEMORY_LIMIT_BYTES
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..analyses._groups import Dimension
+    from ..arrays import Array, Columns, Ints, Uint8s, Uint32s, Uint64s
     from ..capture.model.locality import ThreadAccesses
+    from ..capture.model.samples import Samples
     from ..capture.reader import Capture
-    from ..results import Result
+    from ..results import Key, Result
 
 TREES = ("paper", "memgaze")
 KINDS = ("function", "window", "sample", "interval")
@@ -66,7 +71,7 @@ def intervals(
     most_nodes: int = MOST_NODES,
     functions: int = MOST_FUNCTIONS,
     memory_limit_bytes: int = MEMORY_LIMIT_BYTES,
-    site_classes: Mapping[str, Any] | None = None,
+    site_classes: Mapping[str, Uint8s] | None = None,
 ) -> Result:
     """The execution interval tree of all samples, in the order of time.
 
@@ -117,7 +122,7 @@ def _paper(
     leaf_shift: int,
     keep_shift: int,
     limit: int,
-    site_classes: Mapping[str, Any] | None,
+    site_classes: Mapping[str, Uint8s] | None,
     most_functions: int,
 ) -> Result:
     import numpy as np
@@ -191,7 +196,14 @@ class _Curves:
     """A tree for each of the functions with the most accesses, of its own accesses alone."""
 
     def __init__(
-        self, accesses: ThreadAccesses, functions: Any, most: int, *, block_bytes: int, leaf_shift: int, limit: int
+        self,
+        accesses: ThreadAccesses,
+        functions: Dimension,
+        most: int,
+        *,
+        block_bytes: int,
+        leaf_shift: int,
+        limit: int,
     ) -> None:
         import numpy as np
 
@@ -212,7 +224,7 @@ class _Curves:
         }
         self._open: set[int] = set()
 
-    def add(self, addresses: Any, classes: Any, functions: Any, implied: Any) -> None:
+    def add(self, addresses: Uint64s, classes: Uint8s, functions: Uint32s, implied: Uint32s | None) -> None:
         import numpy as np
 
         for number, tree in self._trees.items():
@@ -230,10 +242,10 @@ class _Curves:
             self._trees[number].end_sample(executed=0.0)
         self._open.clear()
 
-    def table(self) -> Any:
+    def table(self) -> pa.Table:
         import pyarrow as pa
 
-        rows: list[dict[str, Any]] = []
+        rows: list[dict[str, object]] = []
         for number, tree in self._trees.items():
             for row in _levels(tree.levels(), whole=True).to_pylist():
                 if row["kind"] == "window":
@@ -278,7 +290,7 @@ def _notes(figures: Mapping[str, Any], *, per_access: bool, has_implied: bool) -
     return notes
 
 
-def _shared(found: Mapping[str, Any], nodes: Any, *, whole: bool) -> dict[str, Any]:
+def _shared(found: Columns, nodes: Array | int, *, whole: bool) -> dict[str, pa.Array]:
     """Columns that levels (as means) and nodes (as they are, with `nodes` = 1) have in common."""
     import numpy as np
     import pyarrow as pa
@@ -315,7 +327,7 @@ def _shared(found: Mapping[str, Any], nodes: Any, *, whole: bool) -> dict[str, A
     }
 
 
-def _no_reuse_of_functions(columns: dict[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+def _no_reuse_of_functions(columns: dict[str, pa.Array], found: Columns) -> dict[str, pa.Array]:
     """Blocks and reuse of a function in 8 accesses are not looked at: null, not zero."""
     import pyarrow as pa
 
@@ -325,7 +337,7 @@ def _no_reuse_of_functions(columns: dict[str, Any], found: Mapping[str, Any]) ->
     return columns
 
 
-def _levels(found: Mapping[str, Any], *, whole: bool) -> Any:
+def _levels(found: Columns, *, whole: bool) -> pa.Table:
     import numpy as np
     import pyarrow as pa
 
@@ -345,7 +357,7 @@ def _levels(found: Mapping[str, Any], *, whole: bool) -> Any:
     return pa.table(columns)
 
 
-def _parents(found: Mapping[str, Any]) -> list[int | None]:
+def _parents(found: Columns) -> list[int | None]:
     """Nodes come children first: a node takes all that wait and lie inside it."""
     function, _window, sample, interval = range(4)
     parents: list[int | None] = [None] * len(found["kind"])
@@ -367,7 +379,7 @@ def _parents(found: Mapping[str, Any]) -> list[int | None]:
     return parents
 
 
-def _nodes(found: Mapping[str, Any], samples: Any, order: Any, functions: list[tuple[Any, ...]], *, whole: bool) -> Any:
+def _nodes(found: Columns, samples: Samples, order: Ints, functions: list[Key], *, whole: bool) -> pa.Table:
     import numpy as np
     import pyarrow as pa
 

@@ -204,7 +204,7 @@ def _rows(columns: Columns) -> list[dict[str, Any]]:
     return _shares(rows, sum(row["bytes"] for row in rows))
 
 
-def _shares(rows: list[dict[str, Any]], total: float) -> list[dict[str, Any]]:
+def _shares(rows: list[dict[str, Any]], total: float) -> list[dict[str, object]]:
     for row in rows:
         row["share"] = row["bytes"] / total if total else 0.0
     return sorted(rows, key=lambda row: (-row["accesses"], row["group"], row["function"]))

@@ -194,7 +194,7 @@ def _rows(
     return rows
 
 
-def _count_windows(accesses: ThreadAccesses, rows: list[dict[str, Any]], pairs: Columns, line_bytes: int) -> None:
+def _count_windows(accesses: ThreadAccesses, rows: list[dict[str, object]], pairs: Columns, line_bytes: int) -> None:
     """In how many windows each thread of a pair uses the line while both do."""
     import numpy as np
 
@@ -249,7 +249,7 @@ def _low_bits(lines: Uint64s, shift: np.uint64) -> Ints:
     return ((number ^ (number >> np.uint64(16))) & np.uint64(0xFFFF)).astype(np.int64)
 
 
-def _name_objects(capture: AccessSource, rows: list[dict[str, Any]]) -> None:
+def _name_objects(capture: AccessSource, rows: list[dict[str, object]]) -> None:
     """The object at the first byte that is written: the one that lies there at most of some moments."""
     from collections import Counter
 
@@ -288,7 +288,7 @@ def _name_fields(capture: AccessSource, rows: list[dict[str, Any]]) -> None:
             )
 
 
-def _table(rows: list[dict[str, Any]]) -> pa.Table:
+def _table(rows: list[dict[str, object]]) -> pa.Table:
     import pyarrow as pa
 
     number, text = pa.uint64(), pa.string()
@@ -299,7 +299,7 @@ def _table(rows: list[dict[str, Any]]) -> pa.Table:
         ("other_fields", text)]))  # fmt: skip
 
 
-def _by_object(rows: list[dict[str, Any]]) -> pa.Table:
+def _by_object(rows: list[dict[str, object]]) -> pa.Table:
     import pyarrow as pa
 
     sums: dict[tuple[Any, ...], dict[str, Any]] = {}

@@ -70,7 +70,7 @@ def _columns(table: pa.Table) -> Columns:
     }
 
 
-def _summed(keys: Sequence[Key], names: list[str], numbers: Ints, counts: Columns) -> list[dict[str, Any]]:
+def _summed(keys: Sequence[Key], names: list[str], numbers: Ints, counts: Columns) -> list[dict[str, object]]:
     """Rows of counts by key, most bytes first; stack counts are None where they are not known of every access."""
     import numpy as np
 
@@ -220,7 +220,7 @@ def traffic(capture: Capture) -> Result:
     )
 
 
-def _addresses(capture: Capture) -> dict[str, Any]:
+def _addresses(capture: Capture) -> dict[str, object]:
     """How much of what was executed has its addresses in windows."""
     if not capture.kinds().get("window") or capture.selection.by_access:
         return {"windows": 0, "recorded_accesses": 0, "recorded_share": None}
@@ -251,7 +251,7 @@ def _unseen_schema() -> pa.Schema:
                       ("executions", pa.uint64())])  # fmt: skip
 
 
-def _unseen(capture: Capture, names: CodeNames, by_function: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _unseen(capture: Capture, names: CodeNames, by_function: list[dict[str, Any]]) -> list[dict[str, object]]:
     """What belongs to the run and was not counted: records of kind `unseen`, and instructions that count themselves."""
     rows: dict[tuple[Any, ...], int] = {}
     table = capture.table("unseen")

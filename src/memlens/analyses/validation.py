@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..capture.model.locality import AccessBatch, ThreadAccesses
+    from ..capture.model.window_classes import Classed
     from ..capture.reader import Capture
     from ..results import Result
 
@@ -142,7 +143,7 @@ class _Source:
             return DrawnAccesses.drawn(self.capture, self.window, self.period, seed=seed, source=self._held)
         return ThinnedAccesses(self.capture, self.keep, seed=seed, source=self._held)
 
-    def _classed(self, accesses: ThreadAccesses) -> Iterator[tuple[AccessBatch, Any]]:
+    def _classed(self, accesses: ThreadAccesses) -> Iterator[Classed]:
         from ..capture.model.locality import Classifier
 
         classes = Classifier(accesses, by_window=not accesses.is_whole)
@@ -297,7 +298,7 @@ def _result(capture: Capture, source: _Source, whole: Result, tables: dict[str, 
             f"Across windows, scaling by rho is off by up to {max(across):,.0f} %: windows use the same data again, and no sample of "
             "windows shows how often. Footprints of more than a window are upper estimates."
         )
-    figures: dict[str, Any] = {
+    figures: dict[str, object] = {
         "window_accesses": source.window, "period_accesses": source.period, "samples": seeds, "truth_is_whole": source.is_whole,
         "recorded_accesses": whole.figures["recorded_accesses"], "executed_accesses": whole.figures["executed_accesses"],
         **{f"window_mape_percent_{kind}": _mean([r["mape_percent"] for r in sizes if r["metric"] == kind and r["judged"]])

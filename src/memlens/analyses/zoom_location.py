@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from ..errors import UsageError
 from ..registry import AnalysisDescriptor, Option
@@ -29,9 +29,11 @@ from .intervals import power_of_two
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..capture.model.locality import AccessBatch, ThreadAccesses
+    from ..analyses._groups import Dimension
+    from ..arrays import Integers, Ints, Uint8s, Uint32s, Uint64s
+    from ..capture.model.locality import AccessBatch, ReuseDistances, ThreadAccesses
     from ..capture.reader import Capture
-    from ..results import Result
+    from ..results import Cell, Key, Result, Row
 
 THRESHOLD = 0.1
 STOP_BYTES = 4096
@@ -39,6 +41,25 @@ BLOCK_BYTES = 64
 PAGES = 16
 """A region is divided into about this many pages."""
 NO_REGION = -1
+
+
+class Node(TypedDict):
+    """A region of the tree: a range of blocks."""
+
+    node: int
+    parent: int | None
+    depth: int
+    first: int
+    last: int
+    begin: int
+    end: int
+    accesses: int
+    blocks: int
+    page_bytes: int | None
+    cold_accesses: int
+    is_final: bool
+    is_spread: bool
+    next_page_bytes: NotRequired[int | None]
 
 
 class ZoomTree:
@@ -50,13 +71,13 @@ class ZoomTree:
     [(0, 128, 70), (64000, 64064, 30)]
     """
 
-    def __init__(self, blocks: Any, counts: Any, *, block_bytes: int, threshold: float, stop_bytes: int) -> None:
+    def __init__(self, blocks: Uint64s, counts: Ints, *, block_bytes: int, threshold: float, stop_bytes: int) -> None:
         import numpy as np
 
         self._blocks, self._shift = blocks.astype(np.uint64), block_bytes.bit_length() - 1
         self._sums = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
         self._threshold, self._stop_bytes = threshold, stop_bytes
-        self.nodes: list[dict[str, Any]] = []
+        self.nodes: list[Node] = []
         if len(blocks):
             self._grow()
 
@@ -74,7 +95,7 @@ class ZoomTree:
             hot = [(a, b) for a, b in runs if self._sums[b] - self._sums[a] >= least]
             if not hot:
                 continue
-            node.update(is_final=False, page_bytes=page_bytes)
+            node.update({"is_final": False, "page_bytes": page_bytes})
             # All memory is no region that lies together.
             spread = [] if node["parent"] is None else self._spread(runs, hot, least)
             node["cold_accesses"] = node["accesses"] - sum(int(self._sums[b] - self._sums[a]) for a, b in hot + spread)
@@ -102,8 +123,8 @@ class ZoomTree:
         ranges = [(part[0][0], part[-1][1]) for part in parts]
         return [(a, b) for a, b in ranges if self._sums[b] - self._sums[a] >= least]
 
-    def _node(self, first: int, last: int, parent: int | None, depth: int) -> dict[str, Any]:
-        node = {
+    def _node(self, first: int, last: int, parent: int | None, depth: int) -> Node:
+        node: Node = {
             "node": len(self.nodes), "parent": parent, "depth": depth, "first": first, "last": last,
             "begin": int(self._blocks[first]) << self._shift, "end": (int(self._blocks[last - 1]) + 1) << self._shift,
             "accesses": int(self._sums[last] - self._sums[first]), "blocks": last - first, "page_bytes": None,
@@ -129,11 +150,11 @@ class _Histogram:
     def __init__(self) -> None:
         import numpy as np
 
-        self._parts: list[tuple[Any, Any]] = []
+        self._parts: list[tuple[Uint64s, Ints]] = []
         self._held = 0
         self.blocks, self.counts = np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64)
 
-    def add(self, blocks: Any) -> None:
+    def add(self, blocks: Uint64s) -> None:
         import numpy as np
 
         found, counts = np.unique(blocks, return_counts=True)
@@ -155,7 +176,7 @@ class _Histogram:
 class _Regions:
     """Second pass: distances, code and objects of the final regions."""
 
-    def __init__(self, accesses: ThreadAccesses, finals: list[dict[str, Any]], block_bytes: int) -> None:
+    def __init__(self, accesses: ThreadAccesses, finals: list[Node], block_bytes: int) -> None:
         import numpy as np
 
         from ._groups import named_dimension
@@ -172,10 +193,10 @@ class _Regions:
         self.all = _Distances(self.count)
         self.own = _Distances(self.count)
         self.unobservable = np.zeros(self.count, dtype=np.int64)
-        self._engines: dict[tuple[int, int], Any] = {}
+        self._engines: dict[tuple[int, int], ReuseDistances] = {}
         self._unit: dict[tuple[int, int], int] = {}
 
-    def find(self, addresses: Any) -> Any:
+    def find(self, addresses: Uint64s) -> Ints:
         import numpy as np
 
         if not self.count:
@@ -184,7 +205,7 @@ class _Regions:
         inside = (at >= 0) & (addresses < self._ends[np.maximum(at, 0)])
         return np.where(inside, at, NO_REGION)
 
-    def _measure(self, key: tuple[int, int], addresses: Any, units: Any) -> Any:
+    def _measure(self, key: tuple[int, int], addresses: Uint64s, units: Uint32s) -> Uint32s:
         """Distances of consecutive accesses of a stream, each window for itself."""
         import numpy as np
 
@@ -200,7 +221,7 @@ class _Regions:
             parts.append(engine.add(np.ascontiguousarray(addresses[begin:end]), intervals=False)[0])
         return np.concatenate(parts)
 
-    def add(self, batch: AccessBatch, classes: Any) -> None:
+    def add(self, batch: AccessBatch, classes: Uint8s) -> None:
         import numpy as np
 
         from ..capture.model.locality import CLASSES, REUSE_EARLIER
@@ -228,7 +249,7 @@ class _Regions:
             _count(self.left_out, np.zeros(int(outside.sum()), dtype=np.uint64), objects[outside])
 
 
-def _count(counts: dict[tuple[int, int], int], region: Any, what: Any) -> None:
+def _count(counts: dict[tuple[int, int], int], region: Integers, what: Uint32s) -> None:
     import numpy as np
 
     pairs, found = np.unique(region.astype(np.uint64) << np.uint64(32) | what.astype(np.uint64), return_counts=True)
@@ -244,7 +265,7 @@ class _Distances:
         self.reuses, self.total = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
         self.most = np.zeros(count, dtype=np.int64)
 
-    def add(self, region: Any, distances: Any) -> None:
+    def add(self, region: Ints, distances: Uint32s) -> None:
         import numpy as np
 
         np.add.at(self.reuses, region, 1)
@@ -269,7 +290,7 @@ def zoom_location(
     threshold: float = THRESHOLD,
     stop_bytes: int = STOP_BYTES,
     block_bytes: int = BLOCK_BYTES,
-    site_classes: Mapping[str, Any] | None = None,
+    site_classes: Mapping[str, Uint8s] | None = None,
 ) -> Result:
     """Zooms into hot memory.
 
@@ -332,12 +353,12 @@ def _place(accesses: ThreadAccesses, key: int) -> tuple[int, int]:
 def _result(
     accesses: ThreadAccesses,
     tree: ZoomTree,
-    finals: list[dict[str, Any]],
+    finals: list[Node],
     found: _Regions,
     *,
     origin: str,
     total: int,
-    settings: dict[str, Any],
+    settings: dict[str, object],
 ) -> Result:
     from ..results import Quality, Result
 
@@ -371,30 +392,31 @@ def _result(
 
 
 def _shares(
-    counts: dict[tuple[int, int], int], dimension: Any, number: dict[int, int], finals: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    rows = [
-        {"region": number[at], **dict(zip(dimension.names, dimension.keys[what], strict=True)), "accesses": count,
-         "share": count / finals[at]["accesses"]}
+    counts: dict[tuple[int, int], int], dimension: Dimension, number: dict[int, int], finals: list[Node]
+) -> list[Row]:
+    """By region, its most frequent first."""
+    rows: list[tuple[tuple[int, int], Row]] = [
+        ((number[at], -count),
+         {"region": number[at], **dict(zip(dimension.names, dimension.keys[what], strict=True)), "accesses": count,
+          "share": count / finals[at]["accesses"]})
         for (at, what), count in counts.items()
     ]  # fmt: skip
-    return sorted(rows, key=lambda row: (row["region"], -row["accesses"]))
+    return [row for _, row in sorted(rows, key=lambda one: one[0])]
 
 
-def _left_out(found: _Regions, total: int) -> list[dict[str, Any]]:
+def _left_out(found: _Regions, total: int) -> list[Row]:
     """By object, groups of one name together; ``share`` of all accesses."""
-    sums: dict[tuple[Any, ...], int] = {}
+    sums: dict[Key, int] = {}
     for (_, what), count in found.left_out.items():
         key = found.objects.keys[what]
         sums[key] = sums.get(key, 0) + count
-    rows = [
+    return [
         {**dict(zip(found.objects.names, key, strict=True)), "accesses": count, "share": count / total}
-        for key, count in sums.items()
+        for key, count in sorted(sums.items(), key=lambda item: -item[1])
     ]
-    return sorted(rows, key=lambda row: -row["accesses"])
 
 
-def _table(rows: list[dict[str, Any]], names: tuple[str, ...]) -> pa.Table:
+def _table(rows: list[Row], names: tuple[str, ...]) -> pa.Table:
     import pyarrow as pa
 
     kinds = {"region": pa.uint32(), "line": pa.uint32(), "accesses": pa.uint64(), "share": pa.float64()}
@@ -424,12 +446,12 @@ def _schema(fields: dict[str, str]) -> pa.Schema:
 
 def _region_table(
     accesses: ThreadAccesses,
-    finals: list[dict[str, Any]],
+    finals: list[Node],
     numbered: list[int],
     found: _Regions,
     total: int,
-    code: list[dict[str, Any]],
-    objects: list[dict[str, Any]],
+    code: list[Row],
+    objects: list[Row],
     *,
     whole: bool,
 ) -> pa.Table:
@@ -455,8 +477,8 @@ def _region_table(
     return pa.Table.from_pylist(rows, schema=_schema(REGION_FIELDS))
 
 
-def _firsts(rows: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    firsts: dict[int, dict[str, Any]] = {}
+def _firsts(rows: list[Row]) -> dict[Cell, Row]:
+    firsts: dict[Cell, Row] = {}
     for row in rows:
         firsts.setdefault(row["region"], row)
     return firsts
@@ -469,8 +491,7 @@ def _tree_table(accesses: ThreadAccesses, tree: ZoomTree, region: dict[int, int]
     for node in tree.nodes:
         process, address = _place(accesses, node["begin"])
         rows.append(
-            {**{name: node[name] for name in ("node", "parent", "depth", "page_bytes", "accesses", "blocks", "cold_accesses",
-                                              "is_spread")},
+            {**{name: value for name, value in node.items() if name in TREE_FIELDS},
              "process": process, "address": address, "bytes": node["end"] - node["begin"],
              "hotness_percent": 100 * node["accesses"] / total, "region": region.get(node["node"])}
         )  # fmt: skip

@@ -7,8 +7,8 @@ of `stop_accesses`, or in a function of a leaf window.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypedDict
 
 from ..errors import UsageError
 from ..registry import AnalysisDescriptor, Option
@@ -18,13 +18,29 @@ from .zoom_location import check_share
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..arrays import Bools, Uint8s
+    from ..capture.model.locality import AccessBatch
     from ..capture.reader import Capture
-    from ..results import Result
+    from ..results import Result, Row
 
 THRESHOLD = 0.25
 
 
-def hot_path(nodes: Sequence[Mapping[str, Any]], *, threshold: float, stop_accesses: int = 1) -> list[int]:
+class Node(TypedDict):
+    """A row of table ``nodes`` of `intervals`, as far as paths need it."""
+
+    node: int
+    parent: int | None
+    kind: str
+    first_sample: int
+    samples: int
+    first_access: int | None
+    accesses: int
+    constants: float
+    growth: float | None
+
+
+def hot_path(nodes: Sequence[Node], *, threshold: float, stop_accesses: int = 1) -> list[int]:
     """Rows of the path from the root: `nodes` have node, parent, accesses and growth.
 
     >>> tree = [{"node": 0, "parent": 2, "accesses": 60, "growth": 0.1}, {"node": 1, "parent": 2, "accesses": 40, "growth": 0.9},
@@ -55,7 +71,7 @@ def zoom_time(
     stop_accesses: int = LEAF_ACCESSES,
     block_bytes: int = 64,
     most_nodes: int = MOST_NODES,
-    site_classes: Mapping[str, Any] | None = None,
+    site_classes: Mapping[str, Uint8s] | None = None,
 ) -> Result:
     """Zooms into time.
 
@@ -82,7 +98,7 @@ def zoom_time(
             f"a window of {stop_accesses} accesses is too small", hint=f"stop_accesses= is at least {LEAF_ACCESSES}"
         )
     found = intervals(capture, block_bytes=block_bytes, most_nodes=most_nodes, functions=0, site_classes=site_classes)
-    nodes = [row for row in found.tables["nodes"].to_pylist() if row["kind"] != "function"]
+    nodes: list[Node] = [row for row in found.tables["nodes"].to_pylist() if row["kind"] != "function"]
     path = [nodes[row] for row in hot_path(nodes, threshold=threshold, stop_accesses=stop_accesses)]
     total = path[0]["accesses"] if path else 0
     look = _Look(capture, path, block_bytes=block_bytes, site_classes=site_classes)
@@ -101,7 +117,7 @@ def zoom_time(
     return Result("zoom_time", figures, tables, found.quality)
 
 
-def _path_table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+def _path_table(rows: Sequence[Mapping[str, object]], schema: pa.Schema) -> pa.Table:
     import pyarrow as pa
 
     left = [field for field in schema if field.name not in ("node", "parent", "function", "module")]
@@ -112,7 +128,7 @@ class _Look:
     """The accesses of nodes on the path, read again."""
 
     def __init__(
-        self, capture: Capture, path: list[dict[str, Any]], *, block_bytes: int, site_classes: Mapping[str, Any] | None
+        self, capture: Capture, path: list[Node], *, block_bytes: int, site_classes: Mapping[str, Uint8s] | None
     ) -> None:
         from ..capture.model.constants import ImpliedConstants
         from ..capture.model.locality import Classifier, ThreadAccesses
@@ -127,7 +143,7 @@ class _Look:
         self._objects = named_dimension(self._accesses, "object")
         self._block_bytes = block_bytes
 
-    def _parts(self, node: Mapping[str, Any]) -> Any:
+    def _parts(self, node: Node) -> Iterator[tuple[AccessBatch, Uint8s, Bools]]:
         """(batch, classes, which accesses are the node's) of each part of the capture that it has a share in."""
         import numpy as np
 
@@ -150,9 +166,7 @@ class _Look:
             if mine.any():
                 yield batch, classes, mine
 
-    def further(
-        self, node: dict[str, Any], *, threshold: float, stop_accesses: int, whole: bool
-    ) -> list[dict[str, Any]]:
+    def further(self, node: Node, *, threshold: float, stop_accesses: int, whole: bool) -> list[Node]:
         """The path below a node whose windows the tree did not list."""
         import numpy as np
 
@@ -179,13 +193,15 @@ class _Look:
         found["implied"] = found["recorded"] * (left / max(recorded, 1))
         found["footprint"] = found["footprint"] + ((found["constants"] == 0) & (found["implied"] > 0))
         table = _nodes(found, self._samples, np.array([number]), [], whole=whole)
-        rows = [row for row in table.to_pylist() if row["kind"] != KINDS[0]]
+        rows: list[Node] = [row for row in table.to_pylist() if row["kind"] != KINDS[0]]
         below = [rows[row] for row in hot_path(rows, threshold=threshold, stop_accesses=stop_accesses)][1:]
         for row in below:
-            row.update(first_sample=number, first_access=(node["first_access"] or 0) + row["first_access"])
+            row.update(
+                {"first_sample": number, "first_access": (node["first_access"] or 0) + (row["first_access"] or 0)}
+            )
         return below
 
-    def code(self, path: list[dict[str, Any]]) -> pa.Table:
+    def code(self, path: list[Node]) -> pa.Table:
         """Who makes the accesses of the last interval, the sample and the last window of the path."""
         import pyarrow as pa
 
@@ -193,12 +209,12 @@ class _Look:
                             ("file", pa.string()), ("line", pa.uint32()), ("object", pa.string()), ("accesses", pa.uint64()),
                             ("share", pa.float64())])  # fmt: skip
         chosen = {row["kind"]: depth for depth, row in enumerate(path)}
-        rows: list[dict[str, Any]] = []
+        rows: list[dict[str, object]] = []
         for kind, depth in chosen.items():
             rows += [{"depth": depth, "kind": kind, **row} for row in self._code_of(path[depth])]
         return pa.Table.from_pylist(rows, schema=schema)
 
-    def _code_of(self, node: dict[str, Any]) -> list[dict[str, Any]]:
+    def _code_of(self, node: Node) -> list[Row]:
         import numpy as np
 
         counts: dict[tuple[int, int], int] = {}
@@ -211,12 +227,11 @@ class _Look:
                 key = (pair >> 32, pair & 0xFFFFFFFF)
                 counts[key] = counts.get(key, 0) + count
         total = sum(counts.values())
-        rows = [
+        return [
             {**dict(zip(self._code.names, self._code.keys[code], strict=True)), "object": self._objects.keys[thing][0],
              "accesses": count, "share": count / total}
-            for (code, thing), count in counts.items()
+            for (code, thing), count in sorted(counts.items(), key=lambda item: -item[1])
         ]  # fmt: skip
-        return sorted(rows, key=lambda row: -int(row["accesses"]))
 
 
 DESCRIPTOR = AnalysisDescriptor(

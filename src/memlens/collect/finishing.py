@@ -254,8 +254,8 @@ class _Parent:
         finished, writer = self.finished, self.writer
         writer.adopt(message["writer"])
         if "meta" in message:
-            writer.meta.clear()
-            writer.meta.update(message["meta"])
+            writer.fields.clear()
+            writer.fields.update(message["meta"])
         match message["what"]:
             case "counted":
                 finished.has_counts = True

@@ -104,11 +104,11 @@ class Recording:
         return {entry[1]: entry[0] for entry in self.session.processes()}
 
     def ledger(self, name: str, values: Mapping[str, Any]) -> None:
-        known = {**self.writer.meta.get(name, {}), **values}
+        known = {**self.writer.fields.get(name, {}), **values}
         wrong = why_not_field(name, known)
         if wrong is not None:
             raise ValueError(f"cannot keep these counts: {wrong}")
-        self.writer.meta[name] = known
+        self.writer.fields[name] = known
 
     def write_table(self, collector: Part, name: str, table: pa.Table) -> None:
         from ..capture.tables.catalogue import tables

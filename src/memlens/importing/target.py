@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..capture.model.symbols import SiteRow
+    from ..capture.store.meta import Meta
 
 IMPORTER_WRITER = 3
 NO_CPU = 0xFFFFFFFF
@@ -70,7 +71,7 @@ class ImportTarget:
         self._last_ns = 0
         self._processes: set[int] = set()
         now = time.time_ns()
-        meta: dict[str, Any] = {
+        meta: Meta = {
             "command": None,
             "pid": None,
             "working_directory": working_directory(),
@@ -252,10 +253,12 @@ class ImportTarget:
         begin_ns = self._first_ns or 0
         self.writer.meta["import"].update(figures=figures, accesses=outcome.accesses, windows=outcome.windows)
         self.writer.meta.update(
-            command=self.command,
-            begin_ns=begin_ns,
-            end_ns=max(self._last_ns, begin_ns),
-            quality={"notes": self.notes, "incomplete": self.incomplete, "stack": "none"},
+            {
+                "command": self.command,
+                "begin_ns": begin_ns,
+                "end_ns": max(self._last_ns, begin_ns),
+                "quality": {"notes": self.notes, "incomplete": self.incomplete, "stack": "none"},
+            }
         )
         self._write_tables()
         self.writer.finish()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...registry import FindingDescriptor
 
@@ -81,7 +81,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     ]
 
 
-def _whose(capacity: Result, first: dict[str, Any] | None) -> tuple[Reference, ...]:
+def _whose(capacity: Result, first: dict[str, object] | None) -> tuple[Reference, ...]:
     """The process with most memory, and the line that touched most of it."""
     from ._where import code, process
 

@@ -90,7 +90,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     return found[:5]
 
 
-def _threads(row: dict[str, Any]) -> str:
+def _threads(row: dict[str, object]) -> str:
     return "one core" if row["working_threads"] == 1 else f"{row['working_threads']} threads"
 
 

@@ -76,7 +76,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     return found[:5]
 
 
-def _of_nodes(one: dict[str, Any], row: dict[str, Any]) -> bool:
+def _of_nodes(one: dict[str, object], row: dict[str, object]) -> bool:
     return one["class"] == "irregular" and all(
         one[name] == row[name] for name in ("function", "module", "object", "kind")
     )

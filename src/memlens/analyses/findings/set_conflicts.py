@@ -158,7 +158,7 @@ def _predicted(result: Result, set_span: int) -> list[Finding]:
     return sorted(found, key=lambda one: -one.evidence["share"])
 
 
-def _step(result: Result, row: dict[str, Any]) -> int | None:
+def _step(result: Result, row: dict[str, object]) -> int | None:
     """The step of the instruction with most conflicts, if it goes to few sets."""
     mine = [
         one

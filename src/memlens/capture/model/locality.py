@@ -471,7 +471,7 @@ class Classifier:
     def __init__(
         self,
         accesses: ThreadAccesses,
-        site_classes: Mapping[str, Any] | None = None,
+        site_classes: Mapping[str, Uint8s] | None = None,
         *,
         ignore_static: bool = False,
         by_window: bool = False,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...arrays import Columns
+    from ...capture.store.meta import UnnamedModule
     from ..store.source import TableSource
 
 Progress = Callable[[int, int, str], None]
@@ -150,15 +151,6 @@ SiteRow = TypedDict(
     },
 )  # fmt: skip
 """A row of `sites`."""
-
-
-class UnnamedModule(TypedDict):
-    """A module with code addresses that have no name."""
-
-    module: str
-    addresses: int
-    build_id: str
-    remedy: str
 
 
 def name_codes(

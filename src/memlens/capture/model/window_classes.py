@@ -8,16 +8,18 @@ capture with a window of more than `MOST_HELD` accesses.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from .locality import AccessBatch, AccessClasses, Classifier, ThreadAccesses
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ...arrays import Bools, Uint8s, Uint32s, Uint64s
 
 MOST_HELD = 4 << 20
 
-Classed = tuple[AccessBatch, Any]
+Classed = tuple[AccessBatch, "Uint8s"]
 """A batch and the class of each access; a batch without accesses has None."""
 
 
@@ -32,7 +34,7 @@ class BatchClasses(Protocol):
     def inferred_accesses(self) -> int: ...
 
 
-def batch_classes(accesses: ThreadAccesses, site_classes: Mapping[str, Any] | None) -> BatchClasses:
+def batch_classes(accesses: ThreadAccesses, site_classes: Mapping[str, Uint8s] | None) -> BatchClasses:
     """For all accesses of `accesses`, in one sweep."""
     whole = accesses.is_whole
     recorded = accesses.unit_recorded
@@ -41,12 +43,18 @@ def batch_classes(accesses: ThreadAccesses, site_classes: Mapping[str, Any] | No
     return _AtWindowEnds(Classifier(accesses, site_classes, by_window=True, infer=False))
 
 
+def _no_classes() -> Uint8s:
+    import numpy as np
+
+    return np.zeros(0, dtype=np.uint8)
+
+
 class _KnownBefore:
     def __init__(self, classes: Classifier) -> None:
         self._classes = classes
 
     def push(self, batch: AccessBatch) -> Iterator[Classed]:
-        yield batch, self._classes(batch) if len(batch) else None
+        yield batch, self._classes(batch) if len(batch) else _no_classes()
 
     def rest(self) -> Iterator[Classed]:
         return iter(())
@@ -68,8 +76,8 @@ class _Held:
         self.batch, self._known = batch, known
 
     @property
-    def classes(self) -> Uint8s | None:
-        return None if self._known is None else self._known[0]
+    def classes(self) -> Uint8s:
+        return _no_classes() if self._known is None else self._known[0]
 
     def columns(self, part: slice) -> tuple[Uint64s, Uint64s, Uint8s, Uint32s]:
         """(keys, addresses, stores, units) of the accesses of a part whose class must be inferred."""
@@ -106,7 +114,7 @@ class _AtWindowEnds:
             if held:
                 held.append(_Held(batch))
             else:
-                yield batch, None
+                yield batch, _no_classes()
             return
         one = _Held(batch, self._classes.known(batch))
         last_unit = batch.unit[-1]
@@ -142,7 +150,7 @@ class _AtWindowEnds:
         if len(columns[0]):
             one.take(part, np.asarray(AccessClasses.by_window(2, *columns)))
 
-    def _class_unit(self, held: list[_Held], unit: Any, last_end: int | None) -> None:
+    def _class_unit(self, held: list[_Held], unit: np.uint32, last_end: int | None) -> None:
         """The window that begins in the first batch and ends in the last, there before `last_end`."""
         import numpy as np
 

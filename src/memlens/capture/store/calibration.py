@@ -28,7 +28,7 @@ ONE_KIND = 0.95
 """So much of the bytes read (or written) and it is compared with the peak of reading (or writing) alone."""
 
 
-def identity() -> dict[str, Any]:
+def identity() -> dict[str, object]:
     """What tells this machine from others, as far as peaks go."""
     host = hashlib.sha256(f"memlens {platform.node()}".encode()).hexdigest()[:16]
     return {
@@ -37,8 +37,7 @@ def identity() -> dict[str, Any]:
         "microcode": machine.microcode(),
         "cpus": os.cpu_count() or 0,
         "caches": [
-            {name: cache[name] for name in ("level", "type", "bytes", "line_bytes", "shared_by_cpus")}
-            for cache in machine.caches()
+            {name: value for name, value in cache.items() if name not in ("ways", "sets")} for cache in machine.caches()
         ],
         "nodes": [
             {"node": node["node"], "cpus": node["cpus"], "has_memory": node["bytes"] > 0}
@@ -48,7 +47,7 @@ def identity() -> dict[str, Any]:
     }
 
 
-def fingerprint(identity: Mapping[str, Any]) -> str:
+def fingerprint(identity: Mapping[str, object]) -> str:
     """A short name of an identity.
 
     >>> fingerprint({"cpu": "a"}) == fingerprint({"cpu": "a"}), fingerprint({"cpu": "a"}) == fingerprint({"cpu": "b"})

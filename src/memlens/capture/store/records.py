@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from ... import _core
 from ...errors import CaptureError, CaptureVersionError, NoDataError, os_reason
@@ -31,6 +31,8 @@ from .standalone import RUNTIME_WRITER, LeftCounts, LeftRings, OwnIds
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from ...capture.store.meta import Meta
 
 BATCH_BYTES = 4 << 20
 """Small chunks are joined up to this: a tree of thousands of processes has thousands of them."""
@@ -101,7 +103,7 @@ class RecordStore:
             raise CaptureError(f"{path} has no record file", hint="it was damaged or copied in part; record again")
 
     # ---- opening ------------------------------------------------------------------
-    def _read_meta(self) -> dict[str, Any]:
+    def _read_meta(self) -> Meta:
         file = self.path / META_FILE
         try:
             if not stat.S_ISDIR(os.stat(self.path).st_mode):
@@ -460,7 +462,7 @@ class RecordStore:
             rows = np.frombuffer(whole, dtype=layout.dtype())
             fixed = {f.name: rows[f.name] for f in layout.fields}
         numbers = np.repeat(np.array([process for process, _ in chunks], dtype=np.uint32), counts)
-        arrays: dict[str, Any] = {"process": pa.array(numbers)}
+        arrays: dict[str, pa.Array] = {"process": pa.array(numbers)}
         for field in layout.fields:
             if field.role in ("RESERVED", "TAIL"):
                 continue
