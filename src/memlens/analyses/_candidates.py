@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypedDict
 
 from ..errors import NoDataError
 
@@ -16,6 +17,23 @@ MIN_SHARE = 0.01
 FAST_MEMORY_SHARE = 0.1
 OFFLOAD_INTENSITY = 1.0
 """Floating-point results for each byte: above it, data that is moved once is worked on enough."""
+
+
+class _Candidate(TypedDict):
+    """A function, and what it may be good for."""
+
+    function: str
+    module: str | None
+    file: str | None
+    line: int | None
+    time_s: float | None
+    executions: int | None
+    bytes: int
+    share: float
+    stack_share: float | None
+    bytes_per_second: float | None
+    float_results_per_byte: float | None
+    good_for: str
 
 
 def candidates(capture: Capture, *, by: str = "time") -> Result:
@@ -47,7 +65,7 @@ def candidates(capture: Capture, *, by: str = "time") -> Result:
             f"{capture.path} has no counts of accesses to rank functions by",
             hint="record a program built with memlens cc, or use memlens record --emulate",
         )
-    rows: list[dict[str, Any]] = []
+    rows: list[_Candidate] = []
     for row in source.tables["by_function"].to_pylist():
         name = row["function"]
         if not name:
@@ -76,7 +94,7 @@ def candidates(capture: Capture, *, by: str = "time") -> Result:
         for row in rows
         if row["share"] >= MIN_SHARE or (all_time and (row["time_s"] or 0.0) >= MIN_SHARE * all_time)
     ]
-    keys = {
+    keys: dict[str, Callable[[_Candidate], tuple[float, ...]]] = {
         "time": lambda row: (row["time_s"] is None, -(row["time_s"] or 0.0), -row["bytes"]),
         "bytes": lambda row: (-row["bytes"],),
         "intensity": lambda row: (

@@ -16,6 +16,7 @@ from ..capture.store.files import open_regular
 from ..errors import CaptureError
 
 if TYPE_CHECKING:
+    from ..analyses._pattern_rows import InstructionRow
     from ..capture.model.locality import ThreadAccesses
 
 NODE_BYTES = 256
@@ -105,7 +106,7 @@ class Chases:
         sites: _SitePlaces = self._capture.replay.code_sites.select(["module", "file_offset"]).to_pydict()
         return sites
 
-    def leads_itself(self, row: dict[str, Any]) -> bool | None:
+    def leads_itself(self, row: InstructionRow) -> bool | None:
         """Of a row of `patterns.by_instruction`; None where it cannot be told."""
         code = row["code"]
         if code is None:

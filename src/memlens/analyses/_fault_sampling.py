@@ -11,7 +11,8 @@ Faults with weight 1 were all recorded and add no error.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ..capture.store.settings import settings_of
 
@@ -49,7 +50,7 @@ def variances(weights: Floats, values: Array | float) -> Floats:
     return np.where(weights > 1, weights * (weights - 1), 0.0) * np.asarray(values, dtype=np.float64) ** 2
 
 
-def weighted(groups: pa.Table, keys: list[str], values: dict[str, Any]) -> pa.Table:
+def weighted(groups: pa.Table, keys: list[str], values: Mapping[str, Array | float]) -> pa.Table:
     """Sums over faults by the keys, of `Replay.fault_groups`: for each name of `values` (one unweighted value a fault of the row)
     the estimate and ``NAME_error``, its standard error, largest first; of equal ones that with the first fault."""
     import numpy as np

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import NoDataError, UsageError
 
@@ -246,7 +246,7 @@ class _Loop(_OfCode):
             if row["loop_depth"] is not None:
                 functions[row["code"]] = row["loop_function"]
                 nesting[row["code"]] = row["loop_depth"], row["loop_parent"]
-        index: dict[tuple[Any, ...], int] = {}
+        index: dict[Key, int] = {}
         keys = ((*key, *around) for *key, around in zip(loops, functions, names.module, nesting, strict=True))
         numbers = [index.setdefault(key, len(index)) for key in keys]
         self._of_code = np.array(numbers, dtype=np.uint32)
@@ -283,7 +283,7 @@ class _Node(Dimension):
             name: placements.column(name).to_numpy() for name in ("process", "address", "time_ns", "node", "page_shift")
         }
         order = np.lexsort((table["time_ns"], table["address"], table["process"]))
-        self._pages: dict[int, tuple[Any, Any, Any]] = {}
+        self._pages: dict[int, tuple[Uint64s, Uint64s, Uint32s]] = {}
         for process in np.unique(table["process"]).tolist():
             mine = order[table["process"][order] == process]
             address = table["address"][mine].astype(np.uint64)

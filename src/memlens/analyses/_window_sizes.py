@@ -7,7 +7,7 @@ lies in another one. So one sort tells the footprint of all sizes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..arrays import Ints, Uint8s, Uint32s, Uint64s
@@ -27,7 +27,7 @@ def sizes_within(window: int) -> list[int]:
     return [1 << k for k in range(LEAST_SIZE.bit_length() - 1, window.bit_length()) if 1 << k <= window]
 
 
-def _previous(addresses: Any, units: Any) -> Any:
+def _previous(addresses: Uint64s, units: Ints) -> Ints:
     """Index of the last access to the same address in the same unit, -1 where there is none."""
     import numpy as np
 
@@ -49,7 +49,7 @@ class WindowSizes:
         self.pieces = np.zeros(len(self.sizes), dtype=np.int64)
         self.sums = {kind: np.zeros(len(self.sizes), dtype=np.int64) for kind in KINDS}
 
-    def add(self, addresses: Any, classes: object, units: Any) -> None:
+    def add(self, addresses: Uint64s, classes: Uint8s, units: Uint32s) -> None:
         import numpy as np
 
         if not len(addresses):

@@ -7,6 +7,7 @@ captures and runs nothing; `memlens verify` records them.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import NoDataError
@@ -15,6 +16,7 @@ from ..registry import AnalysisDescriptor, Option
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..arrays import Bools, Ints
     from ..capture.model.sections import Modules
     from ..capture.reader import Capture
     from ..results import Result
@@ -119,7 +121,7 @@ class _Counts:
         """The regions, in the order of their names."""
         return sorted(set(self._regions.tolist()) - {""})
 
-    def rows_of(self, region: str) -> Any:
+    def rows_of(self, region: str) -> Bools:
         import numpy as np
 
         if region == WHOLE_PROGRAM:
@@ -127,7 +129,7 @@ class _Counts:
         found = np.flatnonzero(self._regions == region)
         return self._region_of_row == found[0] if len(found) else np.zeros(len(self), dtype=bool)
 
-    def sums(self, rows: object, scope: str) -> dict[str, int | None]:
+    def sums(self, rows: Bools, scope: str) -> dict[str, int | None]:
         """Loads, stores and bytes of some rows; None where the capture does not separate the stack."""
         if scope == "heap_and_global" and not self.stack_known[rows].all():
             return dict.fromkeys(QUANTITIES)
@@ -138,7 +140,7 @@ class _Counts:
             found[quantity] = value - stack
         return found
 
-    def best_sums(self, rows: object) -> dict[str, int]:
+    def best_sums(self, rows: Bools) -> dict[str, int]:
         """Without the stack as far as that is known of each instruction."""
         return {
             quantity: int((self.columns[column][rows] - self.columns[f"stack_{column}"][rows]).sum())
@@ -265,7 +267,7 @@ def accuracy(exact: Capture, *, claim: Capture) -> Result:
     return Result("accuracy", figures, tables, joined)
 
 
-def _table(rows: list[dict[str, object]], columns: dict[str, object]) -> pa.Table:
+def _table(rows: Sequence[Mapping[str, object]], columns: dict[str, object]) -> pa.Table:
     import pyarrow as pa
 
     return pa.Table.from_pylist(rows, schema=pa.schema(list(columns.items())))
@@ -325,7 +327,7 @@ def _explained(
             continue
         all_bytes = sum(int(counts.columns[name][mine].sum()) for name in ("load_bytes", "store_bytes"))
 
-        def add(category: str, what: str | None, sums: dict[str, Any], **more: object) -> None:
+        def add(category: str, what: str | None, sums: Mapping[str, int | None], **more: object) -> None:
             n_bytes = (sums.get("read_bytes") or 0) + (sums.get("written_bytes") or 0)
             share = n_bytes * 100 / all_bytes if all_bytes else None  # noqa: B023
             row = {"region": region, "category": category, "what": what, **sums, "share_percent": share}  # noqa: B023
@@ -356,7 +358,7 @@ def _explained(
     return found, shares.notes
 
 
-def _files(counts: _Counts, modules: Modules) -> tuple[list[str | None], Any]:
+def _files(counts: _Counts, modules: Modules) -> tuple[list[str | None], Ints]:
     """Files, and the number of the file that each row's instruction is in."""
     import numpy as np
 
@@ -424,7 +426,7 @@ class _AddressShares:
                 inside[mine] = modules.in_sections(int(process), loads["address"][mine], names)
             self.inside[category] = inside
 
-    def of(self, rows: Any) -> list[tuple[str, str, float, float | None]]:
+    def of(self, rows: Bools) -> list[tuple[str, str, float, float | None]]:
         """(category, what, estimated bytes, standard error) for the rows of one region."""
         import numpy as np
 

@@ -6,6 +6,7 @@ quality. Sums are in `_region_sums.py`, rows in `_region_rows.py` and `_code_row
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..capture.model.count_tables import MIX
@@ -150,7 +151,7 @@ def _most_ns(statuses: list[dict[str, Any]], name: str) -> float | None:
     return max((row[name] for row in statuses), default=0) / 1000 or None
 
 
-def _table(rows: list[dict[str, object]], columns: list[tuple[str, pa.DataType]]) -> pa.Table:
+def _table(rows: Sequence[Mapping[str, object]], columns: list[tuple[str, pa.DataType]]) -> pa.Table:
     import pyarrow as pa
 
     return pa.Table.from_pylist(rows, schema=pa.schema(columns))

@@ -121,7 +121,7 @@ def first_touch(capture: Capture) -> Result:
     inferred = int(rows[(weights == 1) & placing.column("inferred").to_numpy()].sum())
     unnamed = placing.filter(pc.is_null(placing.column("function")))
     huge = placing.filter(pc.greater(placing.column("span_bytes"), capture.replay.page_bytes))
-    figures: dict[str, Any] = {
+    figures: dict[str, object] = {
         "first_touched_bytes": total,
         "first_touched_bytes_error": float((rows * variances(weights, placing.column("one_bytes").to_numpy())).sum())
         ** 0.5,

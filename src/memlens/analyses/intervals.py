@@ -168,7 +168,7 @@ def _paper(
     built.finish()
     order = np.array(numbers, dtype=np.int64)
     origin = classes.origin
-    figures: dict[str, Any] = {
+    figures: dict[str, object] = {
         "tree": "paper",
         "samples": len(numbers),
         "everything_recorded": whole,

@@ -10,7 +10,7 @@ first time, and lasts until that happens again. `visit_bytes` is how many bytes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from ..registry import AnalysisDescriptor, Option
@@ -173,7 +173,7 @@ LEVEL_COLUMNS = {
 }
 
 
-def _table(rows: list[dict[str, object]], columns: dict[str, str]) -> pa.Table:
+def _table(rows: Sequence[Mapping[str, object]], columns: dict[str, str]) -> pa.Table:
     import pyarrow as pa
 
     kinds = {

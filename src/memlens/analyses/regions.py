@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from ..registry import AnalysisDescriptor
 from ..view import Figure, Table, View, detail, key, measure
@@ -24,7 +24,7 @@ class Counter:
     ) -> None:
         import numpy as np
 
-        self._of: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
+        self._of: dict[tuple[int, int], tuple[Uint64s, Floats, Floats]] = {}
         order = np.argsort(time_ns, kind="stable")
         process, thread, time_ns, weight = process[order], thread[order], time_ns[order], weight[order]
         count = np.ones(len(time_ns)) if count is None else count[order]
@@ -55,6 +55,25 @@ class Counter:
         return counts[high] - counts[low], weights[high] - weights[low]
 
 
+class _Region(TypedDict):
+    """A row of table ``by_name``."""
+
+    name: str
+    kind: str
+    executions: int
+    threads: int
+    seconds: float
+    self_seconds: float
+    longest_s: float
+    faults: int | None
+    first_touched_bytes: int | None
+    allocations: float | None
+    allocated_bytes: int | None
+    peak_rss_bytes: int | None
+    rss_growth_bytes: int | None
+    unfinished: int
+
+
 def regions(capture: Capture) -> Result:
     """Regions by name: executions, time, and what their threads did meanwhile.
 
@@ -69,7 +88,7 @@ def regions(capture: Capture) -> Result:
     from ._fault_sampling import notes as sampling_notes
 
     table = capture.table("regions")
-    merged: list[dict[str, Any]] = []
+    merged: list[_Region] = []
     if table.num_rows:
         columns = {
             name: table.column(name).to_numpy().astype(np.int64)
@@ -107,12 +126,11 @@ def regions(capture: Capture) -> Result:
             )  # fmt: skip
     merged.sort(key=lambda row: -row["seconds"])
     kinds = capture.kinds()
-    for names, known in (
-        (("faults", "first_touched_bytes"), "fault" in kinds),
-        (("allocations", "allocated_bytes"), "runtime_status" in kinds),
-    ):
-        for row in merged if not known else ():
-            row.update(dict.fromkeys(names))
+    for row in merged:
+        if "fault" not in kinds:
+            row["faults"] = row["first_touched_bytes"] = None
+        if "runtime_status" not in kinds:
+            row["allocations"] = row["allocated_bytes"] = None
     notes = list(sampling_notes(capture))
     unfinished = sum(row["unfinished"] for row in merged if row["kind"] == "region")
     if unfinished:

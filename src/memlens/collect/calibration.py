@@ -130,7 +130,7 @@ def dram_bytes(
     return each, each * len(cores) / max(cached, 1)
 
 
-def _latency(found: dict[str, Any], huge_bytes: int | None, n_bytes: int) -> dict[str, Any]:
+def _latency(found: dict[str, Any], huge_bytes: int | None, n_bytes: int) -> dict[str, object]:
     return {
         "ns": round(found["best"], 3),
         "median_ns": round(found["median"], 3),
@@ -197,7 +197,7 @@ class Measurement:
                     best[kind] = {**found[kind], "kernel": number}
         return best
 
-    def _figure(self, found: dict[str, Any]) -> dict[str, Any]:
+    def _figure(self, found: dict[str, Any]) -> dict[str, object]:
         return {
             "bytes_per_second": round(found["best"]),
             "median_bytes_per_second": round(found["median"]),
@@ -206,7 +206,7 @@ class Measurement:
             "vectors": self.names[found["kernel"]],
         }
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> dict[str, object]:
         at = self.at
         many = len(at.cores) > 1
         pairs = [
@@ -243,7 +243,7 @@ class Measurement:
         }
 
     # ---- parts ----------------------------------------------------------------------------------------------------------
-    def _level(self, index: int) -> dict[str, Any]:
+    def _level(self, index: int) -> dict[str, object]:
         at, level = self.at, self.at.levels[index]
         core = at.cores[0]
         size = footprint_bytes(at.levels, index, core, [core])
@@ -262,7 +262,7 @@ class Measurement:
             "latency": latency,
         }
 
-    def _all(self, what: str, index: int) -> dict[str, Any] | None:
+    def _all(self, what: str, index: int) -> dict[str, object] | None:
         cores = self.at.cores
         if len(cores) < 2:
             return None
@@ -274,7 +274,7 @@ class Measurement:
             **{kind: self._figure(found[kind]) for kind in KINDS},
         }
 
-    def _memory(self, what: str, cores: list[int], *, node: int = -1, stream: bool = True) -> dict[str, Any]:
+    def _memory(self, what: str, cores: list[int], *, node: int = -1, stream: bool = True) -> dict[str, object]:
         size, times = dram_bytes(self.at.levels, cores, self._available(node), times=self.times)
         if times < ENOUGH_TIMES:
             self.warnings.append(
@@ -288,7 +288,7 @@ class Measurement:
             **{kind: self._figure(found[kind]) for kind in kinds if kind in found},
         }
 
-    def _memory_latency(self, what: str, core: int, *, node: int = -1, huge_pages: bool = True) -> dict[str, Any]:
+    def _memory_latency(self, what: str, core: int, *, node: int = -1, huge_pages: bool = True) -> dict[str, object]:
         size, _ = dram_bytes(self.at.levels, [core], self._available(node), times=self.times)
         found = self._call(
             what, weight=2, cpus=[core], kinds=("latency",), bytes=size, node=node, huge_pages=huge_pages
@@ -301,7 +301,7 @@ class Measurement:
             return machine.memory_available_bytes() // 4
         return min(machine.memory_available_bytes() // 4, machine.node_free_bytes(node) // 2)
 
-    def _dram(self) -> dict[str, Any]:
+    def _dram(self) -> dict[str, object]:
         core, cores = self.at.cores[0], self.at.cores
         one = self._memory("DRAM, one core", [core])
         return {
@@ -315,7 +315,9 @@ class Measurement:
             "latency_small_pages": self._memory_latency("DRAM, latency with small pages", core, huge_pages=False),
         }
 
-    def _pairs(self, pairs: list[tuple[int, list[int], int, int | None]], dram: dict[str, Any]) -> list[dict[str, Any]]:
+    def _pairs(
+        self, pairs: list[tuple[int, list[int], int, int | None]], dram: dict[str, Any]
+    ) -> list[dict[str, object]]:
         if len(pairs) == 1:  # nothing that was not measured above
             node, _, memory, distance = pairs[0]
             rates = {name: dram["all"][name] for name in ("cores", "footprint_bytes", *KINDS)}
@@ -334,12 +336,12 @@ class Measurement:
             found.append({"cpu_node": node, "memory_node": memory, "distance": distance, **rates, "latency": latency})
         return found
 
-    def _float(self, cores: list[int]) -> dict[str, Any]:
+    def _float(self, cores: list[int]) -> dict[str, object]:
         found = self._best("floating point", weight=1, cpus=cores, kinds=("double", "single"))
         return {"cores": len(cores), "double": _rate(found["double"]), "single": _rate(found["single"])}
 
     # ---- doubts ------------------------------------------------------------------------------------------------------
-    def _doubt(self, levels: list[dict[str, Any]], pairs: list[dict[str, Any]]) -> None:
+    def _doubt(self, levels: list[dict[str, Any]], pairs: list[dict[str, object]]) -> None:
         warn = self.warnings.append
         if self.at.assumed:
             warn(

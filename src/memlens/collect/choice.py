@@ -22,10 +22,10 @@ def in_order() -> list[CollectorDescriptor]:
 class Choice:
     """The collectors of one recording; changes as the program is looked at and things fail."""
 
-    def __init__(self, options: RecordOptions, facts: Mapping[str, Any], make: Maker) -> None:
+    def __init__(self, options: RecordOptions, facts: Mapping[str, object], make: Maker) -> None:
         self.options = options
         self.unsupported: list[dict[str, str]] = []
-        self.chosen: list[Collector[Any]] = []
+        self.chosen: list[Collector[object]] = []
         self._facts = facts
         self._make = make
         self._by_program: list[CollectorDescriptor] = []
@@ -40,7 +40,7 @@ class Choice:
         return [collector.name for collector in self.chosen]
 
     @property
-    def wrapper(self) -> Collector[Any] | None:
+    def wrapper(self) -> Collector[object] | None:
         """The collector that runs the program inside another one."""
         return next((collector for collector in self.chosen if collector.descriptor.wraps), None)
 

@@ -80,7 +80,7 @@ def _redacted_file(path: str | None) -> str | None:
     return _redacted(path if path.startswith("/") else os.path.basename(path) or path)
 
 
-def _redacted_variables(table: Any) -> Any:
+def _redacted_variables(table: pa.Table) -> pa.Table:
     import pyarrow as pa
 
     for names, change in (
@@ -185,7 +185,7 @@ def _write_unwound_stacks(capture: Capture, writer: CaptureWriter) -> int:
     stacks = Packer("stack")
     records: list[bytes] = []
     written = 0
-    unwinders: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+    unwinders: OrderedDict[tuple[object, ...], Any] = OrderedDict()
     strings = writer.strings
     for header, payload in capture.payloads("stack_dump"):
         process = header["process"]

@@ -221,7 +221,7 @@ class Collector(Part, Generic[S]):
         """Its settings, as meta.json keeps them."""
         return {}
 
-    def begin_meta(self) -> dict[str, Any]:
+    def begin_meta(self) -> dict[str, object]:
         """Other fields of meta.json, of the moment before the program starts."""
         return {}
 
@@ -242,5 +242,5 @@ class Collector(Part, Generic[S]):
         return []
 
 
-def takes_batches(collector: Collector[Any]) -> bool:
+def takes_batches(collector: Collector[object]) -> bool:
     return type(collector).batch is not Collector.batch

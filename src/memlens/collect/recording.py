@@ -43,7 +43,7 @@ class Recording:
         self.options = options
         self.notes: list[str] = []
         self.facts: Mapping[str, Any] = machine_facts.gather()
-        self._shared: dict[Any, Part] = {}
+        self._shared: dict[object, Part] = {}
         self.has_begun = False
         """The program runs."""
         self.is_open = False
@@ -59,14 +59,14 @@ class Recording:
         self.is_bug = False
         """The failure is a fault of memlens, not the machine's lack of something."""
         self.is_recording = True
-        self._takers: list[Collector[Any]] = []
+        self._takers: list[Collector[object]] = []
         self._window_kind = layouts()["window"].kind
 
-    def _make(self, descriptor: CollectorDescriptor) -> Collector[Any] | None:
+    def _make(self, descriptor: CollectorDescriptor) -> Collector[object] | None:
         assert descriptor.make is not None
         settings = self.options.settings_of(descriptor)
         try:
-            collector: Collector[Any] = descriptor.make(settings, _for_collectors(self))
+            collector: Collector[object] = descriptor.make(settings, _for_collectors(self))
             collector.descriptor, collector.package = descriptor, descriptor.package
         except Exception as error:
             if not descriptor.package or isinstance(error, MemlensError):
@@ -103,7 +103,7 @@ class Recording:
     def pids(self) -> dict[int, int]:
         return {entry[1]: entry[0] for entry in self.session.processes()}
 
-    def ledger(self, name: str, values: Mapping[str, Any]) -> None:
+    def ledger(self, name: str, values: Mapping[str, object]) -> None:
         known = {**self.writer.fields.get(name, {}), **values}
         wrong = why_not_field(name, known)
         if wrong is not None:
@@ -122,7 +122,7 @@ class Recording:
     def resolve_nodes(self) -> None:
         self.wants_nodes = self.facts["numa_nodes"] > 1
 
-    def shared(self, kind: Callable[[Any], P]) -> P:
+    def shared(self, kind: Callable[[object], P]) -> P:
         if kind not in self._shared:
             self._shared[kind] = kind(self)
         return cast("P", self._shared[kind])  # its maker made it
@@ -175,10 +175,10 @@ class Recording:
         nothing: list[str] = []
         return self.of(part, checked, nothing)
 
-    def fields_of(self, part: Part, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def fields_of(self, part: Part, call: Callable[[], dict[str, object]]) -> dict[str, Any]:
         """The fields of a part's method; none of one that fails."""
 
-        def checked() -> dict[str, Any]:
+        def checked() -> dict[str, object]:
             fields = call()
             for name, value in fields.items() if part.package else ():
                 wrong = f"{name} is memlens's own" if is_known_field(name) else why_not_field(name, value)
@@ -186,13 +186,13 @@ class Recording:
                     raise ValueError(f"cannot keep the field {name}: {wrong}")
             return fields
 
-        nothing: dict[str, Any] = {}
+        nothing: dict[str, object] = {}
         return self.of(part, checked, nothing)
 
-    def settings_of(self, collector: Collector[Any]) -> dict[str, Any]:
+    def settings_of(self, collector: Collector[object]) -> dict[str, object]:
         """How it is used, for meta.json."""
 
-        def checked() -> dict[str, Any]:
+        def checked() -> dict[str, object]:
             settings = collector.describe()
             wrong = why_not_field("collectors", {collector.name: settings}) if collector.package else None
             taken = set(MARKS.values()) & settings.keys() if collector.package else ()
@@ -200,7 +200,7 @@ class Recording:
                 raise ValueError(f"cannot keep its settings: {wrong or f'{min(taken)} is one of memlens'}")
             return settings
 
-        nothing: dict[str, Any] = {}
+        nothing: dict[str, object] = {}
         return self.of(collector, checked, nothing)
 
     def _drop(self, part: Part, error: Exception) -> None:

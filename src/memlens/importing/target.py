@@ -42,7 +42,7 @@ class Outcome:
     record_bytes: int = 0
     processes: int = 0
     seconds: float = 0.0
-    figures: dict[str, Any] = field(default_factory=dict)
+    figures: dict[str, object] = field(default_factory=dict)
     """What the format counted besides."""
     notes: list[str] = field(default_factory=list)
 
@@ -55,7 +55,7 @@ class ImportTarget:
     """
 
     def __init__(
-        self, path: Path, *, format_name: str, sources: list[str], settings: dict[str, Any], force: bool
+        self, path: Path, *, format_name: str, sources: list[str], settings: dict[str, object], force: bool
     ) -> None:
         self.outcome = Outcome(path, format_name)
         self.notes = self.outcome.notes
@@ -244,7 +244,7 @@ class ImportTarget:
             )
 
     # ---- the end -------------------------------------------------------------------------
-    def finish(self, *, figures: dict[str, Any]) -> Outcome:
+    def finish(self, *, figures: dict[str, object]) -> Outcome:
         """Side tables and meta.json; the capture is complete."""
         outcome = self.outcome
         outcome.figures = figures

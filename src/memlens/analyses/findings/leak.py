@@ -9,13 +9,14 @@ claim says so.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...registry import FindingDescriptor
 
 if TYPE_CHECKING:
     from ...capture.model.call_stacks import Place
     from ...capture.reader import Capture
+    from ...capture.tables.run import ProcessRow
     from ...results import Finding, Result
 
 MIN_BYTES = 8 << 20
@@ -118,7 +119,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
 
 
 def _finding(
-    results: dict[str, Result], process: dict[str, Any], site: Place, where: str, live: float, error: float, recorded: int,
+    results: dict[str, Result], process: ProcessRow, site: Place, where: str, live: float, error: float, recorded: int,
     life_s: float, ended: bool, peak: float,
 ) -> Finding:  # fmt: skip
     from ...results import Finding

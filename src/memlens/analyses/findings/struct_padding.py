@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from ...registry import FindingDescriptor
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ...capture.reader import Capture
     from ...results import Finding, Result
 
@@ -23,6 +21,7 @@ ORDER BY v.bytes DESC LIMIT 10
 
 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
+    import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ... import _core
 from ..store.columns import named
@@ -21,7 +21,7 @@ from .tracing import FIRST_SITE
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...arrays import Bools, Columns, Floats, Ints, Uint32s, Uint64s
+    from ...arrays import Array, Bools, Columns, Floats, Ints, Uint32s, Uint64s
 
 BATCH_ACCESSES = 1 << 15
 """Accesses in a batch: about 1 MiB, which stays in caches and is not given back to the kernel in between."""
@@ -248,7 +248,7 @@ class Windows:
 
         columns = self.columns
         strings = self.capture.strings()
-        made: dict[str, Any] = {
+        made: dict[str, Array | pa.Array] = {
             "window": np.arange(self.count, dtype=np.uint32),
             "unit": pa.array(self.units.of_window, mask=self.units.of_window == NO_UNIT),
             "process": columns["process"],

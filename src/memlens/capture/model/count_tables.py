@@ -96,7 +96,7 @@ def kept_sections(capture: RecordSource) -> dict[str, tuple[bytes, int, bytes, i
     return found
 
 
-def decode_modules(sections: Mapping[str, tuple[bytes, int, bytes, int]]) -> dict[str, dict[str, Any]]:
+def decode_modules(sections: Mapping[str, tuple[bytes, int, bytes, int]]) -> dict[str, dict[str, object]]:
     return {
         module: _core.decode_count_tables(
             functions, functions_address=functions_address, tables=tables, tables_address=tables_address
@@ -130,7 +130,7 @@ def static_tables(decoded: Mapping[str, dict[str, Any]], *, redact: bool = False
         files = pa.array([os.path.basename(text) for text in texts] if redact else texts, pa.string())
         raw = pa.array(texts, pa.string())
 
-        def add(name: str, columns: dict[str, Any], rows: int, module: str = module) -> None:
+        def add(name: str, columns: Mapping[str, object], rows: int, module: str = module) -> None:
             schema = static_schema(name)
             whose = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, dtype=np.int32)), pa.array([module]))
             arrays = [whose if field.name == "module" else _cast(columns[field.name], field.type) for field in schema]

@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ... import _core
 from ..store.layouts import enum_value
@@ -577,7 +577,7 @@ class Classifier:
             return "inferred"
         return "mixed" if self.inferred_accesses else "static"
 
-    def instructions(self) -> dict[str, Any]:
+    def instructions(self) -> dict[str, object]:
         """Class, most frequent step and its share of every instruction whose class was inferred."""
         return dict(self._inferred.verdicts())
 

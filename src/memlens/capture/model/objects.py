@@ -221,7 +221,7 @@ class Objects:
 
         return np.concatenate(([0], self.columns["number"])).astype(np.uint64)[ids]
 
-    def _touch_columns(self, rows: Ints | None, count: int) -> dict[str, Any]:
+    def _touch_columns(self, rows: Ints | None, count: int) -> dict[str, Array | pa.Array]:
         import numpy as np
         import pyarrow as pa
 
@@ -233,7 +233,7 @@ class Objects:
         if rows is not None:
             touches = {name: values[rows] for name, values in touches.items()}
         page_bytes = np.uint64(self.page_bytes)
-        made: dict[str, Any] = {}
+        made: dict[str, Array | pa.Array] = {}
         for name, which in (("touched_bytes", "touched"), ("recycled_bytes", "recycled"),
                             ("never_touched_bytes", "never")):  # fmt: skip
             unknown = ~_pages_known(touches, which)

@@ -17,7 +17,7 @@ from .symbols import OWN_CODE, sites_of_codes
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...arrays import Bools, Columns, Floats, Ints, Uint8s
+    from ...arrays import Array, Bools, Columns, Floats, Ints, Uint8s
     from ..store.source import TableSource
 
 FAULT_CLASSES: tuple[str, ...] = tuple(_core.FAULT_CLASSES)
@@ -226,7 +226,7 @@ class Replay:
         import numpy as np
         import pyarrow as pa
 
-        table: dict[str, Any] = {name: columns[name] for name in first} | {
+        table: dict[str, Array | pa.Array] = {name: columns[name] for name in first} | {
             "class": _dictionary(columns["class"], FAULT_CLASSES),
             "span_bytes": np.left_shift(np.uint64(1), columns["span_shift"].astype(np.uint64)),
             "new_bytes": columns["new_pages"].astype(np.uint64) * np.uint64(self.page_bytes),

@@ -19,7 +19,7 @@ from .counting import ATOMIC, COPY, FILL, STORE, refuse_beyond
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...arrays import Bools, Columns, Ints, Uint8s, Uint32s
+    from ...arrays import Array, Bools, Columns, Ints, Uint8s, Uint32s
     from .replay import Replay
 
 
@@ -132,7 +132,9 @@ class TraceSites:
 
         static, sites = self._static, self.capture.table("count_sites")
         take = pa.array(self._sites["row"])
-        columns: dict[str, Any] = {"code": np.arange(self.count, dtype=np.uint32) + np.uint32(self.first_code)}
+        columns: dict[str, Array | pa.Array] = {
+            "code": np.arange(self.count, dtype=np.uint32) + np.uint32(self.first_code)
+        }
         columns["module"] = self._paths()
         columns["build_id"] = static.column("module")
         columns["number"] = static.column("number")
@@ -206,7 +208,7 @@ class TraceSites:
             store_codes=stores.astype(np.uint32),
         )
 
-    def _loops(self) -> dict[str, Any]:
+    def _loops(self) -> dict[str, pa.Array]:
         """The innermost loop around each, as far as its module tells loops."""
         import pyarrow as pa
 

@@ -98,7 +98,7 @@ def load(name: str) -> Found:
     return Found(path, content)
 
 
-def for_capture(content: Mapping[str, Any]) -> dict[str, Any]:
+def for_capture(content: Mapping[str, object]) -> dict[str, object]:
     """The part that a capture keeps: peaks, without what names the machine."""
     return {name: value for name, value in content.items() if name not in ("machine", "fingerprint")}
 
@@ -115,7 +115,7 @@ class Peaks:
         return [level["level"] for level in self.content["levels"]]
 
     def level(self, name: str) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = next(level for level in self.content["levels"] if level["level"] == name)
+        found: Mapping[str, object] = next(level for level in self.content["levels"] if level["level"] == name)
         return found
 
     def check(self) -> None:

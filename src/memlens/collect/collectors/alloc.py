@@ -74,7 +74,7 @@ def words(options: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def quality(options: Mapping[str, int], meta: Mapping[str, Any], is_incomplete: bool, lost: int) -> list[str]:
+def quality(options: Mapping[str, int], meta: Mapping[str, object], is_incomplete: bool, lost: int) -> list[str]:
     rate = options.get("sample_bytes", 0)
     return [f"small objects sampled, one in {human_bytes(rate)}" if rate else "every object"]
 

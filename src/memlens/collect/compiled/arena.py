@@ -121,14 +121,14 @@ class Counting(CountRecords):
         return [f"{count_arena.VARIABLE}={self.arena.value}"]
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """What a reader must know."""
         options = self.options
         kinds = {
             count_arena.SAMPLE_ALL: "all", count_arena.SAMPLE_EVERY: "every", count_arena.SAMPLE_RANDOM: "random",
             count_arena.SAMPLE_BUDGET: "budget",
         }  # fmt: skip
-        described: dict[str, Any] = {
+        described: dict[str, object] = {
             "sampling": kinds[options.sampling],
             "events": list(self.events),
             "add_ps": self.add_ps,

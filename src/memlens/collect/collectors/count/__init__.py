@@ -60,7 +60,7 @@ class Count(Collector[CountOptions]):
         self._programs.options = self.settings
         self._programs.users.append(self.name)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         assert self._programs.arena is not None
         return self._programs.arena.settings
 
@@ -90,7 +90,7 @@ def words(options: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def quality(options: Mapping[str, Any], meta: Mapping[str, Any], is_incomplete: bool, lost: int) -> list[str]:
+def quality(options: Mapping[str, object], meta: Mapping[str, object], is_incomplete: bool, lost: int) -> list[str]:
     how = options.get("sampling", "all")
     return [f"counted: {'every execution' if how == 'all' else f'sampled executions ({how})'}, IR-exact"]
 

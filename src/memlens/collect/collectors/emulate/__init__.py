@@ -66,7 +66,7 @@ class Emulate(Collector[EmulateOptions]):
     def plan_session(self, plan: SessionPlan) -> None:
         plan.emulated = True
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         return {
             **self.settings.settings,
             "qemu": self._launch.emulator.version,
@@ -92,7 +92,7 @@ class Emulate(Collector[EmulateOptions]):
         return []
 
 
-def words(options: Mapping[str, Any]) -> list[str]:
+def words(options: Mapping[str, object]) -> list[str]:
     said = [f"{options.get('machine')} under qemu {options.get('qemu')}"]
     if "window" in options:
         said.append(f"windows of {options['window']:,} in {options['period']:,} accesses")

@@ -39,8 +39,8 @@ class _Image:
         self.slots: list[tuple[int, Any]] = []
         self.counters: list[tuple[int, int, int, Any]] = []
         self.regions: list[str] = [""]
-        self.members: list[Any] = []
-        self.runs: dict[tuple[int, int], list[tuple[Any, Any]]] = defaultdict(list)
+        self.members: list[object] = []
+        self.runs: dict[tuple[int, int], list[tuple[Any, object]]] = defaultdict(list)
 
 
 def _images(extents: Iterable[bytes]) -> tuple[dict[tuple[int, int], _Image], int, int]:

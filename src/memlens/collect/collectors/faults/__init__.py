@@ -115,14 +115,14 @@ class Faults(Collector[FaultOptions]):
             return "too many open files for this many CPUs and threads", "raise the limit: ulimit -n 65536"
         return f"{error.filename}: {os_reason(error)}", "see memlens doctor"
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         return {
             "stacks": self.settings.stacks,
             "single": self.settings.single,
             "budget_share": self.recording.options.budget_share or None,
         }
 
-    def begin_meta(self) -> dict[str, Any]:
+    def begin_meta(self) -> dict[str, object]:
         return {"shared_memory_before": shared_memory_before()}
 
     def attach(self, pid: int) -> None:
@@ -163,7 +163,7 @@ def words(options: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def quality(options: Mapping[str, Any], meta: Mapping[str, Any], is_incomplete: bool, lost: int) -> list[str]:
+def quality(options: Mapping[str, object], meta: Mapping[str, Any], is_incomplete: bool, lost: int) -> list[str]:
     session = meta.get("session", {})
     seen = "user and system calls" if session.get("include_kernel") else "user code only"
     whole = "incomplete" if is_incomplete else "sampled" if session.get("sampled_faults") else "all"

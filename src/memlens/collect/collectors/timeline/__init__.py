@@ -19,7 +19,7 @@ class TimelineOptions:
     rate_hz: float = 10.0
 
 
-def probe(facts: Mapping[str, Any]) -> Availability:
+def probe(facts: Mapping[str, object]) -> Availability:
     return Availability(True, "RSS, PSS, huge pages, faults, CPU time and cgroup limit over time")
 
 
@@ -36,7 +36,7 @@ class Timeline(Collector[TimelineOptions]):
     def plan_session(self, plan: SessionPlan) -> None:
         plan.timeline_hz = self.settings.rate_hz
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         return vars(self.settings).copy()
 
     def attach(self, pid: int) -> None:
@@ -59,11 +59,11 @@ class Timeline(Collector[TimelineOptions]):
         ]
 
 
-def words(options: Mapping[str, Any]) -> list[str]:
+def words(options: Mapping[str, object]) -> list[str]:
     return [f"{options['rate_hz']:g} readings a second"] if "rate_hz" in options else []
 
 
-def quality(options: Mapping[str, Any], meta: Mapping[str, Any], is_incomplete: bool, lost: int) -> list[str]:
+def quality(options: Mapping[str, object], meta: Mapping[str, object], is_incomplete: bool, lost: int) -> list[str]:
     return [f"timeline sampled at {options.get('rate_hz', 0):g} Hz"]
 
 

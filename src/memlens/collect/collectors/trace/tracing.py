@@ -66,9 +66,9 @@ class TraceOptions:
         return f"{VARIABLE}={','.join(words)}"
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """What a reader must know."""
-        described: dict[str, Any] = {"window": self.window, "period": self.period, "seed": self.seed}
+        described: dict[str, object] = {"window": self.window, "period": self.period, "seed": self.seed}
         if self.full:
             described = {"full": True}
         return {
