@@ -114,7 +114,7 @@ class CollectorDescriptor(Descriptor):
     wanted: Callable[[str, Any, bool], bool] | None = None
     """(file of the program, settings, whether it is asked for) → whether the program has what it records; raises
     CollectorError where it is asked for and has not. None: every program has."""
-    probe: Callable[[Mapping[str, Any]], Any] | None = None
+    probe: Callable[..., Any] | None = None
     """Machine facts → `Availability`."""
     settings: Callable[[Mapping[str, Any], Asked], Any] | None = None
     """(values of its options by key, what else is asked for) → its typed settings. None: it has none."""

@@ -12,7 +12,7 @@ from .main import new_parser
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..collect.facts import Availability
+    from ..collect.facts import Availability, Facts
     from ..registry import CollectorDescriptor
 
 EXAMPLES = """\
@@ -59,7 +59,7 @@ def gather() -> dict[str, Any]:
     }
 
 
-def _probed(descriptor: CollectorDescriptor, facts: dict[str, object]) -> Availability | None:
+def _probed(descriptor: CollectorDescriptor, facts: Facts) -> Availability | None:
     """What a collector says of this machine; None where a plug-in fails to."""
     from .. import registry
     from ..collect.facts import Availability

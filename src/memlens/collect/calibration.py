@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NotRequired, TypedDict, cast
 
 from .. import _recorder
 from ..capture.store import calibration, machine
@@ -130,7 +130,18 @@ def dram_bytes(
     return each, each * len(cores) / max(cached, 1)
 
 
-def _latency(found: dict[str, Any], huge_bytes: int | None, n_bytes: int) -> dict[str, object]:
+class _Measured(TypedDict):
+    """Of one kernel: the best and the median of its windows."""
+
+    best: float
+    median: float
+    windows: int
+    kernel: NotRequired[int]
+
+
+def _latency(kinds: dict[str, _Measured], n_bytes: int) -> dict[str, object]:
+    found = kinds["latency"]
+    huge_bytes = cast("int | None", kinds["huge_bytes"])  # of all kinds
     return {
         "ns": round(found["best"], 3),
         "median_ns": round(found["median"], 3),
@@ -141,7 +152,7 @@ def _latency(found: dict[str, Any], huge_bytes: int | None, n_bytes: int) -> dic
     }
 
 
-def _rate(found: dict[str, Any]) -> dict[str, Any]:
+def _rate(found: _Measured) -> dict[str, float]:
     return {
         "per_second": round(found["best"]),
         "spread": round(1 - found["median"] / found["best"], 4),
@@ -166,7 +177,7 @@ class Measurement:
     # ---- what each call of the kernels gets ------------------------------------------------------------------------
     def _call(
         self, what: str, *, weight: float, cpus: list[int], kinds: tuple[str, ...], **more: Any
-    ) -> dict[str, Any]:
+    ) -> dict[str, _Measured]:
         self.say(what)
         rest = max(0.0, self.seconds - (time.monotonic() - self.begin))
         share = rest * weight / max(self.left, weight)
@@ -187,9 +198,11 @@ class Measurement:
             )
         return found
 
-    def _best(self, what: str, *, weight: int, cpus: list[int], kinds: tuple[str, ...], **more: Any) -> dict[str, Any]:
+    def _best(
+        self, what: str, *, weight: int, cpus: list[int], kinds: tuple[str, ...], **more: Any
+    ) -> dict[str, _Measured]:
         """Each kind with every kernel, the best kept: the widest vectors are not always the fastest."""
-        best: dict[str, Any] = {}
+        best: dict[str, _Measured] = {}
         for number in self.kernels:
             found = self._call(what, weight=weight / len(self.kernels), cpus=cpus, kinds=kinds, kernel=number, **more)
             for kind in kinds:
@@ -197,7 +210,7 @@ class Measurement:
                     best[kind] = {**found[kind], "kernel": number}
         return best
 
-    def _figure(self, found: dict[str, Any]) -> dict[str, object]:
+    def _figure(self, found: _Measured) -> dict[str, object]:
         return {
             "bytes_per_second": round(found["best"]),
             "median_bytes_per_second": round(found["median"]),
@@ -251,7 +264,7 @@ class Measurement:
         one = {"cores": 1, "footprint_bytes": size, **{kind: self._figure(found[kind]) for kind in KINDS}}
         size = latency_bytes(at.levels, index, core)
         walk = self._call(f"{level.name}, latency", weight=1, cpus=[core], kinds=("latency",), bytes=size)
-        latency = _latency(walk["latency"], walk["huge_bytes"], size)
+        latency = _latency(walk, size)
         return {
             "level": level.name,
             "bytes": level.bytes,
@@ -293,7 +306,7 @@ class Measurement:
         found = self._call(
             what, weight=2, cpus=[core], kinds=("latency",), bytes=size, node=node, huge_pages=huge_pages
         )
-        return _latency(found["latency"], found["huge_bytes"], size)
+        return _latency(found, size)
 
     def _available(self, node: int) -> int:
         """A quarter of what is free: the machine must not swap for this."""

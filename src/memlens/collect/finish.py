@@ -146,7 +146,7 @@ def _write_jit_code(capture: Capture, writer: CaptureWriter) -> int:
 
     for number in sorted(numbers):
         records: list[bytes] = []
-        sources: list[tuple[int, list[Any]]] = []
+        sources: list[tuple[int, list[tuple[int, int, int, str, str, int]]]] = []
         perf_map = Path(f"/tmp/perf-{pids.get(number, 0)}.map")
         if _is_of_this_run(perf_map, writer):
             sources.append((0, _core.read_perf_map(str(perf_map))))
@@ -185,7 +185,7 @@ def _write_unwound_stacks(capture: Capture, writer: CaptureWriter) -> int:
     stacks = Packer("stack")
     records: list[bytes] = []
     written = 0
-    unwinders: OrderedDict[tuple[object, ...], Any] = OrderedDict()
+    unwinders: OrderedDict[tuple[object, ...], _core.Unwinder] = OrderedDict()
     strings = writer.strings
     for header, payload in capture.payloads("stack_dump"):
         process = header["process"]

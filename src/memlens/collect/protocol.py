@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .. import _recorder
     from ..capture.reader import Capture
     from ..capture.store.writer import CaptureWriter
+    from ..collect.facts import Facts
     from .record_options import RecordOptions
 
 __all__ = [
@@ -96,7 +97,7 @@ class Recording(Protocol):
     @property
     def options(self) -> RecordOptions: ...
     @property
-    def facts(self) -> Mapping[str, Any]:
+    def facts(self) -> Facts:
         """What this machine allows (`facts.py`)."""
 
     @property

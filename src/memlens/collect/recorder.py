@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import _recorder
 from ..capture.store import calibration, machine
@@ -34,6 +34,8 @@ from .signal_queue import SignalQueue
 from .warmup import Warmup
 
 if TYPE_CHECKING:
+    import resource
+
     from ..capture.reader import Capture
     from ..capture.store.meta import Meta
 
@@ -299,7 +301,7 @@ class Recorder(Recording):
             self.give_up(error)
             return Outcome(self.options.output, status, wall_s, 0, 0, {})
 
-    def _wait_for(self, pid: int, begin: float, signals: SignalQueue) -> tuple[int, Any]:
+    def _wait_for(self, pid: int, begin: float, signals: SignalQueue) -> tuple[int, resource.struct_rusage]:
         while True:
             until = EARLY_TICK_S if time.monotonic() - begin < EARLY_S else TICK_S
             if self.is_recording:

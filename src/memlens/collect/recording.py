@@ -42,7 +42,7 @@ class Recording:
     def __init__(self, options: RecordOptions) -> None:
         self.options = options
         self.notes: list[str] = []
-        self.facts: Mapping[str, Any] = machine_facts.gather()
+        self.facts = machine_facts.gather()
         self._shared: dict[object, Part] = {}
         self.has_begun = False
         """The program runs."""

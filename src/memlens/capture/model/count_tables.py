@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from ... import _core
 from ..store.layouts import layouts, records_with_tails
@@ -15,7 +15,7 @@ from ..store.layouts import layouts, records_with_tails
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...arrays import Array, Columns, Integers, Uint32s
+    from ...arrays import Array, Columns, Integers, Ints, Uint8s, Uint32s
     from ..store.source import RecordSource
 
 NONE = 2**32 - 1
@@ -96,16 +96,38 @@ def kept_sections(capture: RecordSource) -> dict[str, tuple[bytes, int, bytes, i
     return found
 
 
-def decode_modules(sections: Mapping[str, tuple[bytes, int, bytes, int]]) -> dict[str, dict[str, object]]:
+class DecodedTables(TypedDict):
+    """The static tables of a module: columns of each, with numbers of texts in `strings`."""
+
+    strings: list[str]
+    problems: list[str]
+    damaged_functions: int
+    functions: Columns
+    scopes: Columns
+    blocks: Columns
+    sites: Columns
+    counter_kind: Uint8s
+    first_term: Uint32s
+    term_counter: Uint32s
+    term_scale: Ints
+    loops: Columns
+    loop_of_site: Uint32s
+    traced: Columns
+
+
+def decode_modules(sections: Mapping[str, tuple[bytes, int, bytes, int]]) -> dict[str, DecodedTables]:
     return {
-        module: _core.decode_count_tables(
-            functions, functions_address=functions_address, tables=tables, tables_address=tables_address
+        module: cast(
+            "DecodedTables",
+            _core.decode_count_tables(
+                functions, functions_address=functions_address, tables=tables, tables_address=tables_address
+            ),
         )
         for module, (functions, functions_address, tables, tables_address) in sections.items()
     }
 
 
-def problems(decoded: Mapping[str, dict[str, Any]], paths: Mapping[str, str]) -> list[str]:
+def problems(decoded: Mapping[str, DecodedTables], paths: Mapping[str, str]) -> list[str]:
     """What is wrong with the tables of each module, a sentence each."""
     notes = []
     for module, tables in decoded.items():
@@ -118,7 +140,7 @@ def problems(decoded: Mapping[str, dict[str, Any]], paths: Mapping[str, str]) ->
     return notes
 
 
-def static_tables(decoded: Mapping[str, dict[str, Any]], *, redact: bool = False) -> dict[str, pa.Table]:
+def static_tables(decoded: Mapping[str, DecodedTables], *, redact: bool = False) -> dict[str, pa.Table]:
     """The side tables, from decoded modules."""
     import numpy as np
     import pyarrow as pa
@@ -136,7 +158,7 @@ def static_tables(decoded: Mapping[str, dict[str, Any]], *, redact: bool = False
             arrays = [whose if field.name == "module" else _cast(columns[field.name], field.type) for field in schema]
             parts[name].append(pa.Table.from_arrays(arrays, schema=schema))
 
-        functions, scopes, blocks, sites = (tables[name] for name in ("functions", "scopes", "blocks", "sites"))
+        functions, scopes, blocks, sites = tables["functions"], tables["scopes"], tables["blocks"], tables["sites"]
         n_functions = len(functions["name"])
         add(
             "count_functions",

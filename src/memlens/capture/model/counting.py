@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import CaptureError
 from ..store.layouts import layouts
@@ -69,7 +69,7 @@ class Counts:
     def __init__(self, capture: TableSource, *, kind: str = "block_count") -> None:
         self.capture = capture
         self._kind = kind
-        self._by_epoch: dict[bool, tuple[Places, Executed, dict[str, Any], Any]] = {}
+        self._by_epoch: dict[bool, tuple[Places, Executed, Columns, Uint64s]] = {}
 
     # ---- static ---------------------------------------------------------------------------------------------------
     @cached_property

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
 from ... import _core
 
@@ -40,11 +40,15 @@ class ChunkSource(Protocol):
     def chunks_of(self, name: str) -> Sequence[WindowChunk]: ...
 
 
+_Decoded = tuple[bytes, int, "Uint8s", "list[Uint64s]"]
+"""Records without their streams, their number, which are damaged, and packed batches."""
+
+
 @dataclass
 class _Slot:
     """One packed batch: in memory, in the file, or to be decoded again (neither)."""
 
-    words: Any
+    words: Uint64s | None
     offset: int = -1
     n_words: int = 0
 
@@ -92,7 +96,7 @@ class DecodedWindows:
             return
         cores = os.cpu_count() or 1
         with ThreadPoolExecutor(max_workers=cores) as pool:
-            futures: list[Future[Any]] = []
+            futures: list[Future[_Decoded | None]] = []
             for number, chunk in enumerate(waiting):
                 while len(futures) < min(len(waiting), number + 1 + cores * CHUNKS_AHEAD):
                     futures.append(pool.submit(_decode, waiting[len(futures)]))
@@ -169,7 +173,7 @@ class DecodedWindows:
             yield _core.unpack_accesses(words, chunk.fixed)
 
 
-def _decode(chunk: WindowChunk) -> tuple[bytes, int, Uint8s, list[Uint64s]] | None:
+def _decode(chunk: WindowChunk) -> _Decoded | None:
     import numpy as np
 
     payload = chunk.payload()

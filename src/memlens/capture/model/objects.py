@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ... import _core
 from ..store.source import TableSource
@@ -184,7 +184,7 @@ class Objects:
         died = columns["died_ns"]
         ended = died != 0
         operations = enum_names("allocation_operation")
-        made: dict[str, Any] = {
+        made: dict[str, Array | pa.Array] = {
             "id": columns["number"].astype(np.uint64),
             "process": columns["process"],
             "kind": _named(columns["kind"], dict(enumerate(KINDS))),
@@ -208,10 +208,8 @@ class Objects:
         made.update(self._touch_columns(rows, count))
         schema = object_schema()
         arrays = [
-            (made[field.name] if isinstance(made[field.name], pa.Array) else pa.array(made[field.name])).cast(
-                field.type
-            )
-            for field in schema
+            (column if isinstance(column, pa.Array) else pa.array(column)).cast(field.type)
+            for field, column in ((field, made[field.name]) for field in schema)
         ]
         return pa.Table.from_arrays(arrays, schema=schema)
 

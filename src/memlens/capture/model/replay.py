@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ... import _core
 from .symbols import OWN_CODE, sites_of_codes
@@ -174,7 +174,7 @@ class Replay:
         return int(self.fault_groups.column("rows").to_numpy().sum())
 
     @cached_property
-    def stacked_faults(self) -> dict[str, Any]:
+    def stacked_faults(self) -> Columns:
         """Time, process, thread, code, class and stack of the faults that have a call stack, in time order."""
         mine = ~self._is_own_code[self._stacked["code"]]
         return {name: values[mine] for name, values in self._stacked.items()}

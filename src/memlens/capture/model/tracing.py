@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ...errors import CaptureError
 from ..store.source import TableSource
@@ -35,11 +35,11 @@ IMAGE = "image "
 class SiteRanges:
     """Flat columns over the sites of all images, and where each image's lie in them."""
 
-    code: Any
-    bytes: Any
-    operation: Any
-    first: Any
-    end: Any
+    code: Uint32s
+    bytes: Uint32s
+    operation: Uint8s
+    first: Uint32s
+    end: Uint32s
     of_image: dict[int, int]
     """Number of a program image → its range."""
 
@@ -61,7 +61,7 @@ class SiteConstants:
     def any(self) -> bool:
         return bool(self.is_scalar.any() or self.count.any())
 
-    def is_store_code(self, codes: Any) -> Any:
+    def is_store_code(self, codes: Uint32s) -> Bools:
         import numpy as np
 
         return np.isin(codes, self.store_codes)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from ...errors import CaptureError
 from . import machine
@@ -103,6 +103,27 @@ def for_capture(content: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in content.items() if name not in ("machine", "fingerprint")}
 
 
+class Rate(TypedDict):
+    """A peak of moving memory in one way."""
+
+    bytes_per_second: float
+    median_bytes_per_second: float
+    spread: float
+    windows: int
+
+
+class Level(TypedDict):
+    level: str
+    bytes: int | None
+    instances: int
+    shared_by_cores: int
+    one: dict[str, Rate]
+    all: dict[str, Rate]
+
+
+"""Peaks of one level: of one core and of all."""
+
+
 class Peaks:
     """Peaks by level: bytes a second at the cores, as `access bandwidth` is."""
 
@@ -114,8 +135,8 @@ class Peaks:
         """From the first cache to memory."""
         return [level["level"] for level in self.content["levels"]]
 
-    def level(self, name: str) -> Mapping[str, Any]:
-        found: Mapping[str, object] = next(level for level in self.content["levels"] if level["level"] == name)
+    def level(self, name: str) -> Level:
+        found: Level = next(level for level in self.content["levels"] if level["level"] == name)
         return found
 
     def check(self) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...registry import Asked, CollectorDescriptor, Option
 from ...units import human_bytes
 from .. import preload
 from ..facts import Availability
 from ..protocol import NEVER_S, ChannelPlan, Collector
+
+if TYPE_CHECKING:
+    from ...collect.facts import Facts
 
 EXACT_WAIT_MS = 5000
 """How long a thread of the program waits for a recorder that makes no progress, when every object counts."""
@@ -37,7 +40,7 @@ def byte_count(text: str) -> int:
     return int(digits) * factor
 
 
-def probe(facts: Mapping[str, Any]) -> Availability:
+def probe(facts: Facts) -> Availability:
     if not preload.library().is_file():
         return Availability(False, "not usable", (("libmemlens.so is not installed beside memlens", "make build"),))
     return Availability(True, "every large object, a sample of small ones, with call stacks; regions and tags")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...capture.reader import Capture
 from ...capture.store.writer import CaptureWriter
@@ -28,7 +28,7 @@ def write_count_tables(
     writer.meta.setdefault("quality", {}).setdefault("notes", []).extend(problems(decoded, paths))
 
 
-def _callees(capture: Capture, writer: CaptureWriter, tables: dict[str, Any]) -> pa.Table:
+def _callees(capture: Capture, writer: CaptureWriter, tables: dict[str, pa.Table]) -> pa.Table:
     """The library that defines each function which counted code calls and no counted module has, where one is found."""
     import pyarrow as pa
 

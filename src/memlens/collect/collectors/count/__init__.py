@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....capture.store import count_records
 from ....errors import CollectorError
@@ -15,8 +15,11 @@ from ...facts import Availability
 from ...protocol import Collector
 from .options import parse
 
+if TYPE_CHECKING:
+    from ....collect.facts import Facts
 
-def probe(facts: Mapping[str, Any]) -> Availability:
+
+def probe(facts: Facts) -> Availability:
     events = (
         "perf events at the ends of regions" if facts["has_pmu"] else "no hardware events: this machine shows no PMU"
     )

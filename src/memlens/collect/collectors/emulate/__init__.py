@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....registry import Asked, CollectorDescriptor, Option
 from ...facts import Availability
@@ -14,11 +14,14 @@ from ...protocol import ChannelPlan, Collector, Launch, SessionPlan
 from . import emulator
 from .emulator import EmulateOptions
 
+if TYPE_CHECKING:
+    from ....collect.facts import Facts
+
 WAIT_MS = 10_000
 """How long an emulated thread waits for a recorder that makes no progress."""
 
 
-def probe(facts: Mapping[str, Any]) -> Availability:
+def probe(facts: Facts) -> Availability:
     if not facts["qemu_user"]:
         return Availability(
             False,

@@ -9,7 +9,7 @@ import resource
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....errors import UsageError, os_reason
 from ....registry import Asked, CollectorDescriptor, Option
@@ -17,6 +17,9 @@ from ...facts import Availability, why_no_perf_event
 from ...protocol import Collector, SessionPlan
 from .page_tables import PageTables
 from .shared_before import shared_memory_before
+
+if TYPE_CHECKING:
+    from ....collect.facts import Facts
 
 LEAST_RING_BYTES = 512 << 10
 STACK_MODES = {"none": 0, "fp": 1, "dwarf": 2}
@@ -48,8 +51,7 @@ class FaultOptions:
     """One event a fault: what was mapped before it is not asked."""
 
 
-def probe(facts: Mapping[str, Any]) -> Availability:
-    facts = dict(facts)
+def probe(facts: Facts) -> Availability:
     if facts["fault_event_errno"]:
         return Availability(False, "not usable", (why_no_perf_event(facts, facts["fault_event_errno"]),))
     reasons = []

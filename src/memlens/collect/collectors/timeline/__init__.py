@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....errors import UsageError
 from ....registry import Asked, CollectorDescriptor, Option
@@ -13,13 +13,16 @@ from ...program import memory_cgroup
 from ...protocol import Collector, SessionPlan
 from .readings import Readings
 
+if TYPE_CHECKING:
+    from ....collect.facts import Facts
+
 
 @dataclass(frozen=True)
 class TimelineOptions:
     rate_hz: float = 10.0
 
 
-def probe(facts: Mapping[str, object]) -> Availability:
+def probe(facts: Facts) -> Availability:
     return Availability(True, "RSS, PSS, huge pages, faults, CPU time and cgroup limit over time")
 
 

@@ -20,13 +20,14 @@ from .tracing import Selection, TraceOptions
 from .window_pages import WindowPages
 
 if TYPE_CHECKING:
+    from ....collect.facts import Facts
     from ....collect.recorder import Recorder
 
 WAIT_MS = 5000
 """Where the program is to wait for room rather than lose a window."""
 
 
-def probe(facts: Mapping[str, Any]) -> Availability:
+def probe(facts: Facts) -> Availability:
     detail = "programs built with memlens cc --memlens=trace"
     if facts["clang"]:
         return Availability(True, detail)

@@ -12,12 +12,15 @@ import secrets
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .... import _core
 from ....capture.store import counted_modules
 from ....errors import UsageError
 from ...compiled.built import sums
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 VARIABLE = "MEMLENS_TRACE"
 RING_BYTES = 4 << 20
@@ -135,7 +138,7 @@ class Selection:
     """Build-ids of the files that were looked at."""
 
 
-def _names(tables: Mapping[str, Any]) -> Iterator[tuple[int, str, list[str]]]:
+def _names(tables: Mapping[str, pa.Table]) -> Iterator[tuple[int, str, list[str]]]:
     """Number of each recorded site, the function that it is written in, and those that this was inlined into."""
     sites = tables["count_sites"]
     rows = sites.column("name").to_pylist(), sites.column("inlined_into").to_pylist()
