@@ -18,8 +18,6 @@ from .errors import OutputError, os_reason
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
 
-    pass
-
 T = TypeVar("T")
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
 """C0 but line feed and tab, DEL, C1, and marks that change the direction of text or end lines."""

@@ -52,7 +52,7 @@ def parts() -> list[type]:
 # ---- JSON Schema ------------------------------------------------------------
 _PLAIN: dict[object, dict[str, object]] = {
     str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "number"}, bool: {"type": "boolean"},
-    type(None): {"type": "null"}, Any: {},
+    type(None): {"type": "null"}, object: {},
 }  # fmt: skip
 
 
@@ -101,7 +101,7 @@ def schema() -> dict[str, Any]:
 
 
 # ---- TypeScript ------------------------------------------------------------
-_TYPES = {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null", Any: "unknown"}
+_TYPES = {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null", object: "unknown"}
 
 
 def type_of(kind: Any) -> str:

@@ -16,8 +16,8 @@ from ..capture.store.files import open_regular
 from ..errors import CaptureError
 
 if TYPE_CHECKING:
-    from ..analyses._pattern_rows import InstructionRow
     from ..capture.model.locality import ThreadAccesses
+    from ._pattern_types import InstructionRow
 
 NODE_BYTES = 256
 """Loads this near to the chased address belong to the same node."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple
 
 from ._offsets import in_words
 
 if TYPE_CHECKING:
     from ..arrays import Ints
     from ._pattern_pass import PatternPass
+    from ._pattern_types import InstructionRow, PatternRow
 
 LEAST_SHARE = 0.01
 """Offsets are looked for where a function and an object have this share of the accesses."""
@@ -17,44 +18,6 @@ SETTLED = 0.9
 """Of the offsets that are used at all, in both halves of the time."""
 
 CLASSES = ("unknown", "constant", "strided", "irregular")
-
-
-InstructionRow = TypedDict(
-    "InstructionRow",
-    {
-        "pair": int, "function": str | None, "module": str, "file": str | None, "line": int | None, "code": int | None,
-        "object": str, "kind": str, "operation": str, "accesses": float, "share": float, "recorded": int, "mean_bytes": float,
-        "class": str, "stride_bytes": int | None, "stride_share": float | None, "same_address_share": float | None, "misses": int,
-        "misses_full": int, "near_misses": list[int], "leads_itself": bool | None,
-    },
-)  # fmt: skip
-"""A row of table ``by_instruction``."""
-
-
-class PatternRow(TypedDict):
-    """A row of table ``by_function_and_object``; what only whole lines tell is null where a part of their accesses was chosen."""
-
-    function: str | None
-    module: str
-    object: str
-    kind: str
-    accesses: float
-    share: float
-    recorded: int
-    misses: int
-    misses_full: int
-    irregular: int
-    irregular_share: float | None
-    lines: int | None
-    used_bytes: int | None
-    addresses: int | None
-    visits: int | None
-    visit_bytes: float | None
-    sets: float | None
-    step_bytes: int | None
-    step_share: float | None
-    step_offsets: str | None
-    step_settled: bool | None
 
 
 class _Step(NamedTuple):

@@ -20,7 +20,6 @@ from ..selection import Scope, Selection
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..analyses._matching import PlaceLists
     from ..arrays import Bools, Ints, Uint32s, Uint64s
     from ..capture.model.accesses import Windows
     from ..capture.model.counting import Counts
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from ..capture.model.tracing import TraceSites
     from ..capture.store.records import ChunkLike
     from ..results import Quality
+    from ._matching import PlaceLists
 
 FACTS = frozenset((
     "processes", "threads", "modules", "sites", "variables", "strings", "stacks", "trace_sites", "import_sites", "placements", "mappings",

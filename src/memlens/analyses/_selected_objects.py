@@ -14,9 +14,9 @@ from ._selected import SelectedCapture, selected
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..analyses._matching import PlaceLists
     from ..arrays import Array, Bools, Columns, Floats, Ints, Uint64s
     from ..capture.reader import Capture
+    from ._matching import PlaceLists
 
 PIECE, CUT = 0x80, 0x40
 """Of the flags of objects (native/core/objects/object_columns.h)."""

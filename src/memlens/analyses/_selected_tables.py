@@ -11,8 +11,8 @@ from ._selected import UNTIMED, NotSelectable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..analyses._matching import PlaceLists
     from ..arrays import Array
+    from ._matching import PlaceLists
     from ._selected import SelectedCapture
 
 

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from ..analyses._matching import PlaceLists
     from ..arrays import Bools, Columns, Floats, Integers, Ints, Uint32s
     from ..capture.model.call_stacks import CallStacks, Frame
     from ..capture.model.call_stacks import Place as FoundPlace
     from ..capture.reader import Capture
+    from ._matching import PlaceLists
 
 Place = tuple[str | None, str | None, str | None, int | None, str | None]
 """(function, module, file, line) and what was behind it."""

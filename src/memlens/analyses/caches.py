@@ -25,11 +25,11 @@ from ._machines import named_machine
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..analyses._groups import Dimension, _Pair
     from ..capture.model.access_pass import TaskPool, TimeGroup
     from ..capture.model.locality import ThreadAccesses
     from ..capture.reader import Capture
     from ..results import Cell, Key, Result
+    from ._groups import Dimension, _Pair
 
 MOST_ACCESSES = 200_000_000
 MOST_CORES = 64

@@ -35,12 +35,12 @@ from .data_locality import MEMORY_LIMIT_BYTES
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..analyses._groups import Dimension
     from ..arrays import Array, Columns, Ints, Uint8s, Uint32s, Uint64s
     from ..capture.model.locality import ThreadAccesses
     from ..capture.model.samples import Samples
     from ..capture.reader import Capture
     from ..results import Key, Result
+    from ._groups import Dimension
 
 TREES = ("paper", "memgaze")
 KINDS = ("function", "window", "sample", "interval")

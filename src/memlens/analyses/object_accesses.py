@@ -189,7 +189,7 @@ def _share_of(rows: list[dict[str, Any]], total: float, chosen: Any) -> float | 
     return sum(row["accesses"] for row in rows if chosen(row)) / total if total else None
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
+def _plain(row: dict[str, object]) -> dict[str, Any]:
     """NaN as null: an error that is not known."""
     return {name: None if isinstance(value, float) and value != value else value for name, value in row.items()}
 

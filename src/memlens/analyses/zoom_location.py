@@ -29,11 +29,11 @@ from .intervals import power_of_two
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..analyses._groups import Dimension
     from ..arrays import Integers, Ints, Uint8s, Uint32s, Uint64s
     from ..capture.model.locality import AccessBatch, ReuseDistances, ThreadAccesses
     from ..capture.reader import Capture
     from ..results import Cell, Key, Result, Row
+    from ._groups import Dimension
 
 THRESHOLD = 0.1
 STOP_BYTES = 4096

@@ -12,7 +12,7 @@ from .protocol import Availability, Collector
 from .record_options import RecordOptions
 
 if TYPE_CHECKING:
-    from ..collect.facts import Facts
+    from .facts import Facts
 
 Maker = Callable[[CollectorDescriptor], "Collector[Any] | None"]
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .. import _recorder
     from ..capture.reader import Capture
     from ..capture.store.writer import CaptureWriter
-    from ..collect.facts import Facts
+    from .facts import Facts
     from .record_options import RecordOptions
 
 __all__ = [
@@ -143,7 +143,7 @@ class Recording(Protocol):
     def pids(self) -> dict[int, int]:
         """pid → process number of what runs now."""
 
-    def ledger(self, name: str, values: Mapping[str, Any]) -> None:
+    def ledger(self, name: str, values: Mapping[str, object]) -> None:
         """Counts for meta.json, under this name."""
 
     def write_table(self, collector: Part, name: str, table: pa.Table) -> None:

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..registry import Asked, CollectorDescriptor, Option
-
-if TYPE_CHECKING:
-    pass
 
 DEFAULT_BUDGET_SHARE = 0.03
 

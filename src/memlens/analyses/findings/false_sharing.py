@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from ...registry import FindingDescriptor
 
 if TYPE_CHECKING:
-    from ...analyses.sharing import LineRow
     from ...capture.reader import Capture
     from ...results import Finding, Result
+    from ..sharing import LineRow
 
 MIN_HAND_OVERS = 20
 MIN_SHARE = 0.0001

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from ...registry import FindingDescriptor
 
 if TYPE_CHECKING:
-    from ...analyses._pattern_rows import PatternRow
     from ...capture.reader import Capture
     from ...results import Finding, Result
+    from .._pattern_types import PatternRow
 
 MIN_SHARE = 0.05
 """Of the accesses that the program executes."""

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from ...registry import FindingDescriptor
 
 if TYPE_CHECKING:
-    from ...analyses._pattern_rows import InstructionRow
     from ...capture.reader import Capture
     from ...results import Finding, Result
+    from .._pattern_types import InstructionRow
 
 MIN_SHARE = 0.02
 """Of the accesses that the program executes."""

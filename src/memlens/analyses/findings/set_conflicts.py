@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from ...registry import FindingDescriptor
 
 if TYPE_CHECKING:
-    from ...analyses._pattern_rows import InstructionRow
     from ...capture.reader import Capture
     from ...results import Finding, Result
+    from .._pattern_types import InstructionRow
 
 MIN_SHARE = 0.05
 MIN_RATIO = 0.05

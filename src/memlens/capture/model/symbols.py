@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...arrays import Columns
-    from ...capture.store.meta import UnnamedModule
+    from ..store.meta import UnnamedModule
     from ..store.source import TableSource
 
 Progress = Callable[[int, int, str], None]

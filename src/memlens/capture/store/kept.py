@@ -29,7 +29,7 @@ from ...version import __version__
 from .calibration import directory as state_directory
 
 if TYPE_CHECKING:
-    from ...capture.store.meta import Meta
+    from .meta import Meta
 
 MAGIC = b"memlens derived 1\n"
 MAC_BYTES = 32

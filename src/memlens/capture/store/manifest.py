@@ -22,7 +22,7 @@ from .files import open_regular
 from .side_tables import other_table_name
 
 if TYPE_CHECKING:
-    from ...capture.store.meta import FileEntry
+    from .meta import FileEntry
 
 SEAL = re.compile(rb',\n "sha256": "([0-9a-f]{64})"\n}\n\Z')
 """The end of meta.json; the sum is that of all bytes before it."""

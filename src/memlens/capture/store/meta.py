@@ -16,7 +16,7 @@ from ...errors import CaptureError
 from .files import read_whole
 
 if TYPE_CHECKING:
-    from ...capture.store.machine import Machine
+    from .machine import Machine
 
 MOST_BYTES = 64 << 20
 """Of the file; the largest part are ranges of shared memory, some 30 bytes each."""

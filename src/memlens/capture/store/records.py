@@ -32,7 +32,7 @@ from .standalone import RUNTIME_WRITER, LeftCounts, LeftRings, OwnIds
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...capture.store.meta import Meta
+    from .meta import Meta
 
 BATCH_BYTES = 4 << 20
 """Small chunks are joined up to this: a tree of thousands of processes has thousands of them."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ...capture.store.meta import Meta
+    from .meta import Meta
 
 MARKS: dict[str, str] = {
     "fault": "single",

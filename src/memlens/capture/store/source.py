@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ... import _core
-    from ...capture.store.meta import Meta
     from ...results import Quality
+    from .meta import Meta
 
 
 class TimedPayload(NamedTuple):

@@ -30,7 +30,7 @@ from .side_tables import MOST_OTHER_BYTES, MOST_OTHER_TABLES, OTHER_NAME, other_
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...capture.store.meta import FileEntry, Meta
+    from .meta import FileEntry, Meta
 
 RECORD_FILE = "records-recorder.mlc"
 META_PARTIAL = "meta.partial"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from ...capture.model.call_stacks import StackSource
+    from ..model.call_stacks import StackSource
 
 
 MOST_AT_ONCE = 2_000_000

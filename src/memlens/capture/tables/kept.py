@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from ...capture.store.meta import Meta
+    from ..store.meta import Meta
 
 LEAST_S = 0.5
 """What is made faster is not kept."""

@@ -14,7 +14,7 @@ from ..facts import Availability
 from ..protocol import NEVER_S, ChannelPlan, Collector
 
 if TYPE_CHECKING:
-    from ...collect.facts import Facts
+    from ..facts import Facts
 
 EXACT_WAIT_MS = 5000
 """How long a thread of the program waits for a recorder that makes no progress, when every object counts."""

@@ -8,7 +8,7 @@ from ...registry import CollectorDescriptor
 from ..facts import Availability, why_no_perf_event
 
 if TYPE_CHECKING:
-    from ...collect.facts import Facts
+    from ..facts import Facts
 
 
 def probe(facts: Facts) -> Availability:

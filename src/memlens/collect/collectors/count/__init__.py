@@ -16,7 +16,7 @@ from ...protocol import Collector
 from .options import parse
 
 if TYPE_CHECKING:
-    from ....collect.facts import Facts
+    from ...facts import Facts
 
 
 def probe(facts: Facts) -> Availability:

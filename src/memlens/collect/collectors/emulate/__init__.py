@@ -15,7 +15,7 @@ from . import emulator
 from .emulator import EmulateOptions
 
 if TYPE_CHECKING:
-    from ....collect.facts import Facts
+    from ...facts import Facts
 
 WAIT_MS = 10_000
 """How long an emulated thread waits for a recorder that makes no progress."""

@@ -19,7 +19,7 @@ from .page_tables import PageTables
 from .shared_before import shared_memory_before
 
 if TYPE_CHECKING:
-    from ....collect.facts import Facts
+    from ...facts import Facts
 
 LEAST_RING_BYTES = 512 << 10
 STACK_MODES = {"none": 0, "fp": 1, "dwarf": 2}

@@ -14,7 +14,7 @@ from ...protocol import Collector, SessionPlan
 from .readings import Readings
 
 if TYPE_CHECKING:
-    from ....collect.facts import Facts
+    from ...facts import Facts
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from .tracing import Selection, TraceOptions
 from .window_pages import WindowPages
 
 if TYPE_CHECKING:
-    from ....collect.facts import Facts
-    from ....collect.recorder import Recorder
+    from ...facts import Facts
+    from ...recorder import Recorder
 
 WAIT_MS = 5000
 """Where the program is to wait for room rather than lose a window."""
