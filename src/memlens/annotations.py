@@ -157,7 +157,7 @@ class Tag:
 
     def __init__(self, address: int | None) -> None:
         self._address = address
-        self._finalizer: weakref.finalize[Any, Any] | None = None
+        self._finalizer: weakref.finalize[Any, object] | None = None
 
     def remove(self) -> None:
         """Takes the name back; does nothing if that has happened already or another tag has replaced this one."""
@@ -183,7 +183,7 @@ _NO_TAG = Tag(None)
 _tags: dict[int, Tag] = {}
 
 
-def tag(name: str, memory: Any) -> Tag:
+def tag(name: str, memory: object) -> Tag:
     """Names the memory of `memory`: an array, anything with the buffer protocol, or (address, bytes).
 
     Of a view, also one with gaps or of negative step, the span from its lowest to its highest byte is named.
@@ -219,7 +219,7 @@ def tag(name: str, memory: Any) -> Tag:
     return made
 
 
-def untag(memory: Any) -> None:
+def untag(memory: object) -> None:
     """Takes back the name of a `Tag`, of an array or buffer, of (address, bytes), or of an address."""
     if _untag is None:
         return
@@ -265,7 +265,7 @@ class _Buffer(ctypes.Structure):
 _FULL_READ_ONLY = 0x0100 | 0x0010 | 0x0008 | 0x0004  # PyBUF_FULL_RO
 
 
-def _span(memory: Any) -> tuple[int, int, object | None]:
+def _span(memory: object) -> tuple[int, int, object | None]:
     """(lowest address, bytes to the end of the highest element, the object that owns the memory)."""
     if isinstance(memory, tuple):
         if len(memory) != 2 or not all(isinstance(part, int) for part in memory) or min(memory) < 0:
@@ -285,7 +285,7 @@ def _span(memory: Any) -> tuple[int, int, object | None]:
     return (*_buffer_span(memory), _owner(memory))
 
 
-def _buffer_span(memory: Any) -> tuple[int, int]:
+def _buffer_span(memory: object) -> tuple[int, int]:
     view = _Buffer()
     # Raises TypeError or BufferError itself; released at once, because a held buffer would forbid the program to resize it.
     ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(memory), ctypes.byref(view), _FULL_READ_ONLY)
@@ -320,7 +320,7 @@ def _strided(first: int, item_bytes: int, shape: tuple[int, ...], strides: tuple
     return low, high - low
 
 
-def _owner(memory: Any) -> object:
+def _owner(memory: object) -> object:
     """Whose death frees the memory: a view, often a temporary, may die long before."""
     owner = memory
     for _ in range(100):  # NumPy keeps such chains short; a broken `base` must not keep us here

@@ -10,10 +10,15 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from typing import IO, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from .errors import OutputError, os_reason
 
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+
+T = TypeVar("T")
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
 """C0 but line feed and tab, DEL, C1, and marks that change the direction of text or end lines."""
 
@@ -62,17 +67,16 @@ class PlainStream:
             reconfigure(errors="memlens-escape")
 
     def write(self, text: str) -> int:
-        written: int = self._guarded(lambda: self.trusted.write(plain(text)))
-        return written
+        return self._guarded(lambda: self.trusted.write(plain(text)))
 
-    def writelines(self, lines: Any) -> None:
+    def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
             self.write(line)
 
     def flush(self) -> None:
         self._guarded(self.trusted.flush)
 
-    def _guarded(self, do: Any) -> Any:
+    def _guarded(self, do: Callable[[], T]) -> T:
         try:
             return do()
         except BrokenPipeError:
@@ -93,22 +97,30 @@ class PlainStream:
         return getattr(self.trusted, name)
 
 
-def trusted(stream: Any) -> Any:
+def trusted(stream: IO[str] | PlainStream) -> IO[str]:
     """The stream below a PlainStream; any other stream as it is."""
     return stream.trusted if isinstance(stream, PlainStream) else stream
 
 
-def plain_console(file: Any, **options: Any) -> Any:
+class TextFile(Protocol):
+    """What a console needs of a file."""
+
+    def write(self, text: str, /) -> int: ...
+    def flush(self) -> None: ...
+    def isatty(self) -> bool: ...
+
+
+def plain_console(file: TextFile, **options: Any) -> Console:
     """A rich console whose text is escaped before it is laid out: only rich itself steers the terminal."""
     from rich.console import Console
     from rich.segment import Segment
 
     class PlainConsole(Console):
-        def render(self, renderable: Any, options: Any = None) -> Any:
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
             for segment in super().render(renderable, options):
                 if segment.control or not _STEERING.search(segment.text):
                     yield segment
                 else:
                     yield Segment(plain(segment.text), segment.style)
 
-    return PlainConsole(file=file, **options)
+    return PlainConsole(file=cast("IO[str]", file), **options)

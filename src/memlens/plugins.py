@@ -73,7 +73,7 @@ def entries(group: str) -> list[Entry]:
 def load(entry: Entry) -> Any:
     """The object that an entry point names; raises whatever importing it raises."""
     module, _, names = entry.target.partition(":")
-    found: Any = importlib.import_module(module.strip())
+    found: object = importlib.import_module(module.strip())
     for name in filter(None, names.strip().split(".")):
         found = getattr(found, name)
     return found

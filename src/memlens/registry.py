@@ -33,9 +33,9 @@ class Option:
     name: str
     """``--rate`` for a collector; the name of the argument for an analysis."""
     help: str
-    default: Any = None
+    default: object = None
     """A text is parsed like one that a person gives."""
-    parse: Callable[[str], Any] | None = None
+    parse: Callable[[str], object] | None = None
     """Text → value; raises ValueError or argparse.ArgumentTypeError. None: the text."""
     metavar: str | None = None
     choices: tuple[str, ...] = ()
@@ -79,11 +79,13 @@ class Asked:
     redact: bool = False
 
 
-def _no_words(settings: Mapping[str, Any]) -> list[str]:
+def _no_words(settings: Mapping[str, object]) -> list[str]:
     return []
 
 
-def _no_quality(settings: Mapping[str, Any], meta: Mapping[str, Any], is_incomplete: bool, lost: int) -> list[str]:
+def _no_quality(
+    settings: Mapping[str, object], meta: Mapping[str, object], is_incomplete: bool, lost: int
+) -> list[str]:
     return []
 
 
@@ -114,7 +116,7 @@ class CollectorDescriptor(Descriptor):
     wanted: Callable[[str, Any, bool], bool] | None = None
     """(file of the program, settings, whether it is asked for) → whether the program has what it records; raises
     CollectorError where it is asked for and has not. None: every program has."""
-    probe: Callable[[Mapping[str, Any]], Any] | None = None
+    probe: Callable[..., Any] | None = None
     """Machine facts → `Availability`."""
     settings: Callable[[Mapping[str, Any], Asked], Any] | None = None
     """(values of its options by key, what else is asked for) → its typed settings. None: it has none."""
@@ -122,7 +124,7 @@ class CollectorDescriptor(Descriptor):
     """(settings, `Recording`) → `Collector`."""
     words: Callable[[Mapping[str, Any]], list[str]] = _no_words
     """Settings as meta.json keeps them → how it was used, in words."""
-    quality: Callable[[Mapping[str, Any], Mapping[str, Any], bool, int], list[str]] = _no_quality
+    quality: Callable[[Mapping[str, Any], Mapping[str, object], bool, int], list[str]] = _no_quality
     """(settings as meta.json keeps them, meta.json, whether records are missing, records lost) → what its numbers rest on."""
 
 
@@ -186,7 +188,7 @@ class ImporterDescriptor(Descriptor):
 
     recognises: Callable[[bytes], bool] = field(kw_only=True)
     """Whether a file that begins like this has it."""
-    read: Callable[..., dict[str, Any]] = field(kw_only=True)
+    read: Callable[..., dict[str, object]] = field(kw_only=True)
     """(`ImportTarget`, sources, `Settings`) → what it counted; reads all sources into the target."""
     expand: Callable[[Any], list[str]] | None = None
     """The files of a directory."""
@@ -194,7 +196,7 @@ class ImporterDescriptor(Descriptor):
     """Of `memlens.importing.formats.Settings`, those that mean something to it."""
     order: int = 100
     """Formats are asked in this order whether a file has them."""
-    survey: Callable[[], dict[str, Any]] | None = None
+    survey: Callable[[], dict[str, object]] | None = None
     """Whether the tool that records it is on this machine; None: nothing is known of it."""
 
 
@@ -294,7 +296,7 @@ def _plugins_of(kind: str) -> dict[str, Descriptor]:
     return found
 
 
-def _why_not(kind: str, descriptor: Any, entry: plugins.Entry, found: Mapping[str, Descriptor]) -> tuple[str, str]:
+def _why_not(kind: str, descriptor: object, entry: plugins.Entry, found: Mapping[str, Descriptor]) -> tuple[str, str]:
     """(reason, remedy) when a plug-in cannot be used, else empty texts."""
     expected = TYPES[kind].__name__
     remedy = f"update or remove the package {entry.package}"
@@ -320,7 +322,7 @@ def _leave_out(kind: str, entry: plugins.Entry, reason: str, remedy: str) -> Non
     plugins.report(Problem(kind, entry.name, entry.package, reason, remedy))
 
 
-def words_of(name: str, settings: Any) -> list[str]:
+def words_of(name: str, settings: object) -> list[str]:
     """How a collector was used, from its settings in meta.json; empty for one that is not known here."""
     one = all_of("collector").get(name)
     if one is None or not isinstance(settings, dict):
@@ -328,7 +330,9 @@ def words_of(name: str, settings: Any) -> list[str]:
     return guarded("collector", one, partial(one.words, settings), [])
 
 
-def quality_words(collectors: Mapping[str, Any], meta: Mapping[str, Any], is_incomplete: bool, lost: int) -> list[str]:
+def quality_words(
+    collectors: Mapping[str, Any], meta: Mapping[str, object], is_incomplete: bool, lost: int
+) -> list[str]:
     """What numbers rest on, from the settings of the collectors of a capture."""
     found = []
     for one in sorted(all_of("collector").values(), key=lambda one: (one.order, one.package, one.name)):

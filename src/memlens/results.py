@@ -15,6 +15,11 @@ from .view import SCHEMA_VERSION, Absence, View, to_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Cell = int | float | str | bool | None
+Row = dict[str, Cell]
+"""A row of a table, its columns by name."""
+Key = tuple[int | str | None, ...]
+"""What a row is of: the values of some columns."""
 Severity = Literal["high", "medium", "low"]
 ReferenceKind = Literal["code", "object", "line", "region", "thread", "process", "node"]
 
@@ -23,7 +28,7 @@ ReferenceKind = Literal["code", "object", "line", "region", "thread", "process",
 class NoteJson(TypedDict):
     code: str
     text: str
-    values: dict[str, Any]
+    values: dict[str, object]
 
 
 class QualityJson(TypedDict):
@@ -46,7 +51,7 @@ class FindingJson(TypedDict):
     name: str
     severity: Severity
     claim: str
-    evidence: dict[str, Any]
+    evidence: dict[str, object]
     remedy: str
     quality: QualityJson
     references: list[ReferenceJson]
@@ -59,8 +64,8 @@ class FindingJson(TypedDict):
 
 class ResultJson(TypedDict):
     name: str
-    figures: dict[str, Any]
-    tables: dict[str, list[dict[str, Any]]]
+    figures: dict[str, object]
+    tables: dict[str, list[dict[str, object]]]
     table_rows: dict[str, int]
     quality: QualityJson
     scope: Scope
@@ -86,7 +91,7 @@ class ReportJson(TypedDict):
     schema_version: int
     title: str
     selection: SelectionJson | None
-    meta: dict[str, Any]
+    meta: dict[str, object]
     findings: list[FindingJson]
     results: dict[str, ResultJson]
     page: PageJson
@@ -105,15 +110,15 @@ class Note(str):
 
     __slots__ = ("code", "values")
     code: str
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
 
-    def __new__(cls, code: str, text: str, /, **values: Any) -> Note:
+    def __new__(cls, code: str, text: str, /, **values: object) -> Note:
         note = super().__new__(cls, text)
         note.code = code
         note.values = values
         return note
 
-    def __getnewargs_ex__(self) -> tuple[tuple[str, str], dict[str, Any]]:
+    def __getnewargs_ex__(self) -> tuple[tuple[str, str], dict[str, object]]:
         return (self.code, str(self)), dict(self.values)
 
     @staticmethod
@@ -258,7 +263,7 @@ class Result:
         """For notebooks: figures, and the first rows of each table."""
         from html import escape
 
-        def rows(cells: Iterable[tuple[Any, ...]], tag: str = "td") -> str:
+        def rows(cells: Iterable[tuple[object, ...]], tag: str = "td") -> str:
             return "".join(
                 f"<tr>{''.join(f'<{tag}>{escape(str(cell))}</{tag}>' for cell in row)}</tr>" for row in cells
             )

@@ -293,7 +293,7 @@ def figures_in(headline: str) -> list[str]:
     return _FIELD.findall(headline)
 
 
-def filled(headline: str, values: Mapping[str, Any], shown: Callable[[str], str]) -> str:
+def filled(headline: str, values: Mapping[str, object], shown: Callable[[str], str]) -> str:
     """A headline with its figures; `shown` formats the figure of a name.
 
     >>> filled("peak {a}[, {b} swapped][ of {c}]", {"a": 1, "b": 0, "c": 9}, lambda name: f"<{name}>")
@@ -347,7 +347,7 @@ _SUFFIXES: tuple[tuple[str, Kind], ...] = (
 _THINGS: frozenset[str] = frozenset({"function", "module", "file", "object", "thread", "process", "region", "node"})
 
 
-def kind_of(name: str, value: Any = None) -> Kind:
+def kind_of(name: str, value: object = None) -> Kind:
     """The kind that the name of a figure carries.
 
     >>> kind_of("peak_rss_bytes"), kind_of("faults_per_s"), kind_of("faults"), kind_of("limit_kind", "cgroup")
@@ -450,7 +450,7 @@ def _twice(what: str, names: Iterable[str]) -> list[str]:
     return [f"{what} {name}: twice" for name in twice]
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: object) -> Any:
     """A view, or part of one, as plain JSON."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}

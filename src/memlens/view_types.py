@@ -22,11 +22,11 @@ ROOTS: tuple[type, ...] = (results.ReportJson,)
 _NAMESPACE = {**vars(results), **vars(view)}
 
 
-def _hints(owner: type) -> dict[str, Any]:
+def _hints(owner: type) -> dict[str, object]:
     return typing.get_type_hints(owner, globalns=_NAMESPACE)
 
 
-def _is_object(kind: Any) -> bool:
+def _is_object(kind: object) -> bool:
     return isinstance(kind, type) and (is_dataclass(kind) or typing.is_typeddict(kind))
 
 
@@ -50,13 +50,13 @@ def parts() -> list[type]:
 
 
 # ---- JSON Schema ------------------------------------------------------------
-_PLAIN: dict[Any, dict[str, Any]] = {
+_PLAIN: dict[object, dict[str, object]] = {
     str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "number"}, bool: {"type": "boolean"},
-    type(None): {"type": "null"}, Any: {},
+    type(None): {"type": "null"}, object: {},
 }  # fmt: skip
 
 
-def schema_of(kind: Any) -> dict[str, Any]:
+def schema_of(kind: Any) -> dict[str, object]:
     """
     >>> schema_of(tuple[str, ...]), schema_of(int | None)
     ({'type': 'array', 'items': {'type': 'string'}}, {'anyOf': [{'type': 'integer'}, {'type': 'null'}]})
@@ -101,7 +101,7 @@ def schema() -> dict[str, Any]:
 
 
 # ---- TypeScript ------------------------------------------------------------
-_TYPES = {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null", Any: "unknown"}
+_TYPES = {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null", object: "unknown"}
 
 
 def type_of(kind: Any) -> str:

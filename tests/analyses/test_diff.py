@@ -111,7 +111,7 @@ def test_alignment_loses_no_row(rows: list[tuple[str, int, float]]) -> None:
     half = len(made) // 2
     pairs = _comparison.aligned(made[:half], made[half:], SITES, SITES.columns[1])
     for side, expected in ((0, made[:half]), (1, made[half:])):
-        total = sum(pair[side][0] for pair in pairs if pair[side] is not None)
+        total = sum(pair[side].value for pair in pairs if pair[side] is not None)
         assert math.isclose(total, sum(r["bytes"] for r in expected), rel_tol=1e-9, abs_tol=1e-6)
 
 

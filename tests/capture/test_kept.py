@@ -233,13 +233,16 @@ def test_a_secret_that_others_could_read_is_replaced(tmp_path: Path, computed: l
     assert len(computed) == 2 and secret.read_bytes() != before and secret.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("why", ["writable by others", "redacted"])
+@pytest.mark.parametrize(
+    ("mode", "meta"),
+    [(0o777, {}), (0o700, {"redacted": True}), (0o700, {"machine": {"host": "redacted"}})],
+    ids=["writable by others", "redacted", "redacted by an old version"],
+)
 def test_what_should_not_lie_beside_the_capture_lies_in_the_users_cache(
-    tmp_path: Path, computed: list[str], why: str
+    tmp_path: Path, computed: list[str], mode: int, meta: dict[str, Any]
 ) -> None:
-    path = some_capture(tmp_path / "c.memlens", **({"host": "redacted"} if why == "redacted" else {}))
-    if why != "redacted":
-        path.chmod(0o777)
+    path = some_capture(tmp_path / "c.memlens", **meta)
+    path.chmod(mode)
     report_of(path)
     report_of(path)
     assert computed == ["once"] and entries(path) == [] and len(entries(cache_directory())) == 1
@@ -261,7 +264,7 @@ def test_the_users_cache_is_bounded_and_loses_what_was_not_used(
 ) -> None:
     monkeypatch.setattr(kept_module, "MOST_CACHE_BYTES", 3500)
     monkeypatch.setattr(kept_module, "MOST_ENTRY_BYTES", 500 * 2)
-    path = some_capture(tmp_path / "c.memlens", host="redacted")
+    path = some_capture(tmp_path / "c.memlens", redacted=True)
     meta = open_capture(path).meta
     made = [KeptResults(path, meta, {"number": number}) for number in range(9)]
     for at, one in enumerate(made):

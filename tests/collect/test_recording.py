@@ -347,6 +347,9 @@ def test_redacted_captures_hold_no_paths_or_arguments(tmp_path: Path) -> None:
         assert word not in everything, word
     if "fault" in capture.kinds():
         assert "touch_words" in capture.table("faults").column("function").to_pylist()
+    # What a report derives may have names from the files of this machine: it is not for the others who get the capture.
+    assert run_memlens("report", output).returncode == 0
+    assert not list(output.glob("derived-*"))
 
 
 def test_the_environment_is_not_stored(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from memlens import registry
 from memlens.cli.main import COMMANDS
 
 PACKAGE = ROOT / "src" / "memlens"
-LEAVES = {"errors", "plain_text", "plugins", "registry", "results", "selection", "units", "version", "view"}
+LEAVES = {"arrays", "errors", "plain_text", "plugins", "registry", "results", "selection", "units", "version", "view"}
 ALLOWED: dict[str, set[str]] = {
     # core ← bindings ← capture ← analyses ← present ← cli; collect beside capture
     "annotations": set(),  # runs inside other people's programs: nothing of ours comes with it
+    "arrays": set(),
     "errors": set(),
     "version": set(),
     "registry": {"plugins"},

@@ -21,6 +21,7 @@ from ..registry import AnalysisDescriptor, FindingDescriptor
 from ..view import Absence, View, guessed
 
 if TYPE_CHECKING:
+    from ..capture.model.access_pass import Answering
     from ..capture.reader import Capture
     from ..results import Finding, Report, Result
     from ..selection import Scope, Selection
@@ -37,7 +38,7 @@ def list() -> dict[str, str]:
     return {name: descriptor.question for name, descriptor in registry.all_of("analysis").items()}
 
 
-def run(name: str, capture: Capture, *, selection: Selection | None = None, **options: Any) -> Result:
+def run(name: str, capture: Capture, *, selection: Selection | None = None, **options: object) -> Result:
     """Runs one analysis by name.
 
     Parameters
@@ -61,7 +62,7 @@ def run(name: str, capture: Capture, *, selection: Selection | None = None, **op
     return _of_part(descriptor.run, select(capture, selection), options)
 
 
-def _of_part(analyse: Callable[..., Result], part: Capture, options: Mapping[str, Any]) -> Result:
+def _of_part(analyse: Callable[..., Result], part: Capture, options: Mapping[str, object]) -> Result:
     """The result of an analysis for a selected capture; of the whole run where its data cannot be cut so."""
     from ._selected import NotSelectable, selected
 
@@ -91,7 +92,7 @@ def locality(capture: Capture, *, selection: Selection | None = None, **options:
     return _of_part(analyse, select(capture, selection), options)
 
 
-def run_all(capture: Capture, options: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Result]:
+def run_all(capture: Capture, options: Mapping[str, Mapping[str, object]] | None = None) -> dict[str, Result]:
     """Every analysis of one capture that this one has data for, by name; `options` by the name of the analysis."""
     kinds = _present(capture)
     wanted = {
@@ -119,7 +120,7 @@ def _joined(result: Result, before: Result) -> Result:
     return replace(result, scope=before.scope, scope_reason=before.scope_reason)
 
 
-def _run(descriptor: AnalysisDescriptor, capture: Capture, **options: Any) -> Result:
+def _run(descriptor: AnalysisDescriptor, capture: Capture, **options: object) -> Result:
     from ..results import Result
 
     try:
@@ -187,15 +188,16 @@ def _read_once(
 class _Reader:
     """A consumer, and how far what it was made of obeys the selection."""
 
-    consumer: Any
+    consumer: Answering[Result]
     scope: Scope = "selection"
     reason: str = ""
 
 
-def _reader(descriptor: Any, capture: Capture, options: Mapping[str, Any]) -> _Reader | Result:
+def _reader(descriptor: AnalysisDescriptor, capture: Capture, options: Mapping[str, object]) -> _Reader | Result:
     """A consumer of the selected accesses; the result for the whole run where they cannot be cut so."""
     from ._selected import NotSelectable, selected
 
+    assert descriptor.consumer is not None  # analyses of windows have one
     part = selected(capture)
     if part is None:
         return _Reader(descriptor.consumer(capture, **options))
@@ -211,7 +213,7 @@ def _taken(reader: _Reader, failures: Mapping[int, BaseException]) -> Result:
     """What a consumer has when all accesses were read, or what it makes of an error."""
     error = failures.get(id(reader.consumer))
     if error is None:
-        result: Result = reader.consumer.snapshot()
+        result = reader.consumer.snapshot()
     elif hasattr(reader.consumer, "failed"):
         result = reader.consumer.failed(error)
     else:
@@ -358,7 +360,7 @@ def _complete(capture: Capture, parts: dict[str, Any]) -> Report:
     from ..results import Report
 
     return Report(
-        parts["title"], capture.meta, parts["results"], parts["findings"], parts["quality"], views_of(parts["results"]),
+        parts["title"], dict(capture.meta), parts["results"], parts["findings"], parts["quality"], views_of(parts["results"]),
         parts["absences"], parts["selection"],
     )  # fmt: skip
 
@@ -375,7 +377,7 @@ def _made(
     from ..errors import NoDataError
     from ..results import Report
 
-    options: dict[str, dict[str, Any]] = {}
+    options: dict[str, dict[str, object]] = {}
     if progress is not None:
         options["locality"] = {"progress": _named(progress, "accesses")}
     if memory_limit_bytes is not None:
@@ -405,6 +407,6 @@ def _made(
     if capture.selection:
         title = f"{title}  [{capture.selection}]"
     return Report(
-        title, capture.whole.meta, results, check_findings(capture, results), capture.quality, views_of(results),
+        title, dict(capture.whole.meta), results, check_findings(capture, results), capture.quality, views_of(results),
         absences_of(capture, results), capture.selection,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import NoDataError
 
@@ -16,7 +16,7 @@ class Agreement:
     """Accesses by (static class, inferred class)."""
 
     accesses: dict[tuple[str, str], int] = field(default_factory=dict)
-    sites: list[dict[str, Any]] = field(default_factory=list)
+    sites: list[dict[str, object]] = field(default_factory=list)
     """Code whose classes differ, most accesses first."""
 
     @property

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..view import Chart, Column, Figure, Series, Table, View, detail, key, measure
 
 if TYPE_CHECKING:
     from ..results import Result
+    from ._region_rows import BandwidthRow
 
 GIGABYTES = "GB/s: 10^9 bytes a second, over the time during which at least one thread was in the region, as a stopwatch shows it; a range where executions are too short to know that time."
 THREAD_GIGABYTES = "By thread: bytes over the time that threads spent in the region, added up."
@@ -98,7 +99,7 @@ def _rest() -> tuple[Column, ...]:
     )  # fmt: skip
 
 
-def _tables(result: Result, regions: list[dict[str, Any]]) -> tuple[Table, ...]:
+def _tables(result: Result, regions: list[BandwidthRow]) -> tuple[Table, ...]:
     events = [
         measure(f"event_{number}", str(name), "count", show="known") for number, name in enumerate(result.figures["events"])
     ]  # fmt: skip

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ..capture.store.files import open_regular
 from ..errors import CaptureError
 
 if TYPE_CHECKING:
     from ..capture.model.locality import ThreadAccesses
+    from ._pattern_types import InstructionRow
 
 NODE_BYTES = 256
 """Loads this near to the chased address belong to the same node."""
@@ -62,13 +63,20 @@ def _x86_64(code: bytes) -> bool:
     return register == base | (rex & 1) << 3
 
 
+class _SitePlaces(TypedDict):
+    """Columns of `sites`."""
+
+    module: list[str | None]
+    file_offset: list[int | None]
+
+
 class Chases:
     """Answers for the instructions of a capture."""
 
     def __init__(self, accesses: ThreadAccesses) -> None:
         self._accesses = accesses
         self._capture = accesses.capture
-        self._files: dict[str, tuple[Any, int] | None] = {}
+        self._files: dict[str, tuple[object, int] | None] = {}
         self._fed: dict[int, float] | None = None
 
     @cached_property
@@ -94,11 +102,11 @@ class Chases:
         }
 
     @cached_property
-    def _sites(self) -> dict[str, list[Any]]:
-        sites: dict[str, list[Any]] = self._capture.replay.code_sites.select(["module", "file_offset"]).to_pydict()
+    def _sites(self) -> _SitePlaces:
+        sites: _SitePlaces = self._capture.replay.code_sites.select(["module", "file_offset"]).to_pydict()
         return sites
 
-    def leads_itself(self, row: dict[str, Any]) -> bool | None:
+    def leads_itself(self, row: InstructionRow) -> bool | None:
         """Of a row of `patterns.by_instruction`; None where it cannot be told."""
         code = row["code"]
         if code is None:
@@ -117,7 +125,7 @@ class Chases:
             return None
         path, offset = self._sites["module"][code], self._sites["file_offset"][code]
         opened = self._open(path) if path and offset is not None else None
-        if opened is None:
+        if opened is None or offset is None:
             return None
         data, machine = opened
         return loads_its_own_base(bytes(data[offset : offset + 16]), machine) if machine in (X86_64, AARCH64) else None
@@ -128,7 +136,7 @@ class Chases:
 
         if path in self._files:
             return self._files[path]
-        found: tuple[Any, int] | None = None
+        found: tuple[object, int] | None = None
         statuses = self._capture.table("modules").select(["path", "status"]).to_pydict()
         is_same = not dict(zip(statuses["path"], statuses["status"], strict=True)).get(path)
         try:

@@ -5,13 +5,15 @@ Owns how a choice of accesses goes through dimensions: what was not chosen is gr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ._groups import NO_GROUP, Dimension
 
 if TYPE_CHECKING:
+    from ..arrays import Bools, Uint32s
     from ..capture.model.locality import AccessBatch, ThreadAccesses
     from ..capture.reader import Capture
+    from ..results import Key
     from ._selected import SelectedCapture
 
 NOT_CHOSEN = "\0not chosen"
@@ -45,7 +47,7 @@ LEFT_OUT = 2**32 - 1
 """Group or function of accesses that are in no row of a join (native/core/trace/access_join.h)."""
 
 
-def chosen_groups(capture: Capture, group_of_object: Any, function_of_code: Any) -> tuple[Any, Any]:
+def chosen_groups(capture: Capture, group_of_object: Uint32s, function_of_code: Uint32s) -> tuple[Uint32s, Uint32s]:
     """Groups and functions for `Windows.join` such that only the selected code and objects have rows."""
     import numpy as np
 
@@ -81,7 +83,7 @@ class ChosenAccesses:
         self.is_line = bool(PLACE.fullmatch(selection.code))
         """Only a part of a function."""
         self._object = named_dimension(accesses, "object") if selection.object else None
-        self.groups: Any = (
+        self.groups: Bools | None = (
             None
             if self._object is None
             else np.array([key[0] == selection.object for key in self._object.keys], dtype=bool)
@@ -94,28 +96,26 @@ class ChosenAccesses:
         wanted = (("codes", self.codes), ("objects", self._object))
         return frozenset(name for name, asked in wanted if asked is not None)
 
-    def _of_codes(self, codes: Any) -> Any:
+    def _of_code(self, batch: AccessBatch) -> Bools:
         import numpy as np
 
-        return True if self.codes is None else self.codes[np.minimum(codes, np.uint32(len(self.codes) - 1))]
+        if self.codes is None:
+            return np.ones(len(batch), dtype=bool)
+        return self.codes[np.minimum(self._accesses.codes(batch), np.uint32(len(self.codes) - 1))]
 
-    def mask(self, batch: AccessBatch) -> Any:
-        import numpy as np
-
-        chosen = np.ones(len(batch), dtype=bool)
-        if self.codes is not None:
-            chosen &= self._of_codes(self._accesses.codes(batch))
-        if self._object is not None:
+    def mask(self, batch: AccessBatch) -> Bools:
+        chosen = self._of_code(batch)
+        if self._object is not None and self.groups is not None:
             chosen &= self.groups[self._object.numbers(batch)]
         return chosen
 
-    def constants(self, batch: AccessBatch) -> Any:
+    def constants(self, batch: AccessBatch) -> Bools:
         """The same of constants: they have code, but no known address."""
         import numpy as np
 
         if self._object is not None:
             return np.zeros(len(batch), dtype=bool)
-        return self._of_codes(self._accesses.codes(batch)) & np.ones(len(batch), dtype=bool)
+        return self._of_code(batch)
 
     def dimension(self, inner: Dimension) -> Dimension:
         return _Chosen(inner, self)
@@ -131,19 +131,19 @@ class _Chosen(Dimension):
         super().__init__(inner.accesses)
 
     @property
-    def keys(self) -> list[tuple[Any, ...]]:
+    def keys(self) -> list[Key]:
         return [(NOT_CHOSEN,) * max(1, len(self.names)), *self._inner.keys]
 
     @keys.setter
-    def keys(self, keys: list[tuple[Any, ...]]) -> None:
+    def keys(self, keys: list[Key]) -> None:
         """The inner dimension has them."""
 
-    def numbers(self, batch: AccessBatch) -> Any:
+    def numbers(self, batch: AccessBatch) -> Uint32s:
         import numpy as np
 
         return np.where(self._chosen.mask(batch), self._inner.numbers(batch) + 1, 0).astype(np.uint32)
 
-    def constant_numbers(self, batch: AccessBatch) -> Any:
+    def constant_numbers(self, batch: AccessBatch) -> Uint32s:
         import numpy as np
 
         inner = self._inner.constant_numbers(batch)

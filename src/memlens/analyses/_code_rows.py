@@ -10,6 +10,9 @@ from ._region_rows import intensity, shares
 from ._region_sums import QUANTITIES, Regions, scaled_sums, sums_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..arrays import Floats, Ints
     from ..capture.model.counting import Counts
     from ..capture.reader import Capture
 
@@ -18,7 +21,7 @@ UNNAMED = {"(inline assembly)": "the program", "(through a pointer)": "other mod
 """Callees that are no functions (format/memlens_count.h), and where they are."""
 
 
-def rows_by_code(capture: Capture, regions: Regions) -> dict[str, list[dict[str, Any]]]:
+def rows_by_code(capture: Capture, regions: Regions) -> dict[str, list[dict[str, object]]]:
     """Sums over threads and regions by where the code is; counted executions stand for all, as in the regions."""
     import numpy as np
 
@@ -54,7 +57,7 @@ def rows_by_code(capture: Capture, regions: Regions) -> dict[str, list[dict[str,
     function_lines = counts.functions.select(["file", "line"]).to_pylist()
     function, module = counts.sites["function"], counts.sites["module"]
 
-    def rows_by(codes: Any, first: Any, describe: Any) -> list[dict[str, Any]]:
+    def rows_by(codes: Ints, first: Ints, describe: Any) -> list[dict[str, object]]:
         found = []
         sums = {name: sums_of(codes, by_site[name][used], len(first)) for name in QUANTITIES}
         vector = sums_of(codes, np.where(flags[used] & VECTOR, moved[used], 0), len(first))
@@ -114,7 +117,7 @@ def rows_by_code(capture: Capture, regions: Regions) -> dict[str, list[dict[str,
         if files[site]:
             of_line.setdefault((int(block[site]), int(lines[site])), files[site])
 
-    def place_of_block(number: int, at: int) -> dict[str, Any]:
+    def place_of_block(number: int, at: int) -> dict[str, object]:
         line = int(counts.blocks["line"][number])
         file = of_line.get((int(number), line)) if line else None
         return {"file": file, "line": line} if file else {"file": files[at], "line": int(lines[at]) if files[at] else 0}
@@ -123,7 +126,7 @@ def rows_by_code(capture: Capture, regions: Regions) -> dict[str, list[dict[str,
         codes, first,
         lambda at: {
             "function": function_names[function[at]], "module": modules[module[at]], "block": int(counts.blocks["block"][block[at]]),
-            **place_of_block(block[at], at),
+            **place_of_block(int(block[at]), at),
             "depth": int(counts.blocks["depth"][block[at]]), "executions": int(blocks["executions"][block[at]]) or int(runs[at]),
             "_block": int(block[at]),
         },
@@ -138,7 +141,7 @@ def rows_by_code(capture: Capture, regions: Regions) -> dict[str, list[dict[str,
     return found
 
 
-def _site_runs(counts: Counts, factors: Any) -> Any:
+def _site_runs(counts: Counts, factors: Floats) -> Ints:
     """Executions of each site in all places; counted executions stand for all."""
     import numpy as np
 
@@ -150,17 +153,18 @@ def _site_runs(counts: Counts, factors: Any) -> Any:
     return runs
 
 
-def _indices(column: Any) -> Any:
+def _indices(column: pa.Array) -> Ints:
     import pyarrow as pa
 
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks else pa.array([], pa.string()).dictionary_encode()
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
-    return column.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype("int64")
+    indices: Ints = column.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype("int64")
+    return indices
 
 
-def _block_sums(capture: Capture, factors: Any) -> dict[str, Any]:
+def _block_sums(capture: Capture, factors: Floats) -> dict[str, Any]:
     """Executions of blocks and functions, and their operations."""
     import numpy as np
 
@@ -249,7 +253,7 @@ def why_refused(flags: int) -> str | None:
     return next((why for flag, why in REFUSED.items() if flags & flag), None)
 
 
-def rows_refused(capture: Capture) -> list[dict[str, Any]]:
+def rows_refused(capture: Capture) -> list[dict[str, object]]:
     """Functions of counted modules that the compiler plugin left as they were, and why."""
     counts = capture.counts
     rows = [

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..view import NUMBERS, Column, Figure, Kind, Table, View
 
@@ -88,12 +88,13 @@ class Pair:
 
 
 # ---- figures ------------------------------------------------------------
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if is_number else None
+def _number(value: object) -> float | None:
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    return None
 
 
-def _spread(values: Mapping[str, Any], name: str, error: str | None, low: str | None, high: str | None) -> float:
+def _spread(values: Mapping[str, object], name: str, error: str | None, low: str | None, high: str | None) -> float:
     """Standard error of a value: what it says, or from the width of its 95 % interval."""
     said = _number(values.get(error if error is not None else f"{name}_error"))
     if said is not None:
@@ -146,7 +147,7 @@ class RowPair(Pair):
     group: str = ""
     before_share: float | None = None
     after_share: float | None = None
-    place: tuple[Any, ...] = ()
+    place: tuple[object, ...] = ()
     """function, file, line, module of the row, each or None."""
 
     @property
@@ -172,16 +173,16 @@ def measures_of(table: Table) -> list[Column]:
     return sorting or amounts
 
 
-def rows_of(result: Result | None, table: Table) -> list[dict[str, Any]]:
+def rows_of(result: Result | None, table: Table) -> list[dict[str, object]]:
     """The rows of a table of a view."""
     found = None if result is None else result.tables.get(table.source)
     if found is None or not found.num_columns:
         return []
-    rows: list[dict[str, Any]] = found.to_pylist()
+    rows: list[dict[str, object]] = found.to_pylist()
     return [row for row in rows if all(row.get(name) == value for name, value in table.where)]
 
 
-def identities(row: Mapping[str, Any], table: Table) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def identities(row: Mapping[str, object], table: Table) -> tuple[tuple[object, ...], tuple[object, ...]]:
     """What identifies a row in another run, exactly and without what an edit of the source moves.
 
     Exactly: the keys with line and call stack (or path of a region). Loosely: without line and stack. Processes, threads and addresses
@@ -195,46 +196,53 @@ def identities(row: Mapping[str, Any], table: Table) -> tuple[tuple[Any, ...], t
     return (*loose, row.get("file"), _line(row), exact), loose
 
 
-def _line(row: Mapping[str, Any]) -> int | None:
+def _line(row: Mapping[str, object]) -> int | None:
     """The source line of a row; `line` without a file is the address of a cache line."""
     line = row.get("line")
-    return int(line) if line is not None and "file" in row else None
+    return line if isinstance(line, int) and "file" in row else None
 
 
-def _totals(rows: list[dict[str, Any]], table: Table, measure: Column) -> dict[tuple[Any, ...], list[Any]]:
-    """Sums by exact identity: value, variance, first row."""
-    sums: dict[tuple[Any, ...], list[Any]] = {}
+@dataclass
+class _Sum:
+    """A sum over rows, its variance, and the first row."""
+
+    value: float
+    variance: float
+    row: dict[str, object]
+
+
+def _totals(rows: list[dict[str, object]], table: Table, measure: Column) -> dict[tuple[object, ...], _Sum]:
+    """Sums by exact identity."""
+    sums: dict[tuple[object, ...], _Sum] = {}
     for row in rows:
         value = _number(row.get(measure.name))
         if value is None:
             continue
         error = _spread(row, measure.name, measure.error, measure.low, measure.high)
-        entry = sums.setdefault(identities(row, table)[0], [0.0, 0.0, row])
-        entry[0] += value
-        entry[1] += error * error
+        entry = sums.setdefault(identities(row, table)[0], _Sum(0.0, 0.0, row))
+        entry.value += value
+        entry.variance += error * error
     return sums
 
 
 def aligned(
-    before: list[dict[str, Any]], after: list[dict[str, Any]], table: Table, measure: Column
-) -> list[tuple[list[Any] | None, list[Any] | None]]:
-    """Entries [value, variance, row] of the same thing: first by exact identity, what is left by the loose one in order of lines."""
+    before: list[dict[str, object]], after: list[dict[str, object]], table: Table, measure: Column
+) -> list[tuple[_Sum | None, _Sum | None]]:
+    """Sums of the same thing: first by exact identity, what is left by the loose one in order of lines."""
     old, new = (_totals(rows, table, measure) for rows in (before, after))
-    pairs: list[tuple[list[Any] | None, list[Any] | None]] = [
-        (old.pop(key), new.pop(key)) for key in list(old) if key in new
-    ]
-    waiting: dict[tuple[Any, ...], list[list[Any]]] = defaultdict(list)
+    pairs: list[tuple[_Sum | None, _Sum | None]] = [(old.pop(key), new.pop(key)) for key in list(old) if key in new]
+    waiting: dict[tuple[object, ...], list[_Sum]] = defaultdict(list)
     for entry in sorted(new.values(), key=_by_line):
-        waiting[identities(entry[2], table)[1]].append(entry)
+        waiting[identities(entry.row, table)[1]].append(entry)
     for entry in sorted(old.values(), key=_by_line):
-        others = waiting[identities(entry[2], table)[1]]
+        others = waiting[identities(entry.row, table)[1]]
         pairs.append((entry, others.pop(0) if others else None))
     pairs.extend((None, entry) for others in waiting.values() for entry in others)
     return pairs
 
 
-def _by_line(entry: list[Any]) -> tuple[str, int]:
-    return str(entry[2].get("file") or ""), _line(entry[2]) or 0
+def _by_line(entry: _Sum) -> tuple[str, int]:
+    return str(entry.row.get("file") or ""), _line(entry.row) or 0
 
 
 def row_pairs(before: Report, after: Report) -> list[RowPair]:
@@ -253,7 +261,7 @@ def row_pairs(before: Report, after: Report) -> list[RowPair]:
 
 
 def _pairs_of(
-    sides: tuple[list[dict[str, Any]], list[dict[str, Any]]],
+    sides: tuple[list[dict[str, object]], list[dict[str, object]]],
     table: Table,
     measure: Column,
     *,
@@ -266,12 +274,13 @@ def _pairs_of(
     totals = [sum(_number(row.get(measure.name)) or 0.0 for row in rows) for rows in sides]
     floor = max(ROW_FLOOR * max(totals), FLOORS[measure.kind][1])
     for old, new in aligned(*sides, table, measure):
-        row = (new or old or [0, 0, {}])[2]
-        values = [0.0 if entry is None else entry[0] for entry in (old, new)]
+        first = new or old
+        row = first.row if first is not None else {}
+        values = [0.0 if entry is None else entry.value for entry in (old, new)]
         pairs.append(
             RowPair(
                 _text(row, table), measure.label, measure.kind, measure.better, values[0], values[1],
-                math.sqrt(sum(entry[1] for entry in (old, new) if entry is not None)), floor,
+                math.sqrt(sum(entry.variance for entry in (old, new) if entry is not None)), floor,
                 table=name, title=f"{title}, {measure.label}", group=group,
                 before_share=values[0] / totals[0] if totals[0] else None,
                 after_share=values[1] / totals[1] if totals[1] else None,
@@ -281,9 +290,9 @@ def _pairs_of(
     return pairs
 
 
-def _text(row: Mapping[str, Any], table: Table) -> str:
+def _text(row: Mapping[str, object], table: Table) -> str:
     """The key of a row in one line, the address and number of nothing."""
     parts = [row.get(c.name) for c in table.keys if c.kind not in ("process", "thread", *UNCOMPARED)]
     said = [str(part) for part in parts if part not in (None, "")]
-    place = f"{PurePath(row['file']).name}:{row['line']}" if row.get("file") and row.get("line") else ""
+    place = f"{PurePath(str(row['file'])).name}:{row['line']}" if row.get("file") and row.get("line") else ""
     return " ".join([*said, place]).strip() or "(unnamed)"

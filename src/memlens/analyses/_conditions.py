@@ -13,7 +13,7 @@ import difflib
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import UsageError
 from ._comparison import ADDITIVE, SURE, _number, _spread
@@ -172,7 +172,7 @@ def _cells(condition: Condition, before: Report, after: Report, *, analysis: str
                 hint=f"columns: {', '.join(one.name for one in shown.columns)}",
             )
         found = report.results[analysis].tables.get(shown.source)
-        rows: list[dict[str, Any]] = found.to_pylist() if found is not None and found.num_columns else []
+        rows: list[dict[str, object]] = found.to_pylist() if found is not None and found.num_columns else []
         names = [one.name for one in shown.keys]
         keys_seen |= {str(row.get(name)) for row in rows for name in names if row.get(name) is not None}
         value, error = _sum([row for row in rows if any(str(row.get(name)) == key for name in names)], cell, condition)
@@ -190,7 +190,7 @@ def _cells(condition: Condition, before: Report, after: Report, *, analysis: str
     return Measured(before_value, after_value, math.hypot(*errors))
 
 
-def _sum(rows: list[dict[str, Any]], column: Column, condition: Condition) -> tuple[float | None, float]:
+def _sum(rows: list[dict[str, object]], column: Column, condition: Condition) -> tuple[float | None, float]:
     """The value of rows with one key; several are added up where that means something."""
     values = [value for row in rows if (value := _number(row.get(column.name))) is not None]
     if not values:

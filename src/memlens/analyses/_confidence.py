@@ -26,7 +26,7 @@ def student_quantile(degrees: int) -> float:
     )
 
 
-def interval(value: float | None, error: float | None, windows: int) -> tuple[float | None, float | None]:
+def interval(value: float | None, error: float | None, windows: float) -> tuple[float | None, float | None]:
     """(low, high) of a figure that cannot be negative; (None, None) where there is no error to go by.
 
     >>> interval(0.5, 0.01, 1)
@@ -36,5 +36,5 @@ def interval(value: float | None, error: float | None, windows: int) -> tuple[fl
     """
     if value is None or error is None or windows < 2:
         return None, None
-    reach = student_quantile(windows - 1) * error
+    reach = student_quantile(int(windows) - 1) * error
     return max(0.0, value - reach), value + reach

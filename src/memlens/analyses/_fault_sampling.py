@@ -11,13 +11,15 @@ Faults with weight 1 were all recorded and add no error.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ..capture.store.settings import settings_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..arrays import Array, Floats
     from ..capture.reader import Capture
 
 
@@ -41,14 +43,14 @@ def is_sampled(capture: Capture) -> bool:
     return bool(capture.replay.sampled_stretches)
 
 
-def variances(weights: Any, values: Any) -> Any:
+def variances(weights: Floats, values: Array | float) -> Floats:
     """What each record adds to the variance of a sum of ``weights * values``."""
     import numpy as np
 
     return np.where(weights > 1, weights * (weights - 1), 0.0) * np.asarray(values, dtype=np.float64) ** 2
 
 
-def weighted(groups: pa.Table, keys: list[str], values: dict[str, Any]) -> pa.Table:
+def weighted(groups: pa.Table, keys: list[str], values: Mapping[str, Array | float]) -> pa.Table:
     """Sums over faults by the keys, of `Replay.fault_groups`: for each name of `values` (one unweighted value a fault of the row)
     the estimate and ``NAME_error``, its standard error, largest first; of equal ones that with the first fault."""
     import numpy as np

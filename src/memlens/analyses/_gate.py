@@ -5,14 +5,16 @@ Owns the conditions and the reasons. Terminal, page and JSON show the same: the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..units import human_rate
+from ._region_rows import without
 from ._samples import TOO_FEW
 
 if TYPE_CHECKING:
     from ..capture.reader import Capture
     from ..capture.store.calibration import Peaks
+    from ._region_rows import BandwidthRow
     from ._region_sums import Regions
 
 LEAST_CLOCK_READS = 10
@@ -60,7 +62,7 @@ class Gate:
         bound = min(max(threads, 1), self.cpus) * self.core_bytes
         return bound, f"{BYTES_A_CYCLE} bytes a cycle, {human_rate(bound)}"
 
-    def apply(self, row: dict[str, Any]) -> None:
+    def apply(self, row: BandwidthRow) -> None:
         """Withholds what cannot be right of a region's row."""
         row["withheld"] = row["bytes_withheld"] = None
         if row["counting_cost_share"] is not None and row["correction"] == "untouched":
@@ -68,14 +70,14 @@ class Gate:
         unlike = self._uncounted(row) or self._unlike(row)
         if unlike:
             row["bytes_withheld"] = row["withheld"] = unlike
-            row |= dict.fromkeys((*BYTES, *BANDWIDTH))
+            without(row, (*BYTES, *BANDWIDTH))
             return
         why = self._short(row) or self._cost(row) or self._too_fast(row) or self._too_few(row)
         if why:
             row["withheld"] = why
-            row |= dict.fromkeys(BANDWIDTH)
+            without(row, BANDWIDTH)
 
-    def spread(self, rows: list[dict[str, Any]]) -> None:
+    def spread(self, rows: list[BandwidthRow]) -> None:
         """A sum that holds bytes which are withheld is withheld too."""
         reasons = {row["region"]: row["bytes_withheld"] for row in rows if row["bytes_withheld"]}
         if not reasons:
@@ -91,22 +93,22 @@ class Gate:
                 own = row["region"] in reasons
                 why = reasons[inside[0]] if own else f"{inside[0]} is part of it: {reasons[inside[0]]}"
                 row["bytes_withheld"] = row["withheld"] = why
-                row |= dict.fromkeys((*BYTES, *BANDWIDTH))
+                without(row, (*BYTES, *BANDWIDTH))
 
-    def _check_cost(self, row: dict[str, Any]) -> None:
+    def _check_cost(self, row: BandwidthRow) -> None:
         """Our cost is the difference of two means: nothing is corrected with one that chance decides."""
         if self.regions.sampling != "random":
             return
         error = self.regions.samples.of(tuple(row["region"].split(" / "))).time_error()
         if error is None or error > MOST_COST_ERROR:
-            row |= dict.fromkeys(("corrected_bytes_per_second", "correction", "counting_cost_share"))
+            row["corrected_bytes_per_second"] = row["correction"] = row["counting_cost_share"] = None
 
-    def _uncounted(self, row: dict[str, Any]) -> str | None:
+    def _uncounted(self, row: BandwidthRow) -> str | None:
         if row["counted"] or not row["untouched"]:
             return None
         return f"none of its {row['untouched']:,} executions was counted"
 
-    def _unlike(self, row: dict[str, Any]) -> str | None:
+    def _unlike(self, row: BandwidthRow) -> str | None:
         share = row["counting_cost_share"]
         if share is None or row["correction"] != "untouched" or self.regions.sampling == "random":
             return None
@@ -117,7 +119,7 @@ class Gate:
             "(use every=N without periodic)"
         )
 
-    def _short(self, row: dict[str, Any]) -> str | None:
+    def _short(self, row: BandwidthRow) -> str | None:
         executions, read = row["executions"], self.read_cost_ns
         if not executions or not row["thread_ns"] or not read or row["region"] == "(whole program)":
             return None
@@ -126,7 +128,7 @@ class Gate:
             return None
         return f"an execution lasts {mean:.0f} ns and a reading of the clock {read:.0f} ns: too short to be timed"
 
-    def _cost(self, row: dict[str, Any]) -> str | None:
+    def _cost(self, row: BandwidthRow) -> str | None:
         share, switches = row["counting_cost_share"], row["own_cost_ns"]
         if share is not None and share > MOST_COST_SHARE:
             return f"counting took {share / (1 + share):.0%} of the time"
@@ -135,11 +137,14 @@ class Gate:
             return f"entering and leaving regions inside it took {part:.0%} of the time"
         return None
 
-    def _too_fast(self, row: dict[str, Any]) -> str | None:
-        rate = max((row[name] or 0.0 for name in BANDWIDTH[:4]), default=0.0)
+    def _too_fast(self, row: BandwidthRow) -> str | None:
+        rate = max(
+            row["bytes_per_second"] or 0.0, row["bytes_per_second_low"] or 0.0, row["bytes_per_second_high"] or 0.0,
+            row["corrected_bytes_per_second"] or 0.0,
+        )  # fmt: skip
         bound, what = self.most_bytes_per_second(row["threads"])
         return f"{human_rate(rate)} is more than this machine can do ({what})" if rate > bound else None
 
-    def _too_few(self, row: dict[str, Any]) -> str | None:
-        reason: str | None = row["bytes_error_reason"]
+    def _too_few(self, row: BandwidthRow) -> str | None:
+        reason = row["bytes_error_reason"]
         return reason if reason and reason.startswith(TOO_FEW) else None

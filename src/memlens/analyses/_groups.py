@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import NoDataError, UsageError
 
 if TYPE_CHECKING:
+    from ..arrays import Integers, Ints, Uint32s, Uint64s
     from ..capture.model.locality import AccessBatch, ThreadAccesses
+    from ..results import Key
 
 DIMENSIONS = ("program", "function", "line", "loop", "object", "thread", "region", "node", "range")
 RANGE_BYTES = 2 << 20
@@ -30,19 +32,19 @@ class Dimension:
 
     def __init__(self, accesses: ThreadAccesses) -> None:
         self.accesses = accesses
-        self.keys: list[tuple[Any, ...]] = []
+        self.keys: list[Key] = []
 
-    def numbers(self, batch: AccessBatch) -> Any:
+    def numbers(self, batch: AccessBatch) -> Uint32s:
         raise NotImplementedError
 
-    def constant_numbers(self, batch: AccessBatch) -> Any:
+    def constant_numbers(self, batch: AccessBatch) -> Uint32s:
         """The same of constants, whose addresses are not known; `NO_GROUP` where the group is not."""
         import numpy as np
 
         return np.full(len(batch), NO_GROUP, dtype=np.uint32)
 
     @property
-    def identities(self) -> Sequence[tuple[Any, ...]]:
+    def identities(self) -> Sequence[Key]:
         """What tells the groups apart, one for each number: their keys, where no two are alike."""
         return self.keys
 
@@ -62,7 +64,7 @@ class Dimension:
         return False
 
 
-def renumbered(now: Dimension, before: Dimension) -> Any:
+def renumbered(now: Dimension, before: Dimension) -> Uint32s:
     """New numbers by present ones, as `Dimension.continue_from` says; `keys` become the identities in that order."""
     import numpy as np
 
@@ -75,7 +77,7 @@ def renumbered(now: Dimension, before: Dimension) -> Any:
 class _OfWindow(Dimension):
     """All accesses of a window, constants included, belong to one group."""
 
-    def constant_numbers(self, batch: AccessBatch) -> Any:
+    def constant_numbers(self, batch: AccessBatch) -> Uint32s:
         return self.numbers(batch)
 
     @property
@@ -91,18 +93,18 @@ class _OfCode(Dimension):
     """The code of an access has its group."""
 
     columns = frozenset({"codes"})
-    _of_code: Any
+    _of_code: Uint32s
 
     def continue_from(self, before: Dimension) -> None:
         numbers = renumbered(self, before)
         self._of_code = numbers[self._of_code]
 
-    def numbers(self, batch: AccessBatch) -> Any:
+    def numbers(self, batch: AccessBatch) -> Uint32s:
         import numpy as np
 
         return self._of_code[np.minimum(self.accesses.codes(batch), np.uint32(len(self._of_code) - 1))]
 
-    def constant_numbers(self, batch: AccessBatch) -> Any:
+    def constant_numbers(self, batch: AccessBatch) -> Uint32s:
         import numpy as np
 
         codes = self.accesses.codes(batch)
@@ -124,7 +126,7 @@ class _Program(_OfWindow):
         super().__init__(accesses)
         self.keys = [()]
 
-    def numbers(self, batch: AccessBatch) -> Any:
+    def numbers(self, batch: AccessBatch) -> Uint32s:
         import numpy as np
 
         return np.zeros(len(batch), dtype=np.uint32)
@@ -139,7 +141,7 @@ class _Thread(_OfWindow):
         names = {(row["process"], row["thread"]): row["name"] for row in rows}
         self.keys = [(*key, names.get(key)) for key in accesses.streams]
 
-    def numbers(self, batch: AccessBatch) -> Any:
+    def numbers(self, batch: AccessBatch) -> Uint32s:
         import numpy as np
 
         return np.full(len(batch), batch.stream, dtype=np.uint32)
@@ -156,7 +158,7 @@ class _Region(_OfWindow):
         found, self._of_window = np.unique(accesses.capture.windows.columns["region"], return_inverse=True)
         self.keys = [(strings.get(int(number)) if number else None,) for number in found]
 
-    def numbers(self, batch: AccessBatch) -> Any:
+    def numbers(self, batch: AccessBatch) -> Uint32s:
         import numpy as np
 
         return self._of_window.reshape(-1)[batch.window].astype(np.uint32)
@@ -171,8 +173,12 @@ class _Code(_OfCode):
         super().__init__(accesses)
         names = CodeNames(accesses.capture)
         self.names = ("function", "module", "file", "line") if line else ("function", "module")
-        columns: list[list[Any]] = [names.function, names.module, *([names.file, names.line] if line else [])]
-        index: dict[tuple[Any, ...], int] = {}
+        columns: list[Sequence[int | str | None]] = [
+            names.function,
+            names.module,
+            *([names.file, names.line] if line else []),
+        ]
+        index: dict[Key, int] = {}
         numbers = [index.setdefault(key, len(index)) for key in zip(*columns, strict=True)]
         self._of_code = np.array(numbers, dtype=np.uint32)
         self.keys = list(index)
@@ -193,7 +199,7 @@ class _Object(Dimension):
         self._identities = [tuple(row.values()) for row in groups.rows]
 
     @property
-    def identities(self) -> Sequence[tuple[Any, ...]]:
+    def identities(self) -> Sequence[Key]:
         return self._identities
 
     def continue_from(self, before: Dimension) -> None:
@@ -205,8 +211,8 @@ class _Object(Dimension):
         self._identities = list(self.keys)
         self.keys = [keys[one] for one in self._identities]
 
-    def numbers(self, batch: AccessBatch) -> Any:
-        found: Any = self._of_object[self.accesses.objects(batch)]
+    def numbers(self, batch: AccessBatch) -> Uint32s:
+        found: Uint32s = self._of_object[self.accesses.objects(batch)]
         return found
 
 
@@ -240,7 +246,7 @@ class _Loop(_OfCode):
             if row["loop_depth"] is not None:
                 functions[row["code"]] = row["loop_function"]
                 nesting[row["code"]] = row["loop_depth"], row["loop_parent"]
-        index: dict[tuple[Any, ...], int] = {}
+        index: dict[Key, int] = {}
         keys = ((*key, *around) for *key, around in zip(loops, functions, names.module, nesting, strict=True))
         numbers = [index.setdefault(key, len(index)) for key in keys]
         self._of_code = np.array(numbers, dtype=np.uint32)
@@ -277,7 +283,7 @@ class _Node(Dimension):
             name: placements.column(name).to_numpy() for name in ("process", "address", "time_ns", "node", "page_shift")
         }
         order = np.lexsort((table["time_ns"], table["address"], table["process"]))
-        self._pages: dict[int, tuple[Any, Any, Any]] = {}
+        self._pages: dict[int, tuple[Uint64s, Uint64s, Uint32s]] = {}
         for process in np.unique(table["process"]).tolist():
             mine = order[table["process"][order] == process]
             address = table["address"][mine].astype(np.uint64)
@@ -290,7 +296,7 @@ class _Node(Dimension):
                 found,
             )
 
-    def numbers(self, batch: AccessBatch) -> Any:
+    def numbers(self, batch: AccessBatch) -> Uint32s:
         import numpy as np
 
         if self._only is not None:
@@ -335,7 +341,7 @@ class _Range(Dimension):
             np.array([e - 1 for _, e in given], dtype=np.uint64),
         )
 
-    def numbers(self, batch: AccessBatch) -> Any:
+    def numbers(self, batch: AccessBatch) -> Uint32s:
         import numpy as np
 
         if self._ranges is None:
@@ -350,8 +356,9 @@ class _Range(Dimension):
             )
             place = np.where(inside, at, len(begins)).astype(np.uint64)
         found, inverse = np.unique(place, return_inverse=True)
-        numbers = np.array([self._number(batch.process, value) for value in found.tolist()], dtype=np.uint32)
-        return numbers[inverse.reshape(-1)]
+        numbers: Uint32s = np.array([self._number(batch.process, value) for value in found.tolist()], dtype=np.uint32)
+        of_access: Ints = inverse.reshape(-1)
+        return numbers[of_access]
 
     def _number(self, process: int, value: int) -> int:
         key = (process, value)
@@ -382,7 +389,7 @@ class _Pair(Dimension):
         self._sizes = (0, 0)
         self._cells = np.zeros(0, dtype=np.uint32)
 
-    def of_parts(self, first: Any, second: Any) -> Any:
+    def of_parts(self, first: Uint32s, second: Uint32s) -> Uint32s:
         """Numbers of pairs of numbers; new pairs get the next ones."""
         import numpy as np
 
@@ -393,9 +400,11 @@ class _Pair(Dimension):
             first.astype(np.uint64) << np.uint64(32) | second.astype(np.uint64), return_inverse=True
         )
         self._number_new(wanted)
-        return self._number[np.searchsorted(self._seen, wanted)][inverse.reshape(-1)]
+        of_access: Ints = inverse.reshape(-1)
+        numbers: Uint32s = self._number[np.searchsorted(self._seen, wanted)]
+        return numbers[of_access]
 
-    def _of_cells(self, first: Any, second: Any, sizes: tuple[int, int]) -> Any:
+    def _of_cells(self, first: Uint32s, second: Uint32s, sizes: tuple[int, int]) -> Uint32s:
         """The same by a table of all pairs."""
         import numpy as np
 
@@ -421,12 +430,12 @@ class _Pair(Dimension):
             mine.continue_from(theirs)
         self._seen, self._number, self.keys = before._seen, before._number, list(before.keys)
 
-    def _cell_of(self, first: Any, second: Any) -> Any:
+    def _cell_of(self, first: Integers, second: Integers) -> Ints:
         import numpy as np
 
         return first.astype(np.int64) * self._sizes[1] + second.astype(np.int64)
 
-    def _number_new(self, wanted: Any) -> None:
+    def _number_new(self, wanted: Uint64s) -> None:
         """Gives those pairs numbers that have none, in ascending order."""
         import numpy as np
 
@@ -440,10 +449,10 @@ class _Pair(Dimension):
             order = np.argsort(seen, kind="stable")
             self._seen, self._number = seen[order], np.concatenate((self._number, numbers))[order]
 
-    def numbers(self, batch: AccessBatch) -> Any:
+    def numbers(self, batch: AccessBatch) -> Uint32s:
         return self.of_parts(*(part.numbers(batch) for part in self._parts))
 
-    def constant_numbers(self, batch: AccessBatch) -> Any:
+    def constant_numbers(self, batch: AccessBatch) -> Uint32s:
         import numpy as np
 
         first, second = (part.constant_numbers(batch) for part in self._parts)

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .. import registry
@@ -18,9 +18,13 @@ from ..selection import Selection
 from ..view import Absence
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from ..capture.reader import Capture
 
-CLASSES: dict[str, Any] = {c.__name__: c for c in (Finding, Reference, Quality, Result, Absence, Selection)}
+CLASSES: dict[str, Callable[..., object]] = {
+    c.__name__: c for c in (Finding, Reference, Quality, Result, Absence, Selection)
+}
 PLAIN = (str, int, float, bool, type(None))
 
 
@@ -32,7 +36,7 @@ class _Writer:
     def __init__(self) -> None:
         self.tables: list[bytes] = []
 
-    def value(self, value: Any) -> Any:
+    def value(self, value: object) -> object:
         """JSON for a value; what JSON has not is an object with one key that begins with $."""
         import pyarrow as pa
 
@@ -50,13 +54,13 @@ class _Writer:
             self.tables.append(_table_bytes(value))
             return {"$table": len(self.tables) - 1}
         name = type(value).__name__
-        if CLASSES.get(name) is type(value):
+        if CLASSES.get(name) is type(value) and dataclasses.is_dataclass(value):
             fields = {field.name: self.value(getattr(value, field.name)) for field in dataclasses.fields(value)}
             return {"$data": [name, fields]}
         raise NotKept(f"a {type(value).__module__}.{name}")
 
 
-def _table_bytes(table: Any) -> bytes:
+def _table_bytes(table: pa.Table) -> bytes:
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
@@ -67,10 +71,10 @@ def _table_bytes(table: Any) -> bytes:
 
 
 class _Reader:
-    def __init__(self, tables: list[Any]) -> None:
+    def __init__(self, tables: list[memoryview]) -> None:
         self._tables = tables
 
-    def value(self, value: Any) -> Any:
+    def value(self, value: object) -> Any:
         import pyarrow as pa
 
         if isinstance(value, list):
@@ -103,7 +107,7 @@ def to_bytes(report: Report) -> bytes:
     return len(body).to_bytes(8, "little") + body + b"".join(writer.tables)
 
 
-def from_bytes(content: bytes) -> dict[str, Any]:
+def from_bytes(content: bytes) -> dict[str, object]:
     """The parts of a report."""
     end = 8 + int.from_bytes(content[:8], "little")
     head = json.loads(content[8:end])
@@ -111,12 +115,15 @@ def from_bytes(content: bytes) -> dict[str, Any]:
     for size in head["tables"]:
         tables.append(memoryview(content)[end : end + size])
         end += size
-    parts: dict[str, Any] = _Reader(tables).value(head["parts"])
+    parts: dict[str, object] = _Reader(tables).value(head["parts"])
     return parts
 
 
 def kept_or_made(
-    capture: Capture, options: dict[str, Any], make: Callable[[], Report], complete: Callable[[dict[str, Any]], Report]
+    capture: Capture,
+    options: Mapping[str, object],
+    make: Callable[[], Report],
+    complete: Callable[[dict[str, object]], Report],
 ) -> Report:
     """The report that was kept for this capture and these options, or a new one, which is kept."""
 

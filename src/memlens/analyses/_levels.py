@@ -12,14 +12,17 @@ What the whole program touched bounds the level from one side only: where all of
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from ..capture.store.settings import settings_of
 from ..units import human_bytes
+from ._region_rows import event_of, without
 
 if TYPE_CHECKING:
     from ..capture.reader import Capture
     from ..capture.store.calibration import Peaks
+    from ..results import Row
+    from ._region_rows import BandwidthRow
     from ._region_sums import Time
 
 FROM_MEMORY = 0.5
@@ -104,9 +107,9 @@ class Levels:
         self.memory_bytes = memory_bound_bytes(capture) if self.peaks is not None else None
         self.standalone = capture.standalone
 
-    def add_to(self, row: dict[str, Any], times: list[Time]) -> None:
+    def add_to(self, row: BandwidthRow, times: list[Time]) -> None:
         """Fills in the columns of a region's row."""
-        row |= dict.fromkeys(COLUMNS)
+        without(row, COLUMNS)
         rate = row["corrected_bytes_per_second"] or row["bytes_per_second"]
         if row["bytes_withheld"]:
             return
@@ -125,24 +128,25 @@ class Levels:
             return
         level, evidence = found
         peak = self.peaks.bandwidth(level, kind, threads=self.threads(row))
-        row |= {"level": level, "level_evidence": evidence, "peak_bytes_per_second": peak, "peak_share": rate / peak}
+        row.update(
+            {"level": level, "level_evidence": evidence, "peak_bytes_per_second": peak, "peak_share": rate / peak}
+        )
 
-    def threads(self, row: dict[str, Any]) -> int:
+    def threads(self, row: BandwidthRow) -> int:
         """How many worked at a time, on average; not those that waited for the others."""
         wall = row["wall_ns"] or row["wall_low_ns"]
-        together = math.ceil(row["thread_ns"] / wall - 0.05) if wall else 1
-        return max(1, min(int(row["working_threads"]), together))
+        together = math.ceil((row["thread_ns"] or 0) / wall - 0.05) if wall else 1
+        return max(1, min(row["working_threads"], together))
 
-    def _by_events(self, row: dict[str, Any], times: list[Time]) -> tuple[str, str] | None:
+    def _by_events(self, row: BandwidthRow, times: list[Time]) -> tuple[str, str] | None:
         assert self.peaks is not None
         if not row["event_share"] or row["event_share"] < LEAST_RUNNING or not row["read_bytes"]:
             return None
         if row["read_bytes"] < MOSTLY_READS * row["bytes"]:
             return None
+        values = {name: event_of(row, number) for number, name in enumerate(self.events)}
         missed = {
-            name: row[f"event_{number}"] * self.line_bytes / row["read_bytes"]
-            for number, name in enumerate(self.events)
-            if row[f"event_{number}"] is not None
+            name: value * self.line_bytes / row["read_bytes"] for name, value in values.items() if value is not None
         }
         from_memory = missed.get(LLC_MISSES)
         if from_memory is not None and from_memory >= FROM_MEMORY:
@@ -162,7 +166,7 @@ class Levels:
                 return level, f"all memory of the program: at most {human_bytes(self.memory_bytes)}"
         return None
 
-    def missing(self, rows: list[dict[str, Any]]) -> str | None:
+    def missing(self, rows: list[BandwidthRow]) -> str | None:
         """One sentence: why regions are compared with no peak, and what would change that; None where one is."""
         regions = [row for row in rows if not row["exclusive"] and row["thread_ns"]]
         if not regions or any(row["level"] for row in regions):
@@ -183,7 +187,24 @@ class Levels:
         )
 
 
-def roofline(rows: list[dict[str, Any]], levels: Levels) -> list[dict[str, Any]]:
+class RooflinePoint(TypedDict):
+    """A row of table ``roofline``."""
+
+    region: str
+    level: str | None
+    level_evidence: str | None
+    threads: int
+    float_results_per_byte: float
+    float_results_per_second: float
+    peak_results_per_second: float
+    arithmetic_share: float
+    peak_bytes_per_second: float | None
+    attainable_results_per_second: float | None
+    attainable_share: float | None
+    limit: str | None
+
+
+def roofline(rows: list[BandwidthRow], levels: Levels) -> list[RooflinePoint]:
     """Regions whose arithmetic is known, beside what the machine could do at their intensity; `attainable` only where the level is known.
 
     attainable = min(peak of arithmetic, results a byte × peak of the level)
@@ -197,21 +218,21 @@ def roofline(rows: list[dict[str, Any]], levels: Levels) -> list[dict[str, Any]]
         if ceiling is None:
             continue
         reached = intensity * rate
-        entry = {
+        entry: RooflinePoint = {
             "region": row["region"], "level": row["level"], "level_evidence": row["level_evidence"],
             "threads": levels.threads(row), "float_results_per_byte": intensity, "float_results_per_second": reached,
             "peak_results_per_second": ceiling, "arithmetic_share": reached / ceiling,
-            **dict.fromkeys(("peak_bytes_per_second", "attainable_results_per_second", "attainable_share", "limit")),
+            "peak_bytes_per_second": None, "attainable_results_per_second": None, "attainable_share": None, "limit": None,
         }  # fmt: skip
-        if row["level"]:
+        if row["level"] and row["peak_bytes_per_second"]:
             by_memory = intensity * row["peak_bytes_per_second"]
             attainable = min(ceiling, by_memory)
-            entry |= {
+            entry.update({
                 "peak_bytes_per_second": row["peak_bytes_per_second"], "attainable_results_per_second": attainable,
                 "attainable_share": reached / attainable, "limit": "memory" if by_memory < ceiling else "arithmetic",
-            }  # fmt: skip
+            })  # fmt: skip
         elif (
-            intensity * levels.peaks.bandwidth(levels.peaks.levels[-1], row["peak_kind"], threads=entry["threads"])
+            intensity * levels.peaks.bandwidth(levels.peaks.levels[-1], str(row["peak_kind"]), threads=entry["threads"])
             >= ceiling
         ):
             entry["limit"] = "arithmetic"  # even memory could feed it
@@ -221,13 +242,13 @@ def roofline(rows: list[dict[str, Any]], levels: Levels) -> list[dict[str, Any]]
     )
 
 
-def ceilings(points: list[dict[str, Any]], rows: list[dict[str, Any]], levels: Levels) -> list[dict[str, Any]]:
+def ceilings(points: list[RooflinePoint], rows: list[BandwidthRow], levels: Levels) -> list[Row]:
     """For each region of the roofline and each level of memory: what is attainable from there, and how much of it was reached."""
     by_region = {row["region"]: row for row in rows if not row["exclusive"]}
-    found = []
+    found: list[Row] = []
     for point in points:
         assert levels.peaks is not None
-        kind = by_region[point["region"]]["peak_kind"]
+        kind = str(by_region[point["region"]]["peak_kind"])
         for level in levels.peaks.levels:
             rate = levels.peaks.bandwidth(level, kind, threads=point["threads"])
             attainable = min(point["peak_results_per_second"], rate * point["float_results_per_byte"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..view import Chart, Column, Figure, Kind, Series, Table, View, detail, key, measure
 
@@ -242,7 +242,7 @@ def with_curve(result: Result, others: Mapping[str, Result]) -> Result:
     ):
         return result
     points = curve.tables["miss_curve"].to_pylist()
-    rows: list[dict[str, Any]] = result.tables["levels"].to_pylist()
+    rows = result.tables["levels"].to_pylist()
     for row in rows:
         if row["kind"] != "cache":
             continue
@@ -257,7 +257,7 @@ def with_curve(result: Result, others: Mapping[str, Result]) -> Result:
 
 
 # ---- sharing ------------------------------------------------------------
-def is_contended(row: Mapping[str, Any], accesses: int) -> bool:
+def is_contended(row: Mapping[str, int], accesses: int) -> bool:
     """Whether two threads meet in a line often, or would: windows of two threads seldom overlap, so few hand-overs are seen in them.
 
     >>> line = {"hand_overs": 3, "reads": 500, "writes": 500, "other_reads": 400, "other_writes": 0}

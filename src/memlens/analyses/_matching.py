@@ -9,13 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..capture.model.call_stacks import plain_name
 
 if TYPE_CHECKING:
+    from ..arrays import Bools
     from ..capture.reader import Capture
 
+PlaceLists = tuple[Sequence[str | None], Sequence[str | None], Sequence[int | None]]
+"""(function, file, line) of each row."""
 PLACE = re.compile(r"(?P<file>[^:].*):(?P<line>[0-9]+)")
 
 
@@ -51,13 +54,13 @@ class CodeMatcher:
             self._names[function] = known
         return known
 
-    def mask(self, function: Iterable[Any], file: Iterable[Any], line: Iterable[Any]) -> Any:
+    def mask(self, function: Iterable[str | None], file: Iterable[str | None], line: Iterable[int | None]) -> Bools:
         import numpy as np
 
         return np.fromiter((self.is_match(*place) for place in zip(function, file, line, strict=True)), dtype=bool)
 
 
-def codes_selected(capture: Capture, code: str) -> Any:
+def codes_selected(capture: Capture, code: str) -> Bools:
     """Which codes (rows of ``sites``) are selected, as a mask; one entry more, for code that is not known."""
     from .traffic import CodeNames
 
@@ -65,7 +68,7 @@ def codes_selected(capture: Capture, code: str) -> Any:
     return CodeMatcher(code).mask(names.function, names.file, names.line)
 
 
-def objects_selected(capture: Capture, name: str) -> Any:
+def objects_selected(capture: Capture, name: str) -> Bools:
     """Which objects are selected, by object id; entry 0 is no object. Objects are named as tables name them."""
     import numpy as np
 
@@ -98,13 +101,13 @@ def region_names(capture: Capture) -> list[str]:
     return [name for name in dict.fromkeys(names) if name]
 
 
-def code_places(capture: Capture) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+def code_places(capture: Capture) -> PlaceLists:
     """(function, file, line) of everything that tables may name."""
     from .traffic import CodeNames
 
-    function: list[Any] = []
-    file: list[Any] = []
-    line: list[Any] = []
+    function: list[str | None] = []
+    file: list[str | None] = []
+    line: list[int | None] = []
     kinds = capture.kinds()
     if kinds.get("fault") or kinds.get("window") or kinds.get("code_count") or kinds.get("allocation"):
         names = CodeNames(capture)
@@ -118,10 +121,8 @@ def code_places(capture: Capture) -> tuple[Sequence[Any], Sequence[Any], Sequenc
                 file.append(frame["file"])
                 line.append(frame["line"])
     if kinds.get("block_count") or kinds.get("count_epoch"):
-        sites = capture.table("count_sites")
-        for to, name in ((function, "name"), (file, "file"), (line, "line")):
-            to.extend(sites.column(name).to_pylist())
-        functions = capture.table("count_functions")
-        for to, name in ((function, "name"), (file, "file"), (line, "line")):
-            to.extend(functions.column(name).to_pylist())
+        for table in (capture.table("count_sites"), capture.table("count_functions")):
+            function += table.column("name").to_pylist()
+            file += table.column("file").to_pylist()
+            line += table.column("line").to_pylist()
     return function, file, line

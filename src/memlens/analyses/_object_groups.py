@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..capture.model.call_stacks import StackSource
+    from ..results import Key
 
 NO_OBJECT = "no known object"
 
@@ -16,13 +18,13 @@ class ObjectGroups:
     def __init__(self, capture: StackSource) -> None:
         import numpy as np
 
-        from ..capture.model.call_stacks import NO_FRAME, call_stacks
+        from ..capture.model.call_stacks import call_stacks
         from ..capture.model.objects import KINDS
 
         engine = capture.objects.everything
         stacks = call_stacks(capture)
         columns = {name: np.asarray(values) for name, values in engine.columns.items()}
-        self._index: dict[tuple[Any, ...], int] = {}
+        self._index: dict[Key, int] = {}
         self.rows: list[dict[str, Any]] = []
         self._add("none", NO_OBJECT)
         self.of_object = np.zeros(engine.count + 1, dtype=np.uint32)
@@ -33,7 +35,12 @@ class ObjectGroups:
             kinds[allocated].astype(np.uint64) << np.uint64(32) | columns["stack"][allocated], return_inverse=True
         )
         places = [(KINDS[pair >> 32], stacks.site(pair & 0xFFFFFFFF)) for pair in pairs.tolist()]
-        groups = [self._add(kind, None, **{n: site[n] for n in NO_FRAME}) for kind, site in places]
+        groups = [
+            self._add(
+                kind, None, function=site["function"], module=site["module"], file=site["file"], line=site["line"]
+            )
+            for kind, site in places
+        ]
         if groups:
             self.of_object[1:][allocated] = np.array(groups, dtype=np.uint32)[inverse.reshape(-1)]
         others = np.flatnonzero(~allocated)
@@ -46,7 +53,7 @@ class ObjectGroups:
                 group = self._add(kind, "memlens's own memory" if kind == "memlens" else text)
             self.of_object[row + 1] = group
 
-    def _add(self, kind: str, name: str | None, **where: Any) -> int:
+    def _add(self, kind: str, name: str | None, **where: str | int | None) -> int:
         key = (kind, name, *where.values())
         if key not in self._index:
             self._index[key] = len(self.rows)
@@ -55,10 +62,10 @@ class ObjectGroups:
         return self._index[key]
 
 
-def site_name(site: dict[str, Any], kind: str) -> str:
+def site_name(site: Mapping[str, object], kind: str) -> str:
     if not site.get("function") and not site.get("module"):
         return f"{kind} of unknown origin"
-    module = (site.get("module") or "?").rpartition("/")[2]
+    module = str(site.get("module") or "?").rpartition("/")[2]
     function = site.get("function") or (module if module.startswith("[") else f"[{module}]")
-    line = f" {site['file'].rpartition('/')[2]}:{site['line']}" if site.get("file") else ""
+    line = f" {str(site['file']).rpartition('/')[2]}:{site['line']}" if site.get("file") else ""
     return f"{kind} of {function}{line}"

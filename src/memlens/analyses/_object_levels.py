@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..arrays import Ints, Uint64s
 
 
-def level_peaks(group: Any, born: Any, died: Any, weight: Any) -> dict[int, tuple[int, int]]:
+def level_peaks(group: Ints, born: Uint64s, died: Uint64s, weight: Ints) -> dict[int, tuple[int, int]]:
     """The highest level of live bytes of each group and when it was reached."""
     import numpy as np
 

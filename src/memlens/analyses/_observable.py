@@ -7,15 +7,18 @@ R3   longer than a period: seen in two windows, but nobody knows whether the sam
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..arrays import Floats, Ints
+    from ..capture.model.locality import LocalityStream
+
 BINS = 48
 
 
-def chance_of(lengths: Any, intervals: Any) -> Any:
+def chance_of(lengths: Ints, intervals: Ints) -> Floats:
     """The chance that a reuse whose second access was recorded is seen, by interval: both accesses lie in one window.
 
     >>> import numpy as np
@@ -27,10 +30,11 @@ def chance_of(lengths: Any, intervals: Any) -> Any:
     total = max(int(lengths.sum()), 1)
     unique, times = np.unique(lengths, return_counts=True)
     inside = np.maximum(unique[None, :] - np.asarray(intervals)[:, None], 0)
-    return (inside * times[None, :]).sum(axis=1) / total
+    chance: Floats = (inside * times[None, :]).sum(axis=1) / total
+    return chance
 
 
-def reuse_intervals(merged: Any, lengths: Any, *, whole: bool, group: int = 0) -> pa.Table:
+def reuse_intervals(merged: LocalityStream | None, lengths: Ints, *, whole: bool, group: int = 0) -> pa.Table:
     """Reuses of the whole program by interval, in powers of two, with what of them can be observed.
 
     ``reuses_estimated`` corrects for the chance; it is null, not zero, where windows show nothing. The last row holds all intervals

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..capture.model.decoded import BATCH_ACCESSES
 from ..capture.model.locality import (
@@ -19,6 +19,7 @@ from ..capture.model.locality import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
+    from ..arrays import Array, Floats, Ints, Uint32s, Uint64s
     from ._chosen_accesses import ChosenAccesses
     from .caches import Level
 
@@ -30,6 +31,16 @@ MOST_CORES = 64
 STRIDED, IRREGULAR = CLASSES.index("strided"), CLASSES.index("irregular")
 
 
+class Samples(NamedTuple):
+    """Accesses drawn from a batch."""
+
+    pairs: Uint32s
+    addresses: Uint64s
+    widths: Uint32s
+    times_ns: Uint64s
+    process: int
+
+
 class Sums:
     """Totals by group number that grow with the number of groups."""
 
@@ -38,7 +49,7 @@ class Sums:
 
         self._columns = {name: np.zeros(0) for name in names}
 
-    def add(self, name: str, groups: Any, values: Any = None) -> None:
+    def add(self, name: str, groups: Uint32s, values: Array | None = None) -> None:
         import numpy as np
 
         more = np.bincount(groups, weights=values)
@@ -48,7 +59,7 @@ class Sums:
         have[: len(more)] += more
         self._columns[name] = have
 
-    def get(self, name: str, count: int) -> Any:
+    def get(self, name: str, count: int) -> Floats:
         import numpy as np
 
         have = self._columns[name]
@@ -94,7 +105,7 @@ class PatternPass:
         self._last_unit: dict[int, int] = {}
         self._sets: dict[int, Any] = {}
         self._random = np.random.default_rng(1)
-        self.samples: list[tuple[Any, ...]] = []
+        self.samples: list[Samples] = []
         self._every = max(1, -(-accesses.recorded // most_accesses))
         self._done: dict[int, int] = {}
         self._part: dict[int, int] = {}
@@ -139,7 +150,7 @@ class PatternPass:
         self._take(batch, is_new=self._every > 1 and self._part.get(batch.stream) != part)
         self._part[batch.stream] = part
 
-    def _number_pairs(self, codes: Any, objects: Any) -> Any:
+    def _number_pairs(self, codes: Uint32s, objects: Uint32s) -> Uint32s:
         import numpy as np
 
         keys = codes.astype(np.uint64) << np.uint64(32) | objects
@@ -157,14 +168,15 @@ class PatternPass:
             numbers[at] = number
         if fresh:
             self.pair_function = np.concatenate((self.pair_function, np.array(fresh, dtype=np.uint32)))
-        return numbers[inverse.reshape(-1)]
+        of_access: Ints = inverse.reshape(-1)
+        return numbers[of_access]
 
     @property
     def function_keys(self) -> list[tuple[int, int]]:
         """(function, object) of each number of the second kind."""
         return list(self._function_index)
 
-    def _distances(self, batch: AccessBatch, is_new: bool) -> Any:
+    def _distances(self, batch: AccessBatch, is_new: bool) -> Uint32s:
         """Reuse distance of each access in lines, within its window."""
         import numpy as np
 
@@ -175,7 +187,8 @@ class PatternPass:
         self._last_unit[batch.stream] = int(batch.unit[-1])
         addresses = np.ascontiguousarray(batch.key_address)
         if not len(cuts):
-            return reuse.add(addresses, intervals=False)[0]
+            whole: Uint32s = reuse.add(addresses, intervals=False)[0]
+            return whole
         parts = []
         for begin, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(addresses)], strict=True):
             if begin:
@@ -219,12 +232,12 @@ class PatternPass:
         self.taken += len(batch)
         self._executed += float(batch.weight.sum())
 
-    def _count_sets(self, functions: Any, addresses: Any) -> None:
+    def _count_sets(self, functions: Uint32s, addresses: Uint64s) -> None:
         import numpy as np
 
         sets = (addresses // np.uint64(self.line_bytes) % np.uint64(self.n_sets)).astype(np.int64)
-        counts: Any = np.bincount(functions.astype(np.int64) * self.n_sets + sets)
-        counts = np.concatenate((counts, np.zeros(-len(counts) % self.n_sets))).reshape(-1, self.n_sets)
+        used = np.bincount(functions.astype(np.int64) * self.n_sets + sets)
+        counts = np.concatenate((used, np.zeros(-len(used) % self.n_sets))).reshape(-1, self.n_sets)
         for at in np.flatnonzero(counts.any(axis=1)).tolist():
             self._sets[at] = self._sets.get(at, 0) + counts[at]
 
@@ -233,7 +246,7 @@ class PatternPass:
         counts = self._sets.get(number)
         return None if counts is None else float(counts.sum() ** 2 / (counts**2).sum())
 
-    def _repeats(self, batch: AccessBatch, pairs: Any, addresses: Any) -> None:
+    def _repeats(self, batch: AccessBatch, pairs: Uint32s, addresses: Uint64s) -> None:
         """Executions at the address of the one before, and some addresses of each group, spread over the batch."""
         import numpy as np
 
@@ -252,10 +265,10 @@ class PatternPass:
         picks = np.unique((begins[kept, None] + drawn).reshape(-1))
         where = order[picks]
         self.samples.append(
-            (pairs[where], batch.address[where], batch.bytes[where], batch.time_ns[where], batch.process)
+            Samples(pairs[where], batch.address[where], batch.bytes[where], batch.time_ns[where], batch.process)
         )
 
-    def _count_visits(self, functions: Any, addresses: Any, widths: Any, distances: Any) -> None:
+    def _count_visits(self, functions: Uint32s, addresses: Uint64s, widths: Uint32s, distances: Uint32s) -> None:
         import numpy as np
 
         unit = np.uint64(max(1, self.line_bytes // 64))

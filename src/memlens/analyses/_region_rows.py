@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from ..capture.model.count_tables import MIX
 from ._region_sums import QUANTITIES, Path, Regions, Thread, Time
@@ -32,7 +33,81 @@ def per_second(n_bytes: float | None, ns: float | None) -> float | None:
     return n_bytes / ns * 1e9 if n_bytes is not None and ns else None
 
 
-def shares(row: dict[str, Any], all_bytes: float) -> dict[str, Any]:
+class BandwidthRow(TypedDict, total=False):
+    """A row of table ``by_region``, with `event_N` of four events besides. Bytes and bandwidths are null where they are withheld (`_gate.py`):
+    who reads them looks at `bytes_withheld` and `withheld` first."""
+
+    region: str
+    name: str
+    depth: int
+    exclusive: bool
+    executions: int
+    counted: int
+    untouched: int
+    abandoned: int
+    recursions: int
+    threads: int
+    working_threads: int
+    loads: int
+    stores: int
+    read_bytes: int
+    written_bytes: int
+    stack_loads: int
+    stack_stores: int
+    stack_read_bytes: int
+    stack_written_bytes: int
+    bytes: int
+    share: float
+    stack_share: float | None
+    bytes_error: float | None
+    bytes_error_reason: str | None
+    bytes_low: float | None
+    bytes_high: float | None
+    estimated: bool
+    counted_share: float | None
+    estimated_accesses_share: float | None
+    thread_ns: int | None
+    wall_ns: int | None
+    wall_low_ns: int | None
+    wall_high_ns: int | None
+    least_ns: int | None
+    most_ns: int | None
+    own_cost_ns: float | None
+    bytes_per_thread_second: float | None
+    bytes_per_second: float | None
+    bytes_per_second_low: float | None
+    bytes_per_second_high: float | None
+    corrected_bytes_per_second: float | None
+    correction: str | None
+    counting_cost_share: float | None
+    byte_imbalance: float | None
+    time_imbalance: float | None
+    float_results: int | None
+    float_results_per_byte: float | None
+    event_share: float | None
+    withheld: str | None
+    bytes_withheld: str | None
+    level: str | None
+    level_evidence: str | None
+    peak_kind: str | None
+    peak_bytes_per_second: float | None
+    peak_share: float | None
+    farthest_level: str | None
+    farthest_evidence: str | None
+    farthest_peak_bytes_per_second: float | None
+
+
+def event_of(row: BandwidthRow, number: int) -> int | None:
+    """The value of an event."""
+    return cast("dict[str, int | None]", row)[f"event_{number}"]
+
+
+def without(row: BandwidthRow, names: Iterable[str]) -> None:
+    """Makes columns null."""
+    cast("dict[str, object]", row).update(dict.fromkeys(names))
+
+
+def shares(row: Mapping[str, Any], all_bytes: float) -> dict[str, object]:
     n_bytes = row["read_bytes"] + row["written_bytes"]
     on_stack = row["stack_read_bytes"] + row["stack_written_bytes"]
     return {
@@ -42,19 +117,19 @@ def shares(row: dict[str, Any], all_bytes: float) -> dict[str, Any]:
     }
 
 
-def intensity(row: dict[str, Any], has_mix: bool) -> dict[str, Any]:
+def intensity(row: Mapping[str, Any], has_mix: bool) -> dict[str, object]:
     if not has_mix:
         return {**dict.fromkeys(MIX), "float_results_per_byte": None}
     n_bytes = row["read_bytes"] + row["written_bytes"]
     return {"float_results_per_byte": row["float_results"] / n_bytes if n_bytes else None}
 
 
-def rows_by_region(capture: Capture, regions: Regions, add_ns: float) -> list[dict[str, Any]]:
+def rows_by_region(capture: Capture, regions: Regions, add_ns: float) -> list[BandwidthRow]:
     """The whole program first, then regions by bytes, nested ones behind the one around them; each with what is inside it, and without."""
     whole = sorted(regions.paths | {()})
     all_bytes = sum(regions.sum_of(whole, None, name, scaled=True) for name in ("read_bytes", "written_bytes"))
     program = _region_row(regions, "(whole program)", whole, None, all_bytes, add_ns)
-    program |= _program_time(capture, regions, program)
+    program.update(_program_time(capture, program))
     rows = [program]
     for path in sorted(regions.paths - {()}):
         rows.append(_region_row(regions, " / ".join(path), regions.below(path), path, all_bytes, add_ns))
@@ -64,7 +139,9 @@ def rows_by_region(capture: Capture, regions: Regions, add_ns: float) -> list[di
         row = _region_row(regions, OUTSIDE, [()], None, all_bytes, add_ns, exclusive=True)
         row["byte_imbalance"] = None  # serial work is to be expected there
         rows.append(row)
-        rows.append({**row, "exclusive": False})
+        other = row.copy()
+        other["exclusive"] = False
+        rows.append(other)
     by_path = {row["region"]: row["bytes"] for row in rows[1:] if not row["exclusive"]}
     return [rows[0], *sorted(rows[1:], key=lambda row: (_nested(row["region"], by_path), row["exclusive"]))]
 
@@ -89,7 +166,7 @@ def _region_row(
     add_ns: float,
     *,
     exclusive: bool = False,
-) -> dict[str, Any]:
+) -> BandwidthRow:
     counted, untouched = regions.executions(path) if path is not None else (0, 0)
     own = regions.times_of(path) if path is not None else []
     scaled = {quantity: round(regions.sum_of(paths, None, quantity, scaled=True)) for quantity in (*QUANTITIES, *MIX)}
@@ -114,12 +191,12 @@ def _region_row(
     row["bytes_high"] = None if reach is None else row["bytes"] + reach
     _add_times(row, regions, paths, path, add_ns, exclusive=exclusive)
     row |= _event_columns([time for time in own if time.counted + time.untouched])
-    return row
+    return cast("BandwidthRow", row)
 
 
-def _event_columns(times: list[Time]) -> dict[str, Any]:
+def _event_columns(times: list[Time]) -> dict[str, object]:
     """Events of a region: a sum needs a value of every thread that ran it."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for number in range(4):
         values = [time.events[number] for time in times]
         found[f"event_{number}"] = None if not values or None in values else sum(value or 0 for value in values)
@@ -196,7 +273,7 @@ def _working(moved: dict[Thread, float]) -> list[Thread]:
     ]
 
 
-def _program_time(capture: Capture, regions: Regions, row: dict[str, Any]) -> dict[str, Any]:
+def _program_time(capture: Capture, row: BandwidthRow) -> BandwidthRow:
     """Of the whole program only wall-clock time is known: from the first image's birth to the last one's end."""
     statuses = capture.table("count_status").to_pylist()
     begin = min((status["born_ns"] for status in statuses), default=0)

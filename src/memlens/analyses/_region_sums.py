@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from ..capture.model.count_tables import MIX
 from ..capture.store.settings import settings_of
 from ._samples import EXACT, Error, Samples
 
 if TYPE_CHECKING:
+    from ..arrays import Floats, Ints
     from ..capture.model.counting import Counts
     from ..capture.reader import Capture
 
@@ -22,6 +23,34 @@ QUANTITIES = (
     "loads", "stores", "read_bytes", "written_bytes", "stack_loads", "stack_stores", "stack_read_bytes", "stack_written_bytes",
 )  # fmt: skip
 Path = tuple[str, ...]
+
+
+class RegionTimeRow(TypedDict):
+    """A row of table `region_time_records`, with `counted_event_N` and `untouched_event_N` of four events besides."""
+
+    process: int
+    image: int
+    node: int
+    thread: int
+    epoch: int
+    time_ns: int
+    entered: int
+    counted: int
+    untouched: int
+    counted_ns: int
+    untouched_ns: int
+    counted_self_ns: int
+    untouched_self_ns: int
+    abandoned: int
+    recursions: int
+    joined: int
+    joined_ns: int
+    open_ns: int
+    least_ns: int
+    most_ns: int
+    first_ns: int
+    last_ns: int
+    event_share_ppm: int | None
 
 
 @dataclass
@@ -47,19 +76,16 @@ class Time:
     """None: not read in all of its executions."""
     event_share_ppm: int | None = None
 
-    def add(self, row: dict[str, Any]) -> None:
-        for name in (
-            "entered",
-            "counted",
-            "untouched",
-            "counted_ns",
-            "untouched_ns",
-            "abandoned",
-            "recursions",
-            "joined",
-            "joined_ns",
-        ):
-            setattr(self, name, getattr(self, name) + row[name])
+    def add(self, row: RegionTimeRow) -> None:
+        self.entered += row["entered"]
+        self.counted += row["counted"]
+        self.untouched += row["untouched"]
+        self.counted_ns += row["counted_ns"]
+        self.untouched_ns += row["untouched_ns"]
+        self.abandoned += row["abandoned"]
+        self.recursions += row["recursions"]
+        self.joined += row["joined"]
+        self.joined_ns += row["joined_ns"]
         self.self_ns += row["counted_self_ns"] + row["untouched_self_ns"]
         self.open_ns += max(0, row["open_ns"])
         self.least_ns = min(filter(None, (self.least_ns, row["least_ns"])), default=0)
@@ -69,7 +95,8 @@ class Time:
         if not row["counted"] + row["untouched"]:
             return
         for number in range(4):
-            parts = (self.events[number], row[f"counted_event_{number}"], row[f"untouched_event_{number}"])
+            values = cast("dict[str, int | None]", row)
+            parts = (self.events[number], values[f"counted_event_{number}"], values[f"untouched_event_{number}"])
             self.events[number] = None if None in parts else sum(part or 0 for part in parts)
         shares = [share for share in (self.event_share_ppm, row["event_share_ppm"]) if share is not None]
         self.event_share_ppm = min(shares, default=None)
@@ -84,7 +111,7 @@ class Span:
     overhead_ns: int = 0
     switch_ns: int = 0
 
-    def add(self, row: dict[str, Any]) -> None:
+    def add(self, row: dict[str, int]) -> None:
         for name in ("union_ns", "unspanned_ns", "overhead_ns", "switch_ns"):
             setattr(self, name, getattr(self, name) + row[name])
 
@@ -144,9 +171,9 @@ class Regions:
                 row[name] += int(sums[name][number])
             row["adds"] += int(adds[number])
         self.times: dict[tuple[Path, Thread], Time] = {}
-        for row in _totals(capture.table("region_time_records").to_pylist()):
-            path = self.counts.path_of(row["image"], row["node"])
-            self.times.setdefault((path, (row["process"], row["thread"])), Time()).add(row)
+        for record in _totals(capture.table("region_time_records").to_pylist()):
+            path = self.counts.path_of(record["image"], record["node"])
+            self.times.setdefault((path, (record["process"], record["thread"])), Time()).add(record)
         self.paths = {path for path, _ in (*self.bytes, *self.times)}
         for path in list(self.paths):  # a region that only holds others
             self.paths |= {path[:depth] for depth in range(1, len(path))}
@@ -241,7 +268,7 @@ class Regions:
         """Whether some executions were not counted."""
         return any(time.untouched for time in (self._whole or self).times.values())
 
-    def place_factors(self) -> Any:
+    def place_factors(self) -> Floats:
         """What a counted execution stands for, of each place of the counts."""
         import numpy as np
 
@@ -313,18 +340,18 @@ class Regions:
         return min(begins, default=0), max((time.last_ns for time in times), default=0)
 
 
-def place_factors(capture: Capture) -> Any:
+def place_factors(capture: Capture) -> Floats:
     """What a counted execution stands for, of each row of `capture.counts.places()`; 0 where none was counted."""
     return Regions(capture).place_factors()
 
 
-def _totals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _totals(rows: list[RegionTimeRow]) -> list[RegionTimeRow]:
     """Those of the whole run; of an image that has none (a recorder that was killed) its epochs."""
     with_totals = {row["image"] for row in rows if row["epoch"] == 0}
     return [row for row in rows if row["epoch"] == 0 or row["image"] not in with_totals]
 
 
-def sums_of(codes: Any, values: Any, count: int) -> Any:
+def sums_of(codes: Ints, values: Ints, count: int) -> Ints:
     import numpy as np
 
     sums = np.zeros(count, dtype=np.int64)
@@ -332,7 +359,7 @@ def sums_of(codes: Any, values: Any, count: int) -> Any:
     return sums
 
 
-def scaled_sums(codes: Any, values: Any, place: Any, factors: Any, count: int) -> Any:
+def scaled_sums(codes: Ints, values: Ints, place: Ints, factors: Floats, count: int) -> Ints:
     """Like `sums_of`, each row times the factor of its place; whole numbers as long as every factor is 1."""
     import numpy as np
 

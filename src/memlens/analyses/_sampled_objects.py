@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ..arrays import Uint32s, Uint64s
     from ..capture.model.accesses import AccessTotals
     from ..capture.model.decoded import DecodedChunk
     from ..capture.reader import Capture
@@ -21,7 +22,9 @@ UNATTRIBUTED = "[heap], unattributed"
 class SharedOut:
     """What sampled objects of each group, by function, add to the accesses that windows saw there."""
 
-    def __init__(self, capture: Capture, of_object: Any, function_of_code: Any, measures: tuple[str, ...]) -> None:
+    def __init__(
+        self, capture: Capture, of_object: Uint32s, function_of_code: Uint32s, measures: tuple[str, ...]
+    ) -> None:
         import numpy as np
 
         from ._chosen_accesses import chosen_groups, with_all_code
@@ -43,7 +46,7 @@ class SharedOut:
         self._weight = np.concatenate(([1.0], weights[sampled]))
         self._site = np.concatenate(([0], np.asarray(of_object)[sampled + 1]))
 
-    def add(self, chunk: DecodedChunk, packed: list[Any]) -> None:
+    def add(self, chunk: DecodedChunk, packed: list[Uint64s]) -> None:
         """The next chunk of windows."""
         if self._totals is not None:
             self._totals.add(chunk, packed)

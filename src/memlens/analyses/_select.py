@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import UsageError
 from . import _matching
@@ -132,5 +132,5 @@ def _unknown(name: str, names: Sequence[str], option: str, what: str) -> UsageEr
     return UsageError(f"invalid value {name!r} for --{option}: the capture has no such {what}", hint=hint)
 
 
-def _listed(names: Sequence[Any]) -> str:
+def _listed(names: Sequence[object]) -> str:
     return ", ".join(str(name) for name in names[:LISTED]) + (", …" if len(names) > LISTED else "")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..capture.reader import Capture
 from ..selection import Scope, Selection
@@ -20,12 +20,15 @@ from ..selection import Scope, Selection
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..arrays import Bools, Ints, Uint32s, Uint64s
     from ..capture.model.accesses import Windows
     from ..capture.model.counting import Counts
     from ..capture.model.objects import Objects
     from ..capture.model.replay import Replay
     from ..capture.model.tracing import TraceSites
+    from ..capture.store.records import ChunkLike
     from ..results import Quality
+    from ._matching import PlaceLists
 
 FACTS = frozenset((
     "processes", "threads", "modules", "sites", "variables", "strings", "stacks", "trace_sites", "import_sites", "placements", "mappings",
@@ -48,7 +51,7 @@ class Makers:
 
     table: Callable[[SelectedCapture, str], pa.Table]
     windows: Callable[[SelectedCapture], Windows]
-    window_chunks: Callable[[SelectedCapture], Sequence[Any]]
+    window_chunks: Callable[[SelectedCapture], Sequence[ChunkLike]]
     counts: Callable[[SelectedCapture], Counts]
 
 
@@ -62,7 +65,8 @@ class SelectedCapture(Capture):
         self._whole = whole
         self._selection = selection
         # The kernel's totals are of the whole run.
-        self.meta = {name: value for name, value in whole.meta.items() if name != "rusage"}
+        self.meta = whole.meta.copy()
+        self.meta.pop("rusage", None)
         self.scope: Scope = "selection"
         """How far what was read obeys, as it is read; for one analysis after `begin_result`."""
         self.scope_reason = ""
@@ -104,7 +108,8 @@ class SelectedCapture(Capture):
         made = self.derived.get("of_all_code")
         if made is None:
             made = self.derived["of_all_code"] = self.of(replace(self._selection, code="", object=""))
-        return made  # type: ignore[no-any-return]
+        all_code: SelectedCapture = made
+        return all_code
 
     def of(self, selection: Selection) -> SelectedCapture:
         """Another part of the same capture."""
@@ -129,7 +134,7 @@ class SelectedCapture(Capture):
         return first, max(min(self.time_ns[1], end), first)
 
     @cached_property
-    def region_spans(self) -> dict[tuple[int, int], tuple[Any, Any]]:
+    def region_spans(self) -> dict[tuple[int, int], tuple[Ints, Ints]]:
         """(begins, ends) of the selected region by (process, thread), joined where they overlap; thread 0: of the whole process."""
         import numpy as np
 
@@ -140,7 +145,7 @@ class SelectedCapture(Capture):
         ):
             if name == self._selection.region:
                 found.setdefault((process, thread), []).append((begin, end))
-        spans = {}
+        spans: dict[tuple[int, int], tuple[Ints, Ints]] = {}
         for key, pairs in found.items():
             joined: list[list[int]] = []
             for begin, end in sorted(pairs):
@@ -148,10 +153,13 @@ class SelectedCapture(Capture):
                     joined[-1][1] = max(joined[-1][1], end)
                 else:
                     joined.append([begin, end])
-            spans[key] = tuple(np.array(column, dtype=np.int64) for column in zip(*joined, strict=True))
-        return spans  # type: ignore[return-value]
+            spans[key] = (
+                np.array([b for b, _ in joined], dtype=np.int64),
+                np.array([e for _, e in joined], dtype=np.int64),
+            )
+        return spans
 
-    def in_region(self, process: Any, thread: Any, time_ns: Any) -> Any:
+    def in_region(self, process: Uint32s, thread: Uint32s, time_ns: Uint64s) -> Bools:
         import numpy as np
 
         if not self.region_spans:
@@ -159,7 +167,7 @@ class SelectedCapture(Capture):
         inside = np.zeros(len(time_ns), dtype=bool)
         times = np.asarray(time_ns).astype(np.int64)
         for (one, of_thread), (begins, ends) in self.region_spans.items():
-            mine = process == one
+            mine: Bools = process == one
             if of_thread:
                 mine &= thread == of_thread
             at = np.searchsorted(begins, times, side="right") - 1
@@ -172,14 +180,14 @@ class SelectedCapture(Capture):
         count: int,
         what: str,
         *,
-        process: Any = None,
-        thread: Any = None,
-        time_ns: Any = None,
-        address: Any = None,
+        process: Uint32s | None = None,
+        thread: Uint32s | None = None,
+        time_ns: Uint64s | None = None,
+        address: Uint64s | None = None,
         region: Sequence[str | None] | None = None,
-        place: tuple[Any, Any, Any] | None = None,
-        object_mask: Any = None,
-    ) -> Any:
+        place: PlaceLists | None = None,
+        object_mask: Bools | None = None,
+    ) -> Bools:
         """Which of `count` rows are selected, as a mask; columns that are None are not known of such rows.
 
         Parameters
@@ -204,7 +212,7 @@ class SelectedCapture(Capture):
         for numbers, column, name in ((selection.processes, process, "process"), (selection.threads, thread, "thread")):
             if numbers and column is None:
                 raise NotSelectable(f"{what} are of no known {name}")
-            if numbers:
+            if numbers and column is not None:
                 chosen &= np.isin(column, np.array(numbers, dtype=np.int64))
         if selection.region:
             if region is not None:
@@ -228,13 +236,13 @@ class SelectedCapture(Capture):
         return chosen
 
     @cached_property
-    def objects_chosen(self) -> Any:
+    def objects_chosen(self) -> Bools:
         """By object id, whether it is the selected object."""
         from ._matching import objects_selected
 
         return objects_selected(self._whole, self._selection.object)
 
-    def _objects_at(self, process: Any, address: Any, time_ns: Any) -> Any:
+    def _objects_at(self, process: Uint32s, address: Uint64s, time_ns: Uint64s) -> Uint32s:
         import numpy as np
 
         objects = self.objects
@@ -259,10 +267,10 @@ class SelectedCapture(Capture):
             self.note_bins(self._bins[name])
         return self._tables[name]
 
-    def batches(self, name: str, *, columns: list[str] | None = None) -> Any:
+    def batches(self, name: str, *, columns: list[str] | None = None) -> NoReturn:
         raise NotSelectable(f"records of kind {name} are read as they are")
 
-    def chunks_of(self, name: str) -> Any:
+    def chunks_of(self, name: str) -> Sequence[ChunkLike]:
         return self._makers.window_chunks(self) if name == "window" else super().chunks_of(name)
 
     # ---- models ------------------------------------------------------------

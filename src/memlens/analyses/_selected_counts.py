@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..capture.model.counting import Counts, Executed, Places
 from ..capture.model.joins import factorized
@@ -11,6 +11,7 @@ from ._matching import CodeMatcher
 from ._selected import NotSelectable
 
 if TYPE_CHECKING:
+    from ..arrays import Bools, Columns, Ints, Uint32s, Uint64s
     from ._selected import SelectedCapture
 
 
@@ -36,7 +37,9 @@ class SelectedCounts(Counts):
         self._whole = capture.whole.counts
         self._epochs = epochs_chosen(capture)
 
-    def is_place_chosen(self, image: Any, node: Any, process: Any, thread: Any, epoch: Any) -> Any:
+    def is_place_chosen(
+        self, image: Uint32s, node: Uint32s, process: Uint32s, thread: Uint32s, epoch: Uint32s
+    ) -> Bools:
         import numpy as np
 
         selection = self.part.selection
@@ -54,7 +57,7 @@ class SelectedCounts(Counts):
             chosen &= np.isin(epoch, np.array(sorted(self._epochs)))
         return chosen
 
-    def _joined(self, *, epochs: bool) -> tuple[Places, Executed, dict[str, Any], Any]:
+    def _joined(self, *, epochs: bool) -> tuple[Places, Executed, Columns, Uint64s]:
         import numpy as np
 
         by_epoch = epochs or self._epochs is not None
@@ -80,7 +83,7 @@ class SelectedCounts(Counts):
 
     # ---- code ------------------------------------------------------------
     @cached_property
-    def site_group(self) -> Any:
+    def site_group(self) -> Ints:
         import numpy as np
 
         found = self._whole.site_group
@@ -93,7 +96,7 @@ class SelectedCounts(Counts):
         return np.where(chosen, found, -1)
 
     @cached_property
-    def block_group(self) -> Any:
+    def block_group(self) -> Ints:
         import numpy as np
 
         found = self._whole.block_group

@@ -7,7 +7,7 @@ native/core/objects/site_totals.h, in NumPy over the chosen rows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..capture.model.objects import CUT, PIECE
 from ._selected import SelectedCapture, selected
@@ -15,13 +15,15 @@ from ._selected import SelectedCapture, selected
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..arrays import Array, Bools, Columns, Floats, Ints, Uint64s
     from ..capture.reader import Capture
+    from ._matching import PlaceLists
 
 FOREVER = 2**63
 CURVE_BUCKETS = 1000
 
 
-def chosen_objects(capture: Capture, *, at_any_time: bool = False) -> Any:
+def chosen_objects(capture: Capture, *, at_any_time: bool = False) -> Bools:
     """Which objects are selected, as a mask; `at_any_time`: whenever they were allocated."""
     import numpy as np
 
@@ -32,10 +34,11 @@ def chosen_objects(capture: Capture, *, at_any_time: bool = False) -> Any:
     key = f"objects_chosen {at_any_time}"
     if key not in part.derived:
         part.derived[key] = _chosen(part, at_any_time)
-    return part.derived[key]
+    chosen: Bools = part.derived[key]
+    return chosen
 
 
-def _chosen(part: SelectedCapture, at_any_time: bool) -> Any:
+def _chosen(part: SelectedCapture, at_any_time: bool) -> Bools:
     import numpy as np
 
     columns = {name: np.asarray(part.objects.columns[name]) for name in ("process", "thread", "born_ns")}
@@ -50,22 +53,19 @@ def _chosen(part: SelectedCapture, at_any_time: bool) -> Any:
     )  # fmt: skip
 
 
-def _sites(part: SelectedCapture) -> tuple[Any, Any, Any]:
+def _sites(part: SelectedCapture) -> PlaceLists:
     """(function, file, line) of the allocation of each object."""
     import numpy as np
 
-    from ..capture.model.call_stacks import call_stacks
+    from ..capture.model.call_stacks import NO_FRAME, call_stacks
 
     stacks = call_stacks(part)
     allocated = part.objects.is_kind("heap", "mmap")
     found, inverse = np.unique(np.asarray(part.objects.columns["stack"]), return_inverse=True)
     sites = [stacks.site(stack) for stack in found.tolist()]
     at = inverse.reshape(-1).tolist()
-    columns = []
-    for name in ("function", "file", "line"):
-        values = [site[name] for site in sites]
-        columns.append([values[number] if mine else None for number, mine in zip(at, allocated.tolist(), strict=True)])
-    return columns[0], columns[1], columns[2]
+    place = [sites[number] if mine else NO_FRAME for number, mine in zip(at, allocated.tolist(), strict=True)]
+    return [one["function"] for one in place], [one["file"] for one in place], [one["line"] for one in place]
 
 
 class ObjectTotals:
@@ -99,12 +99,13 @@ class ObjectTotals:
         self.half = (mixed >> np.uint64(63)).astype(bool)
 
     # ---- sums of what was allocated ----
-    def _sum(self, group: Any, mask: Any, values: Any, count: int) -> Any:
+    def _sum(self, group: Ints, mask: Bools, values: Array, count: int) -> Floats:
         import numpy as np
 
-        return np.bincount(group[mask], weights=np.asarray(values, dtype=float)[mask], minlength=count)[:count]
+        sums = np.bincount(group[mask], weights=np.asarray(values, dtype=float)[mask], minlength=count)[:count]
+        return sums.astype(np.float64, copy=False)
 
-    def _error(self, group: Any, mask: Any, weight: Any, count: int) -> Any:
+    def _error(self, group: Ints, mask: Bools, weight: Floats, count: int) -> Floats:
         """Standard errors of sums of weights (`Spread` of site_totals.h)."""
         import numpy as np
 
@@ -114,7 +115,7 @@ class ObjectTotals:
         mean = np.divide(variance, total, out=np.zeros(count), where=total > 0)
         return np.where(total > 0, np.sqrt(variance + mean * mean), 0.0)
 
-    def _is_temporary(self) -> Any:
+    def _is_temporary(self) -> Bools:
         """Freed before their thread allocated again, whoever is selected."""
         import numpy as np
 
@@ -136,9 +137,10 @@ class ObjectTotals:
         )
         following[order[:-1][same]] = columns["born_ns"][order[1:][same]]
         released = (columns["died_ns"] != 0) & (columns["death_thread"] != 0) & (columns["flags"] & CUT == 0)
-        return released & (columns["died_ns"] <= following) & (columns["flags"] & PIECE == 0)
+        is_temporary: Bools = released & (columns["died_ns"] <= following) & (columns["flags"] & PIECE == 0)
+        return is_temporary
 
-    def _allocated(self, group: Any, count: int, among: Any) -> dict[str, Any]:
+    def _allocated(self, group: Ints, count: int, among: Bools) -> Columns:
         import numpy as np
 
         columns = self.columns
@@ -157,7 +159,7 @@ class ObjectTotals:
         }
 
     # ---- levels ----
-    def peaks(self, group: Any, among: Any) -> dict[int, tuple[int, int, float]]:
+    def peaks(self, group: Ints, among: Bools) -> dict[int, tuple[int, int, float]]:
         """(bytes, time_ns, standard error) of the highest level of live bytes in the selected time, by group."""
         import numpy as np
 
@@ -207,7 +209,7 @@ class ObjectTotals:
         life = (columns["died_ns"] - columns["born_ns"]).astype(float) * self.count
         largest = np.zeros(count, dtype=np.uint64)
         np.maximum.at(largest, site[made], columns["bytes"][made])
-        new: dict[str, Any] = {
+        new: Columns = {
             **self._allocated(site, count, self.born_here),
             "objects": np.bincount(site[made], minlength=count)[:count].astype(np.uint64),
             "releases": self._sum(site, ended, self.count, count),
@@ -247,7 +249,7 @@ class ObjectTotals:
         numbers = table.column("process").to_pylist()
         count = max(numbers, default=0) + 1
         heap, mapped = self.engine.is_kind("heap"), self.placed & ~self.engine.is_kind("heap")
-        new: dict[str, Any] = {n: v[numbers] for n, v in self._allocated(process, count, self.born_here & heap).items()}
+        new: Columns = {n: v[numbers] for n, v in self._allocated(process, count, self.born_here & heap).items()}
         for prefix, among in (("heap", heap), ("mmap", mapped)):
             peaks = self.peaks(process, among)
             for at, name in enumerate(("peak_bytes", "peak_ns", "peak_error")):
@@ -259,7 +261,7 @@ class ObjectTotals:
         there = set(np.unique(process[self.born_here | self.lives]).tolist())
         return table.filter(pa.array([number in there for number in numbers], type=pa.bool_()))
 
-    def curve(self, process: int, kind: str) -> tuple[Any, Any]:
+    def curve(self, process: int, kind: str) -> tuple[Uint64s, Uint64s]:
         """As `Objects.curve`: of each slice of the selected time the highest and the last level."""
         import numpy as np
 
@@ -289,4 +291,5 @@ def object_totals(capture: Capture) -> ObjectTotals | None:
         return None
     if "object_totals" not in part.derived:
         part.derived["object_totals"] = ObjectTotals(part)
-    return part.derived["object_totals"]  # type: ignore[no-any-return]
+    totals: ObjectTotals = part.derived["object_totals"]
+    return totals

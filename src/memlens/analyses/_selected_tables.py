@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..selection import Selection
 from ._selected import UNTIMED, NotSelectable
@@ -11,6 +11,8 @@ from ._selected import UNTIMED, NotSelectable
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..arrays import Array
+    from ._matching import PlaceLists
     from ._selected import SelectedCapture
 
 
@@ -27,7 +29,7 @@ def plain_rows(part: SelectedCapture, name: str) -> pa.Table:
         return table
     columns = set(table.column_names)
 
-    def numbers(column: str) -> Any:
+    def numbers(column: str) -> Array | None:
         return table.column(column).to_numpy() if column in columns else None
 
     place = None
@@ -46,9 +48,10 @@ def plain_rows(part: SelectedCapture, name: str) -> pa.Table:
     return table.filter(pa.array(chosen))
 
 
-def _place(part: SelectedCapture, table: pa.Table) -> tuple[Any, Any, Any] | None:
+def _place(part: SelectedCapture, table: pa.Table) -> PlaceLists | None:
     if {"function", "file", "line"} <= set(table.column_names):
-        return tuple(table.column(name).to_pylist() for name in ("function", "file", "line"))  # type: ignore[return-value]
+        function, file, line = (table.column(name).to_pylist() for name in ("function", "file", "line"))
+        return function, file, line
     if "code" not in table.column_names:
         return None
     from .traffic import CodeNames

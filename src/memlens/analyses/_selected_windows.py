@@ -8,12 +8,13 @@ estimated for parts adds up to what is estimated for the whole. The selected exe
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..capture.model.accesses import NO_UNIT, Units, Windows
 from ..capture.model.window_records import ChosenChunk, chosen_chunks
 
 if TYPE_CHECKING:
+    from ..arrays import Bools, Columns, Ints
     from ._selected import SelectedCapture
 
 
@@ -26,7 +27,7 @@ class SelectedWindows(Windows):
         self._whole = capture.whole.windows
 
     @cached_property
-    def is_chosen(self) -> Any:
+    def is_chosen(self) -> Bools:
         """Which records of the capture are selected."""
         import numpy as np
 
@@ -42,14 +43,14 @@ class SelectedWindows(Windows):
         return np.asarray(chosen, dtype=bool)
 
     @cached_property
-    def rows(self) -> Any:
+    def rows(self) -> Ints:
         """Their row numbers in the capture."""
         import numpy as np
 
         return np.flatnonzero(self.is_chosen)
 
     @cached_property
-    def raw(self) -> dict[str, Any]:
+    def raw(self) -> Columns:
         return {name: values[self.rows] for name, values in self._whole.raw.items()}
 
     @cached_property

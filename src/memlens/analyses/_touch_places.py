@@ -9,17 +9,20 @@ any such stack it stays where it is.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import pyarrow as pa
 
-    from ..capture.model.call_stacks import CallStacks
+    from ..arrays import Bools, Columns, Floats, Integers, Ints, Uint32s
+    from ..capture.model.call_stacks import CallStacks, Frame
+    from ..capture.model.call_stacks import Place as FoundPlace
     from ..capture.reader import Capture
+    from ._matching import PlaceLists
 
-Place = tuple[Any, ...]
+Place = tuple[str | None, str | None, str | None, int | None, str | None]
 """(function, module, file, line) and what was behind it."""
 
 
@@ -49,16 +52,18 @@ class RowPlaces:
     """The place of each placing fault."""
 
     places: list[Place]
-    of_row: Any
-    estimated: Any
+    of_row: Ints
+    estimated: Bools
     """Which rows have the caller of another fault's stack."""
 
-    def chosen(self, mask: Any) -> RowPlaces:
+    def chosen(self, mask: Bools) -> RowPlaces:
         return RowPlaces(self.places, self.of_row[mask], self.estimated[mask])
 
-    def column(self, at: int) -> list[Any]:
-        """One part of each row's place."""
-        return [self.places[number][at] for number in self.of_row.tolist()]
+    @property
+    def lists(self) -> PlaceLists:
+        """Function, file and line of each row."""
+        of_row = [self.places[number] for number in self.of_row.tolist()]
+        return [place[0] for place in of_row], [place[2] for place in of_row], [place[3] for place in of_row]
 
 
 def row_places(capture: Capture, placing: pa.Table) -> RowPlaces:
@@ -81,7 +86,7 @@ def row_places(capture: Capture, placing: pa.Table) -> RowPlaces:
 
     # By instruction: its place where it is the program's own, and the library function where it is not.
     of_code, library = np.zeros(len(codes), dtype=np.int64), np.full(len(codes), -1, dtype=np.int64)
-    functions: dict[tuple[Any, ...], int] = {}
+    functions: dict[tuple[str | None, str | None], int] = {}
     for at, code in enumerate(codes.tolist()):
         frames = stacks.frames_of_code(code)
         leaf = frames[0]
@@ -164,7 +169,7 @@ def touch_places(capture: Capture, placing: pa.Table) -> dict[Place, Touches]:
 class _Codes:
     """The place of each instruction, where it is the program's own, and the library function of those that are not (hidden ones)."""
 
-    def __init__(self, stacks: CallStacks, codes: Any) -> None:
+    def __init__(self, stacks: CallStacks, codes: Uint32s) -> None:
         import numpy as np
 
         self.stacks = stacks
@@ -172,7 +177,7 @@ class _Codes:
         self._number: dict[Place, int] = {}
         size = int(codes.max()) + 1 if len(codes) else 0
         self.place, self.library = np.zeros(size, dtype=np.int64), np.full(size, -1, dtype=np.int64)
-        functions: dict[tuple[Any, ...], int] = {}
+        functions: dict[tuple[str | None, str | None], int] = {}
         for code in codes.tolist():
             frames = stacks.frames_of_code(code)
             leaf = frames[0]
@@ -201,7 +206,7 @@ class _Sums:
     def __init__(self) -> None:
         self._of: dict[tuple[int, int, int], list[float]] = {}
 
-    def add(self, place: Any, process: Any, thread: Any, estimated: Any, values: tuple[Any, ...]) -> None:
+    def add(self, place: Ints, process: Uint32s, thread: Uint32s, estimated: Bools, values: tuple[Floats, ...]) -> None:
         """`values`: bytes, faults and the variances of both, one for each row."""
         import numpy as np
 
@@ -237,7 +242,7 @@ class _Callers:
         self._stacks = np.unique(stack[(codes.library[code] >= 0) & (stack > 0)])
         self._of_stack = np.array([codes.of_stack(one) for one in self._stacks.tolist()], dtype=np.int64)
         self.known = bool((self._of_stack >= 0).any())
-        self._samples: dict[tuple[int, ...], tuple[Any, Any]] = {}
+        self._samples: dict[tuple[int, ...], tuple[Ints, Ints]] = {}
         if self.known:
             self._find_samples(placing)
 
@@ -256,14 +261,14 @@ class _Callers:
                 key = tuple(int(column[at]) for column in keys)
                 self._samples[key] = (mine["time_ns"][rows].astype(np.int64), mine["place"][rows])
 
-    def _place_of(self, stack: Any) -> Any:
+    def _place_of(self, stack: Uint32s) -> Ints:
         """The number of each stack's place, -1 where there is none."""
         import numpy as np
 
         at = np.minimum(np.searchsorted(self._stacks, stack), len(self._stacks) - 1)
         return np.where(self._stacks[at] == stack, self._of_stack[at], -1)
 
-    def add_to(self, sums: _Sums, processes: Any, threads: Any) -> None:
+    def add_to(self, sums: _Sums, processes: Uint32s, threads: Uint32s) -> None:
         """All hidden faults of these threads, in one walk over the capture."""
         import numpy as np
 
@@ -288,7 +293,7 @@ class _Callers:
             values = (one * weight, weight, variances(weight, one), variances(weight, 1.0))
             sums.add(place, columns["process"], columns["thread"], (found >= 0) & (own < 0), values)
 
-    def _nearest(self, columns: dict[str, Any]) -> Any:
+    def _nearest(self, columns: Columns) -> Ints:
         import numpy as np
 
         found = np.full(len(columns["code"]), -1, dtype=np.int64)
@@ -306,7 +311,7 @@ class _Callers:
         return found
 
 
-def _nearest_in_time(times: Any, values: Any, wanted: Any) -> Any:
+def _nearest_in_time(times: Ints, values: Ints, wanted: Ints) -> Ints:
     """The value of the nearest of ascending times; of two equally near the earlier one."""
     import numpy as np
 
@@ -317,7 +322,7 @@ def _nearest_in_time(times: Any, values: Any, wanted: Any) -> Any:
     return values[np.where(later, after, before)]
 
 
-def _hidden(codes: _Codes, columns: dict[str, Any]) -> Any:
+def _hidden(codes: _Codes, columns: Columns) -> Bools:
     """Which of the engine's faults placed memory and lie in hidden code."""
     import numpy as np
 
@@ -329,7 +334,7 @@ def _hidden(codes: _Codes, columns: dict[str, Any]) -> Any:
     return mine & np.isin(columns["class"], [FAULT_CLASSES.index(name) for name in PLACING])
 
 
-def _wanted(codes: _Codes, columns: dict[str, Any], placing: pa.Table) -> dict[str, Any]:
+def _wanted(codes: _Codes, columns: Columns, placing: pa.Table) -> Columns:
     """The hidden ones of the faults of the processes and threads of `placing`."""
     import numpy as np
 
@@ -340,8 +345,8 @@ def _wanted(codes: _Codes, columns: dict[str, Any], placing: pa.Table) -> dict[s
 
 
 def _callers(
-    stacks: CallStacks, columns: dict[str, Any], hidden: Any, library: Any, place_number: Callable[[Place], int]
-) -> tuple[Any, Any]:
+    stacks: CallStacks, columns: Columns, hidden: Ints, library: Ints, place_number: Callable[[Place], int]
+) -> tuple[Ints, Bools]:
     """For each hidden fault the number of its place, -1 when no stack says; and whether it had a stack of its own."""
     import numpy as np
 
@@ -373,7 +378,7 @@ def _callers(
     return found, own >= 0
 
 
-def _groups(keys: list[Any]) -> tuple[Any, Any]:
+def _groups(keys: list[Integers]) -> tuple[Ints, Ints]:
     """A number for each combination of values, and a row of each: one column after the other, which sorts integers only."""
     import numpy as np
 
@@ -386,7 +391,7 @@ def _groups(keys: list[Any]) -> tuple[Any, Any]:
     return group, first
 
 
-def _place(frames: list[dict[str, Any]], found: dict[str, Any]) -> Place:
+def _place(frames: list[Frame], found: FoundPlace) -> Place:
     from ..capture.model.call_stacks import STANDARD_NAMES, plain_name
 
     behind = found["via"]
@@ -400,7 +405,7 @@ def rows_by(places: dict[Place, Touches], keys: Sequence[str]) -> pa.Table:
     """Bytes, faults and threads by the first of (function, module, file, line), most bytes first; sums are kept."""
     import pyarrow as pa
 
-    merged: dict[Place, tuple[Touches, dict[str, float]]] = {}
+    merged: dict[tuple[str | int | None, ...], tuple[Touches, dict[str, float]]] = {}
     for place, touched in places.items():
         entry, behind = merged.setdefault(place[: len(keys)], (Touches(), {}))
         entry.add(touched)
@@ -408,7 +413,7 @@ def rows_by(places: dict[Place, Touches], keys: Sequence[str]) -> pa.Table:
             behind[place[4]] = behind.get(place[4], 0) + touched.bytes
     order = sorted(merged.items(), key=lambda item: -item[1][0].bytes)
     types = {"function": pa.string(), "module": pa.string(), "file": pa.string(), "line": pa.uint32()}
-    columns: dict[str, Any] = {
+    columns: dict[str, object] = {
         key: pa.array([place[at] for place, _ in order], type=types[key]) for at, key in enumerate(keys)
     }
     columns["bytes"] = pa.array([round(entry.bytes) for _, (entry, _) in order], type=pa.uint64())

@@ -173,6 +173,7 @@ def footprint_of_spans(batches: Batches, spans: list[int], lengths: list[int]) -
     for batch, classes in batches:
         at = batch.stream
         mine = classes != CONSTANT
+        assert batch.number is not None  # of batches with constants
         position = batch.number[mine]
         distances, between = engines[at].add(np.ascontiguousarray(batch.key_address[mine]))
         own = np.arange(moving[at], moving[at] + len(position))

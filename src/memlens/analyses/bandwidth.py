@@ -6,6 +6,7 @@ quality. Sums are in `_region_sums.py`, rows in `_region_rows.py` and `_code_row
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..capture.model.count_tables import MIX
@@ -15,7 +16,7 @@ from ._bandwidth_view import view
 from ._code_rows import rows_by_code, rows_refused, rows_unseen
 from ._gate import Gate
 from ._levels import Levels, ceilings, roofline
-from ._region_rows import OUTSIDE, per_second, rows_by_region, rows_by_thread
+from ._region_rows import OUTSIDE, event_of, per_second, rows_by_region, rows_by_thread
 from ._region_sums import QUANTITIES, Path, Regions
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from ..capture.reader import Capture
     from ..results import Result
+    from ._region_rows import BandwidthRow
 
 
 def bandwidth(capture: Capture) -> Result:
@@ -61,11 +63,14 @@ def bandwidth(capture: Capture) -> Result:
     unseen = rows_unseen(capture, regions)
     refused = rows_refused(capture)
     over_time = _over_time(capture, regions)
-    everything = by_region[0] if by_region else {}
+    everything = by_region[0]
     sampled = regions.is_sampled
     text, number, real, wide = pa.string(), pa.uint32(), pa.float64(), pa.int64()
     figures: dict[str, Any] = {
-        **{name: everything.get(name) for name in ("loads", "stores", "read_bytes", "written_bytes")},
+        "loads": everything.get("loads"),
+        "stores": everything.get("stores"),
+        "read_bytes": everything.get("read_bytes"),
+        "written_bytes": everything.get("written_bytes"),
         "accessed_bytes": everything.get("bytes"),
         "accessed_bytes_low": everything.get("bytes_low"),
         "accessed_bytes_high": everything.get("bytes_high"),
@@ -150,7 +155,7 @@ def _most_ns(statuses: list[dict[str, Any]], name: str) -> float | None:
     return max((row[name] for row in statuses), default=0) / 1000 or None
 
 
-def _table(rows: list[dict[str, Any]], columns: list[tuple[str, Any]]) -> pa.Table:
+def _table(rows: Sequence[Mapping[str, object]], columns: list[tuple[str, pa.DataType]]) -> pa.Table:
     import pyarrow as pa
 
     return pa.Table.from_pylist(rows, schema=pa.schema(columns))
@@ -203,7 +208,7 @@ IR_EXACT = (
 )
 
 
-def _losses(statuses: list[dict[str, Any]]) -> bool:
+def _losses(statuses: list[dict[str, object]]) -> bool:
     return any(row["functions_refused"] or row["regions_refused"] or row["refused"] for row in statuses)
 
 
@@ -262,7 +267,7 @@ def _notes(capture: Capture, regions: Regions, *, sampled: bool, figures: dict[s
     return notes
 
 
-def _events_missing(events: list[str], statuses: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str, str]:
+def _events_missing(events: list[str], statuses: list[dict[str, Any]], rows: list[BandwidthRow]) -> dict[str, str]:
     """Events without a value in some region → why."""
     import os
 
@@ -272,7 +277,7 @@ def _events_missing(events: list[str], statuses: list[dict[str, Any]], rows: lis
         without = [
             row["region"]
             for row in rows
-            if not row["exclusive"] and row["counted"] + row["untouched"] and row[f"event_{number}"] is None
+            if not row["exclusive"] and row["counted"] + row["untouched"] and event_of(row, number) is None
         ]
         if refused:
             why = os.strerror(refused[0]["event_error"]).lower() if refused[0]["event_error"] else "reason not known"

@@ -11,7 +11,7 @@ ones as good as what the model remembers of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import UsageError
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from ..capture.model.access_pass import TaskPool, TimeGroup
     from ..capture.model.locality import ThreadAccesses
     from ..capture.reader import Capture
-    from ..results import Result
-    from ._groups import Dimension
+    from ..results import Cell, Key, Result
+    from ._groups import Dimension, _Pair
 
 MOST_ACCESSES = 200_000_000
 MOST_CORES = 64
@@ -104,8 +104,7 @@ def cache_model(
         capture, by=by, machine=machine, levels=levels, tlbs=tlbs, line_bytes=line_bytes, page_bytes=page_bytes, inclusive=inclusive,
         next_line=next_line, stride=stride, most_accesses=most_accesses, accesses=accesses,
     )  # fmt: skip
-    result: Result = run(consumer.accesses, consumer, progress=progress)
-    return result
+    return run(consumer.accesses, consumer, progress=progress)
 
 
 class CachesConsumer:
@@ -289,7 +288,12 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 def _tables(
-    by: Sequence[str], dimensions: list[Any], pair: Any, columns: dict[str, list[int]], n_levels: int, n_tlbs: int
+    by: Sequence[str],
+    dimensions: list[Dimension],
+    pair: _Pair | None,
+    columns: dict[str, list[int]],
+    n_levels: int,
+    n_tlbs: int,
 ) -> dict[str, pa.Table]:
     import pyarrow as pa
 
@@ -298,28 +302,29 @@ def _tables(
     ratios = [f"miss_ratio{end}_{i + 1}" for end in ("", "_high") for i in range(n_levels)]
     numbered = {"process", "thread", "line"}
 
-    def table(names: tuple[str, ...], keys: list[tuple[Any, ...]]) -> pa.Table:
-        sums: dict[tuple[Any, ...], dict[str, int]] = {}
+    def table(names: tuple[str, ...], keys: list[Key]) -> pa.Table:
+        sums: dict[Key, dict[str, int]] = {}
         for at in range(len(columns["accesses"])):
             if not columns["accesses"][at]:
                 continue
             row = sums.setdefault(keys[at], dict.fromkeys(counts, 0))
             for name in counts:
                 row[name] += columns[name][at]
-        rows = []
+        rows: list[tuple[int, Mapping[str, Cell]]] = []
         for key, row in sums.items():
             ratio = {
                 f"miss_ratio{end}_{i + 1}": (row[f"misses_{i + 1}"] + more) / row["accesses"]
                 for end, more in (("", 0), ("_high", row["unknown"]))
                 for i in range(n_levels)
             }
-            rows.append({**dict(zip(names, key, strict=True)), **row, **ratio})
+            most = sum(row[f"misses_{i + 1}"] + row["unknown"] for i in range(n_levels))
+            rows.append((most, {**dict(zip(names, key, strict=True)), **row, **ratio}))
         # A miss of every level counts once more: the worst first, and nobody left out who stays within the last one.
         # Of windows by what they can be at most: the lower bounds of most rows are 0.
-        rows.sort(key=lambda r: -sum(r[f"misses_{i + 1}"] + r["unknown"] for i in range(n_levels)))
+        rows.sort(key=lambda one: -one[0])
         schema = [(n, pa.uint32() if n in numbered else pa.string()) for n in names]
         schema += [(n, pa.uint64()) for n in counts] + [(n, pa.float64()) for n in ratios]
-        return pa.Table.from_pylist(rows, schema=pa.schema(schema))
+        return pa.Table.from_pylist([row for _, row in rows], schema=pa.schema(schema))
 
     # Which parts of a key make a table, by its name. A line's key begins with its function.
     wanted = {name: dimension.names for name, dimension in zip(by, dimensions, strict=True)}

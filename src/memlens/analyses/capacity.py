@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..capture.store.settings import settings_of
 from ..registry import AnalysisDescriptor
@@ -10,10 +10,11 @@ from ..units import human_bytes
 from ..view import Chart, Figure, Series, Table, View, detail, key, measure
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import pyarrow as pa
 
+    from ..arrays import Array, Columns, Integers, Ints
     from ..capture.reader import Capture
+    from ..capture.tables.run import ProcessRow
     from ..results import Result
 
 
@@ -21,9 +22,7 @@ LIMIT_ON_CHART_RATIO = 4
 """A limit further above the peak would only flatten the curve."""
 
 
-def step_total(
-    times: npt.NDArray[Any], owners: npt.NDArray[Any], values: npt.NDArray[Any], ends: dict[int, int]
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def step_total(times: Integers, owners: Integers, values: Integers, ends: dict[int, int]) -> tuple[Ints, Ints]:
     """Total of several step functions: each owner's value holds until its next reading or its end.
 
     >>> import numpy as np
@@ -56,7 +55,7 @@ def step_total(
     return all_times[keep], total[keep]
 
 
-def weighted_median(values: npt.NDArray[Any], weights: npt.NDArray[Any]) -> float:
+def weighted_median(values: Array, weights: Array) -> float:
     """The value that holds for half of the weight.
 
     >>> import numpy as np
@@ -72,7 +71,7 @@ def weighted_median(values: npt.NDArray[Any], weights: npt.NDArray[Any]) -> floa
     return float(values[order][np.searchsorted(cumulative, cumulative[-1] / 2)])
 
 
-def metric_rows(table: pa.Table, metric: str) -> dict[str, Any]:
+def metric_rows(table: pa.Table, metric: str) -> Columns:
     """time, process, node, thread and value of one metric of the timeline."""
     import pyarrow.compute as pc
 
@@ -80,9 +79,7 @@ def metric_rows(table: pa.Table, metric: str) -> dict[str, Any]:
     return {name: rows.column(name).to_numpy() for name in ("time_ns", "process", "node", "thread", "value")}
 
 
-def shared_once(
-    rss: dict[str, Any], shared: dict[str, Any], ends: dict[int, int], times: npt.NDArray[Any], summed: npt.NDArray[Any]
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def shared_once(rss: Columns, shared: Columns, ends: dict[int, int], times: Ints, summed: Ints) -> tuple[Ints, Ints]:
     """The tree's memory over time with pages of files and shared memory counted once: those of the process with most of them.
 
     Exact for one process and for processes that share the same pages; a lower bound where each maps files of its own.
@@ -230,7 +227,7 @@ def capacity(capture: Capture) -> Result:
     )
 
 
-def _is_selected(capture: Capture, process: dict[str, Any]) -> bool:
+def _is_selected(capture: Capture, process: ProcessRow) -> bool:
     """Whether a process is selected, and was there in the selected time."""
     if capture.selection.processes and process["process"] not in capture.selection.processes:
         return False

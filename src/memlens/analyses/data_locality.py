@@ -21,7 +21,7 @@ window; and the blocks expected from one window's start to the next one's (estim
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from ..errors import MemoryLimitError, UsageError
 from ..registry import AnalysisDescriptor, Option
@@ -34,10 +34,11 @@ from ._observable import reuse_intervals
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..arrays import ColumnsView, Floats, Uint8s, Uint32s, Uint64s
     from ..capture.model.access_pass import TaskPool
-    from ..capture.model.locality import AccessBatch, ThreadAccesses
+    from ..capture.model.locality import AccessBatch, LocalityStream, ThreadAccesses
     from ..capture.reader import Capture
-    from ..results import Result
+    from ..results import Result, Row
     from ._groups import Dimension
 
 MEMORY_LIMIT_BYTES = 4 << 30
@@ -60,7 +61,7 @@ def locality(
     memory_limit_bytes: int = MEMORY_LIMIT_BYTES,
     heat_columns: int = 64,
     heat_rows: int = 128,
-    site_classes: Mapping[str, Any] | None = None,
+    site_classes: Mapping[str, Uint8s] | None = None,
     ranges: Sequence[tuple[int, int]] | None = None,
     range_bytes: int = RANGE_BYTES,
     workers: int | None = None,
@@ -102,11 +103,10 @@ def locality(
         capture, by=by, line_bytes=line_bytes, memory_limit_bytes=memory_limit_bytes, heat_columns=heat_columns, heat_rows=heat_rows,
         site_classes=site_classes, ranges=ranges, range_bytes=range_bytes, accesses=accesses,
     )  # fmt: skip
-    result: Result = _checked(lambda: run(consumer.accesses, consumer, workers=workers, progress=progress), consumer)
-    return result
+    return _checked(lambda: run(consumer.accesses, consumer, workers=workers, progress=progress), consumer)
 
 
-def _checked(work: Callable[[], Any], consumer: LocalityConsumer) -> Any:
+def _checked(work: Callable[[], Result], consumer: LocalityConsumer) -> Result:
     try:
         return work()
     except MemoryError as error:
@@ -130,7 +130,7 @@ class LocalityConsumer:
         memory_limit_bytes: int = MEMORY_LIMIT_BYTES,
         heat_columns: int = 64,
         heat_rows: int = 128,
-        site_classes: Mapping[str, Any] | None = None,
+        site_classes: Mapping[str, Uint8s] | None = None,
         ranges: Sequence[tuple[int, int]] | None = None,
         range_bytes: int = RANGE_BYTES,
         accesses: ThreadAccesses | None = None,
@@ -161,7 +161,7 @@ class LocalityConsumer:
         self.count = max(1, len(self.accesses.streams))
         self.streams = [self._engine() for _ in self.accesses.streams]
 
-    def _engine(self) -> Any:
+    def _engine(self) -> LocalityStream:
         from ..capture.model.locality import LocalityStream
 
         return LocalityStream(
@@ -185,7 +185,7 @@ class LocalityConsumer:
             for work in self._tasks(ready, classes):
                 self._pool.submit(self, ready.stream, work)
 
-    def _tasks(self, batch: AccessBatch, classes: Any) -> Iterator[Callable[[], None]]:
+    def _tasks(self, batch: AccessBatch, classes: Uint8s) -> Iterator[Callable[[], None]]:
         stream = self.streams[batch.stream]
         if batch.constants is not None:
             numbers = [dimension.constant_numbers(batch.constants) for dimension in self._dimensions.values()]
@@ -203,14 +203,13 @@ class LocalityConsumer:
         self._parts += other._parts
 
     def snapshot(self) -> Result:
-        result: Result = _checked(self._snapshot, self)
-        return result
+        return _checked(self._snapshot, self)
 
     def _class_counts(self) -> tuple[int, int]:
         """Accesses whose class was inferred, and known beforehand."""
         return sum(p.inferred_accesses for p in self._parts), sum(p.static_accesses for p in self._parts)
 
-    def _merged(self) -> Any:
+    def _merged(self) -> LocalityStream | None:
         """One engine of all threads; the first one's, which cannot go on then."""
         for other in self.streams[1:]:
             self.streams[0].merge(other)
@@ -269,7 +268,7 @@ def _end_ns(capture: Capture) -> int:
     return int(ends.max()) if len(ends) else 0
 
 
-def _adder(stream: Any, batch: Any, classes: Any, groups: list[Any]) -> Callable[[], None]:
+def _adder(stream: LocalityStream, batch: AccessBatch, classes: Uint8s, groups: list[Uint32s]) -> Callable[[], None]:
     import numpy as np
 
     def add() -> None:
@@ -286,7 +285,7 @@ def _adder(stream: Any, batch: Any, classes: Any, groups: list[Any]) -> Callable
     return add
 
 
-def _constant_adder(stream: Any, constants: Any, groups: list[Any]) -> Callable[[], None]:
+def _constant_adder(stream: LocalityStream, constants: AccessBatch, groups: list[Uint32s]) -> Callable[[], None]:
     import numpy as np
 
     def add() -> None:
@@ -304,7 +303,7 @@ def _result(
     capture: Capture,
     accesses: ThreadAccesses,
     dimensions: Mapping[str, Dimension],
-    merged: Any,
+    merged: LocalityStream | None,
     *,
     memory_bytes: int,
     origin: str,
@@ -376,48 +375,52 @@ def _known(value: float) -> float | None:
 
 def _rows(
     dimension: Dimension,
-    reuse: Mapping[str, Any],
-    footprint: Mapping[str, Any],
+    reuse: ColumnsView,
+    footprint: ColumnsView,
     *,
     whole: bool,
     origin: str,
     windows: int,
     leaves_out: bool,
     is_static: bool,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """`leaves_out`: the trace leaves constants out. `is_static`: classes are known beforehand, of all accesses that matter."""
     reuse = {name: values.tolist() for name, values in reuse.items()}
     footprint = {name: values.tolist() for name, values in footprint.items()}
     executed = reuse.pop("executed")
     total = sum(one for key, one in zip(dimension.keys, executed, strict=False) if NOT_CHOSEN not in key)
-    none = dict.fromkeys(reuse, 0)
+    none: dict[str, float] = dict.fromkeys(reuse, 0)
     knows_constants = dimension.knows_constants or not leaves_out
-    rows = []
+    rows: list[tuple[float, Row]] = []
     for at, key in enumerate(dimension.keys):
         if NOT_CHOSEN in key:
             continue
         if at >= len(footprint["accesses"]) or not footprint["accesses"][at] + footprint["constants"][at]:
             continue
-        r = {n: v[at] for n, v in reuse.items()} if at < len(reuse["accesses"]) else none
-        row = dict(zip(dimension.names, key, strict=True))
+        r: dict[str, float] = {n: v[at] for n, v in reuse.items()} if at < len(reuse["accesses"]) else none
+        row: Row = dict(zip(dimension.names, key, strict=True))
         f = {n: v[at] for n, v in footprint.items()}
-        row.update(_footprint_row(f, executed[at], whole, knows_constants, dimension.has_constants, is_static))
-        row.update(_reuse_row(r, windows, executed[at] * r["accesses"] / (f["accesses"] + f["constants"]), whole))
+        measured = _footprint_row(f, executed[at], whole, knows_constants, dimension.has_constants, is_static)
+        measured.update(_reuse_row(r, windows, executed[at] * r["accesses"] / (f["accesses"] + f["constants"]), whole))
+        row.update(measured)
         row["recorded"] = r["accesses"]
         row["share"] = executed[at] / total if total else 0.0
         row["class_origin"] = origin
-        error, growth = row["window_growth_error"], row["window_growth"]
+        error, growth = measured["window_growth_error"], measured["window_growth"]
         row["under_sampled"] = not whole and (
-            row["windows"] < FEWEST_WINDOWS
-            or (knows_constants and (error is None or (growth > 0 and error / growth > GREATEST_ERROR)))
+            f["window_growth_windows"] < FEWEST_WINDOWS
+            or (
+                knows_constants
+                and (error is None or growth is None or (growth > 0 and error / growth > GREATEST_ERROR))
+            )
         )
-        rows.append(row)
-    return sorted(rows, key=lambda row: -row["executed"])
+        rows.append((executed[at], row))
+    return [row for _, row in sorted(rows, key=lambda one: -one[0])]
 
 
 def _footprint_row(
-    f: dict[str, Any], executed: float, whole: bool, knows_constants: bool, has_constants: bool, is_static: bool
-) -> dict[str, Any]:
+    f: dict[str, float], executed: float, whole: bool, knows_constants: bool, has_constants: bool, is_static: bool
+) -> dict[str, float | None]:
     """What depends on the length of windows has ``window_`` before its name, and is null without it unless everything was recorded."""
     a, constants = f["accesses"], f["constants"]
     # Inferred from windows, a class is that of the instruction in the window.
@@ -466,7 +469,7 @@ def _footprint_row(
     }  # fmt: skip
 
 
-def _ratio(name: str, f: dict[str, Any], whole: bool, part: float, of: float | None) -> dict[str, Any]:
+def _ratio(name: str, f: dict[str, float], whole: bool, part: float, of: float | None) -> dict[str, float | None]:
     """A ratio over windows, its standard error and its interval; of a whole trace the ratio itself. Without `of` it is not known."""
     if of is None:
         return {f"{name}{end}": None for end in ("", "_error", "_low", "_high")}
@@ -478,7 +481,7 @@ def _ratio(name: str, f: dict[str, Any], whole: bool, part: float, of: float | N
     return {name: value, f"{name}_error": error, f"{name}_low": low, f"{name}_high": high}
 
 
-def _share_interval(value: float | None, f: dict[str, Any], ratio: str) -> tuple[float | None, float | None]:
+def _share_interval(value: float | None, f: dict[str, float], ratio: str) -> tuple[float | None, float | None]:
     """The interval of a share: what the spread of the windows says, and what bursts that were not drawn leave possible (``_rare_*``)."""
     error, windows = _known(f[f"{ratio}_error"]), f[f"{ratio}_windows"]
     low, high = interval(value, error, windows)
@@ -487,7 +490,7 @@ def _share_interval(value: float | None, f: dict[str, Any], ratio: str) -> tuple
     return min(low, f[f"{ratio}_rare_low"]), min(1.0, max(high, f[f"{ratio}_rare_high"]))
 
 
-def _percents(name: str, f: dict[str, Any], ratio: str, whole: bool, value: float | None) -> dict[str, float | None]:
+def _percents(name: str, f: dict[str, float], ratio: str, whole: bool, value: float | None) -> dict[str, float | None]:
     """The interval of a share of accesses, in percent."""
     low = high = value
     if not whole:
@@ -498,7 +501,7 @@ def _percents(name: str, f: dict[str, Any], ratio: str, whole: bool, value: floa
     }
 
 
-def _irregular_of_windows(f: dict[str, Any], whole: bool, share: float | None) -> dict[str, float | None]:
+def _irregular_of_windows(f: dict[str, float], whole: bool, share: float | None) -> dict[str, float | None]:
     value = share if whole else _known(f["window_irregular"])
     return {
         "window_irregular_percent": None if value is None else 100 * value,
@@ -506,7 +509,7 @@ def _irregular_of_windows(f: dict[str, Any], whole: bool, share: float | None) -
     }
 
 
-def _reuse_row(r: dict[str, Any], windows: int, executed: float, whole: bool) -> dict[str, Any]:
+def _reuse_row(r: dict[str, float], windows: int, executed: float, whole: bool) -> dict[str, float | None]:
     reuses = r["distance_count"]
     unobservable = 0 if whole else r["first"] + r["earlier"]
     new = _known(r["new_blocks"])
@@ -569,7 +572,7 @@ def _schema(dimension: Dimension) -> pa.Schema:
     return pa.schema([*keys, *((name, pa.type_for_alias(kind)) for name, kind in FIELDS.items())])
 
 
-def _distances(merged: Any, group: int) -> pa.Table:
+def _distances(merged: LocalityStream | None, group: int) -> pa.Table:
     """Reuses of the whole program by distance and by interval, in powers of two."""
     import pyarrow as pa
 
@@ -602,7 +605,7 @@ def curve_sizes(greatest: int, *, steps: int = 4, extra: Sequence[int] = ()) -> 
     return sorted({*sizes, *(size for size in extra if 1 <= size < sizes[-1])})
 
 
-def _miss_curve(merged: Any, line_bytes: int, capture: Capture, *, whole: bool) -> pa.Table:
+def _miss_curve(merged: LocalityStream | None, line_bytes: int, capture: Capture, *, whole: bool) -> pa.Table:
     """Misses of a fully associative LRU cache that each thread has for itself, also of the sizes of the machine's caches."""
     import numpy as np
     import pyarrow as pa
@@ -629,7 +632,17 @@ def _miss_curve(merged: Any, line_bytes: int, capture: Capture, *, whole: bool) 
     )
 
 
-def _heat(merged: Any, capture: Capture) -> pa.Table:
+class _Heat(TypedDict):
+    """What `LocalityStream.heat` gives: rows of addresses, columns of time."""
+
+    address: Uint64s
+    row_bytes: int
+    accesses: Uint64s
+    reuses: Uint64s
+    distance_sum: Floats
+
+
+def _heat(merged: LocalityStream | None, capture: Capture) -> pa.Table:
     import numpy as np
     import pyarrow as pa
 
@@ -637,7 +650,7 @@ def _heat(merged: Any, capture: Capture) -> pa.Table:
 
     schema = pa.schema([("process", pa.uint32()), ("address", pa.uint64()), ("bytes", pa.uint64()), ("begin_ns", pa.uint64()),
                         ("end_ns", pa.uint64()), ("accesses", pa.uint64()), ("reuse_distance_mean", pa.float64())])  # fmt: skip
-    heat = None if merged is None else merged.heat()
+    heat = None if merged is None else cast("_Heat | None", merged.heat())
     if heat is None or not len(heat["address"]):
         return schema.empty_table()
     processes = np.array(list(dict.fromkeys(capture.windows.columns["process"].tolist())), dtype=np.uint32)
@@ -661,7 +674,7 @@ def _heat(merged: Any, capture: Capture) -> pa.Table:
     )
 
 
-def _notes(figures: Mapping[str, Any], tables: Mapping[str, pa.Table], *, whole: bool) -> list[str]:
+def _notes(figures: Mapping[str, object], tables: Mapping[str, pa.Table], *, whole: bool) -> list[str]:
     notes = []
     if figures["damaged_windows"]:
         notes.append(f"{figures['damaged_windows']} windows are damaged and were left out.")

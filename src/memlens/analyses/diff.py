@@ -6,6 +6,7 @@ region. Sampled values are compared with their errors; a change within noise is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..registry import AnalysisDescriptor
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..capture.reader import Capture
-    from ..results import Finding, Report, Result
+    from ..results import Finding, Report, Result, Row
     from ._comparison import Pair, RowPair
 
 DIFFERENT = frozenset({"better", "worse", "changed"})
@@ -31,7 +32,7 @@ def _program(meta: Mapping[str, Any]) -> str:
     return str(command[0]).rpartition("/")[2] if command else ""
 
 
-def _facts(report: Report) -> dict[str, Any]:
+def _facts(report: Report) -> dict[str, object]:
     """What two captures have to share, as text."""
     meta = report.meta
     machine = meta.get("machine") or {}
@@ -67,10 +68,10 @@ EFFECTS = {
 GRAVE = frozenset({"program", "end"})
 
 
-def _comparability(before: Report, after: Report) -> list[dict[str, Any]]:
+def _comparability(before: Report, after: Report) -> list[Row]:
     """Facts in which the captures differ, and what follows."""
     old, new = _facts(before), _facts(after)
-    rows = [
+    rows: list[Row] = [
         {"fact": name, "before": _said(old[name]), "after": _said(new[name]), "effect": EFFECTS[name], "grave": name in GRAVE}
         for name in EFFECTS
         if old[name] != new[name]
@@ -98,7 +99,7 @@ def _comparability(before: Report, after: Report) -> list[dict[str, Any]]:
     return rows
 
 
-def _said(value: Any) -> str | None:
+def _said(value: object) -> str | None:
     return None if value is None else str(value)
 
 
@@ -109,11 +110,11 @@ def finding_key(finding: Finding) -> tuple[str, ...]:
     return (finding.name, *things)
 
 
-def compare_findings(before: Report, after: Report) -> list[dict[str, Any]]:
+def compare_findings(before: Report, after: Report) -> list[Row]:
     """Findings of both reports: new, gone or kept."""
     old = {finding_key(finding): finding for finding in before.findings}
     new = {finding_key(finding): finding for finding in after.findings}
-    rows = []
+    rows: list[Row] = []
     for state, findings, others in (("new", new, old), ("gone", old, new), ("kept", new, old)):
         for identity, finding in findings.items():
             if (identity in others) == (state == "kept"):
@@ -127,7 +128,7 @@ def compare_findings(before: Report, after: Report) -> list[dict[str, Any]]:
 
 
 # ---- result ------------------------------------------------------------
-def _figure_row(pair: Pair) -> dict[str, Any]:
+def _figure_row(pair: Pair) -> Row:
     return {
         "figure": pair.name, "label": pair.label, "kind": pair.kind, "better": pair.better, "before": pair.before,
         "after": pair.after, "change": pair.change, "change_error": pair.error or None, "relative": pair.relative,
@@ -135,7 +136,7 @@ def _figure_row(pair: Pair) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _row_row(pair: RowPair) -> dict[str, Any]:
+def _row_row(pair: RowPair) -> dict[str, object]:
     function, file, line, module = pair.place
     return {
         "group": pair.group, "table": pair.table, "title": pair.title, "what": pair.name, "function": function, "file": file,
@@ -146,7 +147,7 @@ def _row_row(pair: RowPair) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _table(rows: list[dict[str, Any]], columns: dict[str, str]) -> pa.Table:
+def _table(rows: Sequence[Mapping[str, object]], columns: dict[str, str]) -> pa.Table:
     import pyarrow as pa
 
     types = {"text": pa.string(), "real": pa.float64(), "flag": pa.bool_(), "line": pa.uint32()}
@@ -181,13 +182,18 @@ def of_reports(before: Report, after: Report) -> Result:
 
     facts = _comparability(before, after)
     findings = compare_findings(before, after)
-    figures = [{**_figure_row(pair), "differs": pair.verdict in DIFFERENT} for pair in figure_pairs(before, after)]
     order = {"worse": 0, "better": 1, "changed": 2}
-    figures.sort(key=lambda row: (order.get(row["verdict"], 3), -abs(row["relative"] or 0.0)))
-    rows = [_row_row(pair) for pair in row_pairs(before, after)]
-    verdicts = [row["verdict"] for row in figures]
+    pairs = sorted(
+        figure_pairs(before, after), key=lambda pair: (order.get(pair.verdict, 3), -abs(pair.relative or 0.0))
+    )
+    figures = [{**_figure_row(pair), "differs": pair.verdict in DIFFERENT} for pair in pairs]
+    changed = row_pairs(before, after)
+    rows = [_row_row(pair) for pair in changed]
+    rows_that_differ = sum(pair.verdict in DIFFERENT for pair in changed)
+    verdicts = [pair.verdict for pair in pairs]
+    differences = sum(verdict in DIFFERENT for verdict in verdicts)
     shared = before.results.keys() & after.results.keys()
-    values = {
+    values: dict[str, object] = {
         "comparable": "no" if not shared else "with care" if any(row["grave"] for row in facts) else "yes",
         "facts_that_differ": len(facts),
         "new_findings": sum(row["state"] == "new" for row in findings),
@@ -200,10 +206,10 @@ def of_reports(before: Report, after: Report) -> Result:
         "figures_only_before": verdicts.count("only before"),
         "figures_only_after": verdicts.count("only after"),
         "rows_compared": len(rows),
-        "rows_that_differ": sum(row["differs"] for row in rows),
+        "rows_that_differ": rows_that_differ,
+        "differences": differences,
+        "no_difference": not (differences or rows_that_differ),
     }
-    values["differences"] = values["figures_worse"] + values["figures_better"] + values["figures_changed"]
-    values["no_difference"] = not (values["differences"] or values["rows_that_differ"])
     tables = {
         "comparability": _table(facts, FACT_COLUMNS),
         "findings": _table(findings, FINDING_COLUMNS),

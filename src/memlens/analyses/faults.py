@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..capture.store.settings import settings_of
 from ..registry import AnalysisDescriptor
 from ..view import Chart, Figure, Series, Table, View, key, measure
 
 if TYPE_CHECKING:
+    from ..arrays import Columns
     from ..capture.reader import Capture
     from ..results import Result
 
@@ -60,7 +61,7 @@ def faults(capture: Capture) -> Result:
         }
     else:
         edges, in_time = capture.replay.bin_edges_s, capture.replay.faults_in_time()
-    over_time: dict[str, Any] = {"time_s": edges[:-1]}
+    over_time: Columns = {"time_s": edges[:-1]}
     for row in class_rows:
         over_time[str(row["class"])] = in_time[row["class"]].round().astype(np.int64)
     rates = np.sum(list(in_time.values()), axis=0) / (duration_s / TIME_BINS)

@@ -89,7 +89,7 @@ def first_touch(capture: Capture) -> Result:
         numbers = ("process", "thread", "time_ns", "address")
         kept = part.rows(
             placing.num_rows, "first touches", **{name: placing.column(name).to_numpy() for name in numbers},
-            place=(of_rows.column(0), of_rows.column(2), of_rows.column(3)),
+            place=of_rows.lists,
         )  # fmt: skip
         placing, of_rows = placing.filter(pa.array(kept)), of_rows.chosen(kept)
         placing = placing.append_column("rows", pa.array([1] * placing.num_rows, pa.uint64()))
@@ -121,7 +121,7 @@ def first_touch(capture: Capture) -> Result:
     inferred = int(rows[(weights == 1) & placing.column("inferred").to_numpy()].sum())
     unnamed = placing.filter(pc.is_null(placing.column("function")))
     huge = placing.filter(pc.greater(placing.column("span_bytes"), capture.replay.page_bytes))
-    figures: dict[str, Any] = {
+    figures: dict[str, object] = {
         "first_touched_bytes": total,
         "first_touched_bytes_error": float((rows * variances(weights, placing.column("one_bytes").to_numpy())).sum())
         ** 0.5,

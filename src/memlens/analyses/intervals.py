@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ..capture.model.locality import ThreadAccesses
     from ..capture.model.samples import Samples
     from ..capture.reader import Capture
-    from ..results import Result
+    from ..results import Key, Result
     from ._groups import Dimension
 
     Counts = npt.NDArray[np.uint64]
@@ -458,7 +458,7 @@ def _nodes(
     found: NodeSums,
     samples: Samples,
     order: npt.NDArray[np.int64],
-    functions: Sequence[tuple[str | None, ...]],
+    functions: Sequence[Key],
     *,
     whole: bool,
 ) -> pa.Table:

@@ -15,7 +15,9 @@ from ._traffic_view import accesses_view
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..arrays import Columns
     from ..capture.model.access_pass import ChunkBatch, TaskPool
+    from ..capture.model.locality import AccessJoin
     from ..capture.reader import Capture
     from ..results import Result
     from ._object_groups import ObjectGroups
@@ -81,7 +83,7 @@ def _result(
     functions: Sequence[tuple[str | None, str | None]],
     groups: ObjectGroups,
     shared: SharedOut,
-    join: Any,
+    join: AccessJoin,
 ) -> Result:
     import numpy as np
     import pyarrow as pa
@@ -187,12 +189,12 @@ def _share_of(rows: list[dict[str, Any]], total: float, chosen: Any) -> float | 
     return sum(row["accesses"] for row in rows if chosen(row)) / total if total else None
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
+def _plain(row: dict[str, object]) -> dict[str, Any]:
     """NaN as null: an error that is not known."""
     return {name: None if isinstance(value, float) and value != value else value for name, value in row.items()}
 
 
-def _rows(columns: dict[str, Any]) -> list[dict[str, Any]]:
+def _rows(columns: Columns) -> list[dict[str, Any]]:
     """Estimates as rows with their share of all bytes, most accesses first."""
     names = list(columns)
     rows = [
@@ -202,13 +204,13 @@ def _rows(columns: dict[str, Any]) -> list[dict[str, Any]]:
     return _shares(rows, sum(row["bytes"] for row in rows))
 
 
-def _shares(rows: list[dict[str, Any]], total: float) -> list[dict[str, Any]]:
+def _shares(rows: list[dict[str, Any]], total: float) -> list[dict[str, object]]:
     for row in rows:
         row["share"] = row["bytes"] / total if total else 0.0
     return sorted(rows, key=lambda row: (-row["accesses"], row["group"], row["function"]))
 
 
-def _estimates(keys: list[tuple[str, Any]]) -> pa.Schema:
+def _estimates(keys: list[tuple[str, pa.DataType]]) -> pa.Schema:
     import pyarrow as pa
 
     numbers = [(f"{name}{suffix}", pa.float64()) for name in ESTIMATES for suffix in ("", "_error")]

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from ..capture.model.call_stacks import CallStacks
+    from ..capture.model.call_stacks import CallStacks, Frame
     from ..capture.reader import Capture
-    from ..results import Result
+    from ..results import Key, Result
 
 LARGEST = 200
 """Objects listed one by one."""
@@ -223,7 +223,7 @@ def _by_site(capture: Capture, sites: pa.Table, stacks: CallStacks) -> pa.Table:
             )
             known = np.bincount(site_of_object[placed & engine.pages_known(which)], minlength=sites.num_rows) > 0
             touched[name] = [int(value) if is_known else None for value, is_known in zip(sums, known, strict=True)]
-    merged: dict[tuple[Any, ...], dict[str, Any]] = {}
+    merged: dict[Key, dict[str, Any]] = {}
     group_of_site = np.full(sites.num_rows, -1)
     for number, row in enumerate(sites.to_pylist()):
         if row["kind"] not in ("heap", "mmap") or (totals is not None and not row["objects"] and not row["peak_bytes"]):
@@ -312,6 +312,7 @@ def _largest(capture: Capture, stacks: CallStacks) -> pa.Table:
     import numpy as np
     import pyarrow as pa
 
+    from ..capture.model.call_stacks import NO_FRAME
     from ._selected_objects import chosen_objects
 
     engine = capture.objects
@@ -324,7 +325,7 @@ def _largest(capture: Capture, stacks: CallStacks) -> pa.Table:
     rows = []
     end_ns = capture.end_ns
     for row in engine.table(mine).to_pylist():
-        touch = stacks.code_row(row["first_touch_code"])
+        touch: Frame = stacks.code_row(row["first_touch_code"]) or NO_FRAME
         row["site"] = stacks.site(row["stack"])
         rows.append(
             {
@@ -334,8 +335,7 @@ def _largest(capture: Capture, stacks: CallStacks) -> pa.Table:
                 "thread": row["thread"], **row["site"], "touched_bytes": row["touched_bytes"],
                 "recycled_bytes": row["recycled_bytes"], "never_touched_bytes": row["never_touched_bytes"],
                 "touching_threads": row["touching_threads"], "first_touch_thread": row["first_touch_thread"],
-                "first_touch_function": touch.get("function"), "first_touch_file": touch.get("file"),
-                "first_touch_line": touch.get("line"),
+                "first_touch_function": touch["function"], "first_touch_file": touch["file"], "first_touch_line": touch["line"],
             }
         )  # fmt: skip
     schema = pa.schema(

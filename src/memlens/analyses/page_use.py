@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..registry import AnalysisDescriptor
 from ._traffic_view import page_use_view
@@ -10,6 +10,7 @@ from ._traffic_view import page_use_view
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..arrays import Bools, Columns, Ints
     from ..capture.reader import Capture
     from ..results import Result
 
@@ -130,7 +131,7 @@ def page_use(capture: Capture) -> Result:
     )
 
 
-def _objects_of_pages(capture: Capture, first: dict[str, Any]) -> Any:
+def _objects_of_pages(capture: Capture, first: Columns) -> Ints:
     """The object of each page, 0 = none: heap objects, variables and stacks before the area that they lie in."""
     import numpy as np
 
@@ -162,7 +163,7 @@ def _objects_of_pages(capture: Capture, first: dict[str, Any]) -> Any:
     return np.where(found != 0, found, fallback)
 
 
-def _most_frequent(ids: Any, area: Any) -> Any:
+def _most_frequent(ids: Ints, area: Bools) -> Ints:
     """The id that most probes of each row gave; one in an area that holds objects only when there is no other."""
     import numpy as np
 

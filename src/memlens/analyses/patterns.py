@@ -10,8 +10,8 @@ first time, and lasts until that happens again. `visit_bytes` is how many bytes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
 
 from ..registry import AnalysisDescriptor, Option
 from ._locality_view import patterns_view
@@ -120,7 +120,7 @@ class PatternsConsumer:
             walk.choose(choice)
         instructions = instruction_rows(walk)
         whole = accesses.is_whole and walk.taken == accesses.recorded
-        figures: dict[str, Any] = {
+        figures: dict[str, object] = {
             "recorded_accesses": accesses.recorded if choice is None else None,
             "looked_at": walk.looked_at,
             "everything_recorded": accesses.is_whole,
@@ -173,7 +173,7 @@ LEVEL_COLUMNS = {
 }
 
 
-def _table(rows: list[dict[str, Any]], columns: dict[str, str]) -> pa.Table:
+def _table(rows: Sequence[Mapping[str, object]], columns: dict[str, str]) -> pa.Table:
     import pyarrow as pa
 
     kinds = {

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from ..registry import AnalysisDescriptor
 from ..view import Figure, Table, View, detail, key, measure
 
 if TYPE_CHECKING:
+    from ..arrays import Bools, Columns, Floats, Ints, Uint32s, Uint64s
     from ..capture.reader import Capture
     from ..results import Result
 
@@ -18,10 +19,12 @@ OBJECT_COLUMNS = ("process", "thread", "born_ns", "weight_bytes", "bytes", "coun
 class Counter:
     """How many events, and how much weight, a thread (or a process) has before a moment."""
 
-    def __init__(self, process: Any, thread: Any, time_ns: Any, weight: Any, count: Any | None = None) -> None:
+    def __init__(
+        self, process: Uint32s, thread: Uint32s, time_ns: Uint64s, weight: Floats, count: Floats | None = None
+    ) -> None:
         import numpy as np
 
-        self._of: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
+        self._of: dict[tuple[int, int], tuple[Uint64s, Floats, Floats]] = {}
         order = np.argsort(time_ns, kind="stable")
         process, thread, time_ns, weight = process[order], thread[order], time_ns[order], weight[order]
         count = np.ones(len(time_ns)) if count is None else count[order]
@@ -32,7 +35,7 @@ class Counter:
                 its = mine & (thread == one)
                 self._add(int(number), int(one), time_ns[its], weight[its], count[its])
 
-    def _add(self, process: int, thread: int, time_ns: Any, weight: Any, count: Any) -> None:
+    def _add(self, process: int, thread: int, time_ns: Uint64s, weight: Floats, count: Floats) -> None:
         import numpy as np
 
         self._of[process, thread] = (
@@ -40,7 +43,7 @@ class Counter:
             np.concatenate(([0.0], np.cumsum(weight, dtype=float))),
         )  # fmt: skip
 
-    def between(self, process: int, thread: int, begin_ns: Any, end_ns: Any) -> tuple[Any, Any]:
+    def between(self, process: int, thread: int, begin_ns: Ints, end_ns: Ints) -> tuple[Floats, Floats]:
         """(events, weight) of each interval; thread 0: of the whole process."""
         import numpy as np
 
@@ -50,6 +53,25 @@ class Counter:
         times, counts, weights = found
         low, high = np.searchsorted(times, begin_ns), np.searchsorted(times, end_ns)
         return counts[high] - counts[low], weights[high] - weights[low]
+
+
+class _Region(TypedDict):
+    """A row of table ``by_name``."""
+
+    name: str
+    kind: str
+    executions: int
+    threads: int
+    seconds: float
+    self_seconds: float
+    longest_s: float
+    faults: int | None
+    first_touched_bytes: int | None
+    allocations: float | None
+    allocated_bytes: int | None
+    peak_rss_bytes: int | None
+    rss_growth_bytes: int | None
+    unfinished: int
 
 
 def regions(capture: Capture) -> Result:
@@ -66,7 +88,7 @@ def regions(capture: Capture) -> Result:
     from ._fault_sampling import notes as sampling_notes
 
     table = capture.table("regions")
-    merged: list[dict[str, Any]] = []
+    merged: list[_Region] = []
     if table.num_rows:
         columns = {
             name: table.column(name).to_numpy().astype(np.int64)
@@ -74,9 +96,7 @@ def regions(capture: Capture) -> Result:
         }
         faults, allocations = _faults(capture), _allocations(capture)
         inner = _inner_ns(columns)
-        per_row: dict[str, Any] = {
-            name: np.zeros(table.num_rows) for name in ("faults", "placed", "allocations", "allocated")
-        }
+        per_row: Columns = {name: np.zeros(table.num_rows) for name in ("faults", "placed", "allocations", "allocated")}
         keys = columns["process"] << 32 | columns["thread"]
         for key in np.unique(keys):
             mine = keys == key
@@ -106,12 +126,11 @@ def regions(capture: Capture) -> Result:
             )  # fmt: skip
     merged.sort(key=lambda row: -row["seconds"])
     kinds = capture.kinds()
-    for names, known in (
-        (("faults", "first_touched_bytes"), "fault" in kinds),
-        (("allocations", "allocated_bytes"), "runtime_status" in kinds),
-    ):
-        for row in merged if not known else ():
-            row.update(dict.fromkeys(names))
+    for row in merged:
+        if "fault" not in kinds:
+            row["faults"] = row["first_touched_bytes"] = None
+        if "runtime_status" not in kinds:
+            row["allocations"] = row["allocated_bytes"] = None
     notes = list(sampling_notes(capture))
     unfinished = sum(row["unfinished"] for row in merged if row["kind"] == "region")
     if unfinished:
@@ -140,7 +159,7 @@ def regions(capture: Capture) -> Result:
     )
 
 
-def _inner_ns(columns: dict[str, Any]) -> Any:
+def _inner_ns(columns: Columns) -> Floats:
     """Time of the regions directly inside each one."""
     import numpy as np
 
@@ -195,7 +214,7 @@ def _allocations(capture: Capture) -> Counter:
 MARK_AGE_NS = 1_000_000
 
 
-def _rss(capture: Capture, columns: dict[str, Any], mine: Any) -> tuple[int | None, int | None]:
+def _rss(capture: Capture, columns: Columns, mine: Bools) -> tuple[int | None, int | None]:
     """Peak RSS in these intervals and its net growth over them: at the last reading up to each end less that up to its begin.
 
     Before and after a phase the program itself reads its RSS and the kernel's high-water mark: if that rose, the phase's peak is

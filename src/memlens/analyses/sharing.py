@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from ..registry import AnalysisDescriptor, Option
 from ._locality_view import sharing_view
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
+    from ..arrays import Array, Columns, Ints, Uint64s
     from ..capture.model.access_pass import TaskPool, TimeGroup
-    from ..capture.model.locality import ThreadAccesses
+    from ..capture.model.locality import AccessSource, ThreadAccesses
     from ..capture.reader import Capture
     from ..results import Result
 
@@ -116,7 +118,7 @@ class SharingConsumer:
             )
         )
         kinds = kinds_of(pairs)
-        figures: dict[str, Any] = {
+        figures: dict[str, object] = {
             "threads": len(accesses.streams),
             "line_bytes": line_bytes,
             "accesses": taken if several else accesses.recorded,
@@ -139,7 +141,7 @@ class SharingConsumer:
         return Result("sharing", figures, {"lines": _table(rows), "by_object": _by_object(rows)}, quality)
 
 
-def kinds_of(pairs: dict[str, Any]) -> Any:
+def kinds_of(pairs: Columns) -> Array:
     """``false`` or ``true`` for each pair of threads and line."""
     import numpy as np
 
@@ -160,14 +162,39 @@ def _offsets(mask: int, unit: int) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
 
 
-def _rows(capture: Any, accesses: Any, pairs: dict[str, Any], line_bytes: int, most: int) -> list[dict[str, Any]]:
+class LineRow(TypedDict):
+    """A row of table ``lines``: a cache line that two threads use."""
+
+    process: int
+    line: int
+    kind: str
+    thread: int
+    other_thread: int
+    hand_overs: int
+    useful_hand_overs: int
+    reads: int
+    writes: int
+    other_reads: int
+    other_writes: int
+    offsets: str
+    other_offsets: str
+    common_offsets: str
+    written_address: int
+    object: str | None
+    fields: str | None
+    other_fields: str | None
+    windows: int | None
+    other_windows: int | None
+
+
+def _rows(capture: AccessSource, accesses: ThreadAccesses, pairs: Columns, line_bytes: int, most: int) -> list[LineRow]:
     from ..capture.model.locality import PROCESS_SHIFT
 
     count = min(most, len(pairs["line"]))
     columns = {name: values[:count].tolist() for name, values in pairs.items()}
     kinds = kinds_of(pairs)[:count].tolist()
     unit = max(1, line_bytes // 64)
-    rows = []
+    rows: list[LineRow] = []
     for at in range(count):
         (process, thread), (_, other) = accesses.streams[columns["thread"][at]], accesses.streams[columns["other"][at]]
         used = columns["write_mask"][at] | columns["other_write_mask"][at]
@@ -189,6 +216,11 @@ def _rows(capture: Any, accesses: Any, pairs: dict[str, Any], line_bytes: int, m
                 "other_offsets": _offsets(columns["other_write_mask"][at], unit),
                 "common_offsets": _offsets(columns["common_mask"][at], unit),
                 "written_address": (columns["line"][at] & ((1 << PROCESS_SHIFT) - 1)) + first * unit,
+                "object": None,
+                "fields": None,
+                "other_fields": None,
+                "windows": None,
+                "other_windows": None,
             }
         )
     _name_objects(capture, rows)
@@ -196,7 +228,7 @@ def _rows(capture: Any, accesses: Any, pairs: dict[str, Any], line_bytes: int, m
     return rows
 
 
-def _count_windows(accesses: Any, rows: list[dict[str, Any]], pairs: dict[str, Any], line_bytes: int) -> None:
+def _count_windows(accesses: ThreadAccesses, rows: list[LineRow], pairs: Columns, line_bytes: int) -> None:
     """In how many windows each thread of a pair uses the line while both do."""
     import numpy as np
 
@@ -206,7 +238,7 @@ def _count_windows(accesses: Any, rows: list[dict[str, Any]], pairs: dict[str, A
     lines = pairs["line"][: len(rows)].astype(np.uint64)
     wanted = np.unique(lines)
     mask = np.uint64(~(line_bytes - 1) & (2**64 - 1))
-    found: list[Any] = []
+    found: list[Uint64s] = []
     # Most accesses are to other lines: a small table says so at once.
     shift = np.uint64(line_bytes.bit_length() - 1)
     may_be = np.zeros(1 << 16, dtype=bool)
@@ -248,15 +280,15 @@ def _count_windows(accesses: Any, rows: list[dict[str, Any]], pairs: dict[str, A
         row["windows"], row["other_windows"] = (int(((t >= begin) & (t <= end)).sum()) for t in own)
 
 
-def _low_bits(lines: Any, shift: Any) -> Any:
+def _low_bits(lines: Uint64s, shift: np.uint64) -> Ints:
     """Places in a table of 2^16, neither two neighbours nor two pages in one."""
     import numpy as np
 
-    number = lines >> shift
+    number: Uint64s = lines >> shift
     return ((number ^ (number >> np.uint64(16))) & np.uint64(0xFFFF)).astype(np.int64)
 
 
-def _name_objects(capture: Capture, rows: list[dict[str, Any]]) -> None:
+def _name_objects(capture: AccessSource, rows: list[LineRow]) -> None:
     """The object at the first byte that is written: the one that lies there at most of some moments."""
     from collections import Counter
 
@@ -282,20 +314,18 @@ def _name_objects(capture: Capture, rows: list[dict[str, Any]]) -> None:
         row["object"] = names.most_common(1)[0][0] if names else None
 
 
-def _name_fields(capture: Capture, rows: list[dict[str, Any]]) -> None:
+def _name_fields(capture: AccessSource, rows: list[LineRow]) -> None:
     """Fields that each thread writes, of static variables whose type debug information describes; None of other objects."""
     from ._fields import FieldsOfVariables
     from ._offsets import of_words
 
     fields = FieldsOfVariables(capture)
     for row in rows:
-        for name in ("", "other_"):
-            row[f"{name}fields"] = fields.at(
-                row["object"], (row["line"] + one for one in of_words(row[f"{name}offsets"]))
-            )
+        row["fields"] = fields.at(row["object"], (row["line"] + one for one in of_words(row["offsets"])))
+        row["other_fields"] = fields.at(row["object"], (row["line"] + one for one in of_words(row["other_offsets"])))
 
 
-def _table(rows: list[dict[str, Any]]) -> pa.Table:
+def _table(rows: list[LineRow]) -> pa.Table:
     import pyarrow as pa
 
     number, text = pa.uint64(), pa.string()
@@ -306,22 +336,23 @@ def _table(rows: list[dict[str, Any]]) -> pa.Table:
         ("other_fields", text)]))  # fmt: skip
 
 
-def _by_object(rows: list[dict[str, Any]]) -> pa.Table:
+def _by_object(rows: list[LineRow]) -> pa.Table:
     import pyarrow as pa
 
-    sums: dict[tuple[Any, ...], dict[str, Any]] = {}
+    groups: dict[tuple[str | None, str], list[LineRow]] = {}
     for row in rows:
-        key = (row["object"], row["kind"])
-        mine = sums.setdefault(
-            key, {"object": key[0], "kind": key[1], "lines": set(), "hand_overs": 0, "threads": set()}
-        )
-        mine["lines"].add((row["process"], row["line"]))
-        mine["threads"] |= {row["thread"], row["other_thread"]}
-        mine["hand_overs"] += row["hand_overs"]
-    found = [{**row, "lines": len(row["lines"]), "threads": len(row["threads"])} for row in sums.values()]
+        groups.setdefault((row["object"], row["kind"]), []).append(row)
+    found = [
+        {
+            "object": name, "kind": kind, "lines": len({(row["process"], row["line"]) for row in mine}),
+            "threads": len({row["thread"] for row in mine} | {row["other_thread"] for row in mine}),
+            "hand_overs": sum(row["hand_overs"] for row in mine),
+        }
+        for (name, kind), mine in sorted(groups.items(), key=lambda group: -sum(row["hand_overs"] for row in group[1]))
+    ]  # fmt: skip
     schema = pa.schema([("object", pa.string()), ("kind", pa.string()), ("lines", pa.uint64()), ("threads", pa.uint64()),
                         ("hand_overs", pa.uint64())])  # fmt: skip
-    return pa.Table.from_pylist(sorted(found, key=lambda row: -int(row["hand_overs"])), schema=schema)
+    return pa.Table.from_pylist(found, schema=schema)
 
 
 DESCRIPTOR = AnalysisDescriptor(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 
 from ..capture.store.layouts import enum_value
 from ..registry import AnalysisDescriptor
@@ -11,9 +12,10 @@ from ._traffic_view import traffic_view
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..arrays import Columns, Ints, Uint32s, Uint64s
     from ..capture.model.accesses import WindowSource
     from ..capture.reader import Capture
-    from ..results import Result
+    from ..results import Key, Result, Row
 
 COUNTS = ("loads", "stores", "load_bytes", "store_bytes")
 STACK_COUNTS = ("stack_loads", "stack_stores", "stack_load_bytes", "stack_store_bytes")
@@ -47,13 +49,14 @@ class CodeNames:
         self.line = [*sites.column("line").to_pylist(), 0]
         self.inlined_into = [*sites.column("inlined_into").to_pylist(), []]
 
-    def of(self, table: pa.Table) -> Any:
+    def of(self, table: pa.Table) -> Ints:
         """The column `code` as numbers; the one after the last for code that is not known."""
         import numpy as np
 
-        return table.column("code").fill_null(self.count).to_numpy().astype(np.int64)
+        codes: Ints = table.column("code").fill_null(self.count).to_numpy().astype(np.int64)
+        return codes
 
-    def functions(self) -> tuple[Any, list[tuple[str | None, str]]]:
+    def functions(self) -> tuple[Uint32s, list[tuple[str | None, str]]]:
         """(function number of each code, (function, module) of each number)."""
         import numpy as np
 
@@ -62,7 +65,7 @@ class CodeNames:
         return np.array(numbers, dtype=np.uint32), list(index)
 
 
-def _columns(table: pa.Table) -> dict[str, Any]:
+def _columns(table: pa.Table) -> Columns:
     return {
         name: table.column(name).to_numpy()
         for name in table.column_names
@@ -70,36 +73,57 @@ def _columns(table: pa.Table) -> dict[str, Any]:
     }
 
 
-def _summed(
-    keys: list[tuple[Any, ...]], names: list[str], numbers: Any, counts: dict[str, Any]
-) -> list[dict[str, Any]]:
+class _Total(TypedDict):
+    """The row of everything, as far as figures need it."""
+
+    bytes: int
+    stack_load_bytes: int | None
+    stack_store_bytes: int | None
+    mean_width: NotRequired[float | None]
+    instructions: int
+
+
+class _OfFunction(TypedDict):
+    """A row of ``by_function``, as far as it says what was not counted."""
+
+    function: str | None
+    module: str | None
+    unseen: int
+
+
+class _Unseen(TypedDict):
+    """A row of ``unseen``."""
+
+    cause: str
+    name: str | None
+    function: str | None
+    module: str | None
+    executions: int
+
+
+def _summed(keys: Sequence[Key], names: list[str], numbers: Ints, counts: Columns) -> list[Row]:
     """Rows of counts by key, most bytes first; stack counts are None where they are not known of every access."""
-    import numpy as np
 
-    sums = {
-        name: np.bincount(numbers, weights=None, minlength=len(keys)) if values is None else _exact_sums(numbers, values, len(keys))
-        for name, values in counts.items()
-    }  # fmt: skip
+    sums = {name: _exact_sums(numbers, values, len(keys)) for name, values in counts.items()}
     total = int(sums["load_bytes"].sum() + sums["store_bytes"].sum())
-    rows = []
+    rows: list[tuple[tuple[int, int], Row]] = []
     for at, key in enumerate(keys):
-        row = dict(zip(names, key, strict=True))
-        row.update({name: int(sums[name][at]) for name in (*COUNTS, *STACK_COUNTS, "narrow", "unseen", "instructions")})
-        if sums["stack_unknown"][at]:
+        own = {name: int(sums[name][at]) for name in (*COUNTS, *STACK_COUNTS, "narrow", "unseen", "instructions")}
+        n_bytes, accesses = own["load_bytes"] + own["store_bytes"], own["loads"] + own["stores"]
+        is_known = not sums["stack_unknown"][at]
+        on_stack = own["stack_load_bytes"] + own["stack_store_bytes"]
+        row: Row = {**dict(zip(names, key, strict=True)), **own}
+        if not is_known:
             row.update(dict.fromkeys(STACK_COUNTS))
-        row["bytes"] = row["load_bytes"] + row["store_bytes"]
-        row["share"] = row["bytes"] / total if total else 0.0
-        accesses = row["loads"] + row["stores"]
-        on_stack = row["stack_load_bytes"]
-        row["stack_share"] = (
-            (on_stack + row["stack_store_bytes"]) / row["bytes"] if on_stack is not None and row["bytes"] else None
-        )
-        row["mean_width"] = row["bytes"] / accesses if accesses else None
-        rows.append(row)
-    return sorted(rows, key=lambda row: (-row["bytes"], -row["unseen"]))
+        row["bytes"] = n_bytes
+        row["share"] = n_bytes / total if total else 0.0
+        row["stack_share"] = on_stack / n_bytes if is_known and n_bytes else None
+        row["mean_width"] = n_bytes / accesses if accesses else None
+        rows.append(((-n_bytes, -own["unseen"]), row))
+    return [row for _, row in sorted(rows, key=lambda one: one[0])]
 
 
-def _exact_sums(numbers: Any, values: Any, count: int) -> Any:
+def _exact_sums(numbers: Ints, values: Uint64s, count: int) -> Uint64s:
     """Sums in 64-bit integers: doubles lose the last digits above 2^53."""
     import numpy as np
 
@@ -108,7 +132,7 @@ def _exact_sums(numbers: Any, values: Any, count: int) -> Any:
     return sums
 
 
-def _schema(keys: list[tuple[str, Any]]) -> pa.Schema:
+def _schema(keys: list[tuple[str, pa.DataType]]) -> pa.Schema:
     import pyarrow as pa
 
     return pa.schema(
@@ -139,7 +163,7 @@ def traffic(capture: Capture) -> Result:
     names = CodeNames(capture)
     code = names.of(table)
     known = (columns["flags"] & STACK_KNOWN) != 0
-    counts: dict[str, Any] = {name: columns[name] for name in (*COUNTS, *STACK_COUNTS, "unseen")}
+    counts: Columns = {name: columns[name] for name in (*COUNTS, *STACK_COUNTS, "unseen")}
     narrow = np.zeros(table.num_rows, dtype=np.uint64)
     for accesses, width, on_stack in (
         ("loads", "load_width", "stack_loads"),
@@ -157,8 +181,8 @@ def traffic(capture: Capture) -> Result:
     counts["instructions"] = np.zeros(table.num_rows, dtype=np.uint64)
     counts["instructions"][order[is_first]] = 1
 
-    def by(keys_of_row: list[tuple[Any, ...]], key_names: list[str]) -> list[dict[str, Any]]:
-        index: dict[tuple[Any, ...], int] = {}
+    def by(keys_of_row: Sequence[Key], key_names: list[str]) -> list[Row]:
+        index: dict[Key, int] = {}
         numbers = np.array([index.setdefault(key, len(index)) for key in keys_of_row], dtype=np.int64)
         return _summed(list(index), key_names, numbers, counts)
 
@@ -181,23 +205,21 @@ def traffic(capture: Capture) -> Result:
                        [("process", number), ("name", text)]),
     }  # fmt: skip
     whole = by([()] * table.num_rows, [])
-    total = (
-        whole[0]
-        if whole
-        else {name: 0 for name in (*COUNTS, *STACK_COUNTS, "bytes", "unseen", "narrow", "instructions")}
+    total = cast(
+        "_Total", whole[0] if whole else {name: 0 for name in (*COUNTS, *STACK_COUNTS, "bytes", "instructions")}
     )
     anonymous = (columns["flags"] & ANONYMOUS) != 0
     moved = columns["load_bytes"] + columns["store_bytes"]
     named = np.array([names.function[c] is not None for c in codes], dtype=bool)
     unseen = _unseen(capture, names, tables["by_function"][0])
     cut = _cut_short(capture, columns)
-    stack_bytes = total["stack_load_bytes"]
-    figures: dict[str, Any] = {
-        **{name: total[name] for name in COUNTS},
+    loaded, stored = total["stack_load_bytes"], total["stack_store_bytes"]
+    figures: dict[str, object] = {
+        **{name: value for name, value in total.items() if name in COUNTS},
         "accessed_bytes": total["bytes"],
         "mean_width": total.get("mean_width"),
-        "stack_share": (stack_bytes + total["stack_store_bytes"]) / total["bytes"]
-        if stack_bytes is not None and total["bytes"] else None,
+        "stack_share": (loaded + stored) / total["bytes"]
+        if loaded is not None and stored is not None and total["bytes"] else None,
         "instructions": total["instructions"],
         "unseen_executions": sum(row["executions"] for row in unseen),
         "uncounted_executions": sum(row["executions"] for row in unseen if row["cause"] != "system_call"),
@@ -222,7 +244,7 @@ def traffic(capture: Capture) -> Result:
     )
 
 
-def _addresses(capture: Capture) -> dict[str, Any]:
+def _addresses(capture: Capture) -> dict[str, object]:
     """How much of what was executed has its addresses in windows."""
     if not capture.kinds().get("window") or capture.selection.by_access:
         return {"windows": 0, "recorded_accesses": 0, "recorded_share": None}
@@ -235,7 +257,7 @@ def _addresses(capture: Capture) -> dict[str, Any]:
     }
 
 
-def _cut_short(capture: Capture, columns: dict[str, Any]) -> list[str]:
+def _cut_short(capture: Capture, columns: Columns) -> list[str]:
     """Processes that ended without a last word: their counts are as they were when last written."""
     told = set(capture.table("emulator_status").column("process").to_pylist())
     if not told:
@@ -253,9 +275,9 @@ def _unseen_schema() -> pa.Schema:
                       ("executions", pa.uint64())])  # fmt: skip
 
 
-def _unseen(capture: Capture, names: CodeNames, by_function: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _unseen(capture: Capture, names: CodeNames, by_function: list[Row]) -> list[_Unseen]:
     """What belongs to the run and was not counted: records of kind `unseen`, and instructions that count themselves."""
-    rows: dict[tuple[Any, ...], int] = {}
+    rows: dict[tuple[str, str | None, str | None, str | None], int] = {}
     table = capture.table("unseen")
     if table.num_rows:
         codes = names.of(table).tolist()
@@ -264,15 +286,17 @@ def _unseen(capture: Capture, names: CodeNames, by_function: list[dict[str, Any]
             key = (row["cause"], row["name"], *here)
             rows[key] = rows.get(key, 0) + row["executions"]
     told = {key[2:] for key in rows if key[0] == "instruction"}
-    for row in by_function:
-        if row["unseen"] and (row["function"], row["module"]) not in told:
-            rows[("instruction", None, row["function"], row["module"])] = row["unseen"]
-    columns = ("cause", "name", "function", "module", "executions")
-    found = [dict(zip(columns, (*key, count), strict=True)) for key, count in rows.items()]
+    for one in cast("list[_OfFunction]", by_function):
+        if one["unseen"] and (one["function"], one["module"]) not in told:
+            rows["instruction", None, one["function"], one["module"]] = one["unseen"]
+    found = [
+        _Unseen(cause=cause, name=name, function=function, module=module, executions=count)
+        for (cause, name, function, module), count in rows.items()
+    ]
     return sorted(found, key=lambda row: -row["executions"])
 
 
-def _notes(columns: dict[str, Any], unseen: list[dict[str, Any]]) -> list[str]:
+def _notes(columns: Columns, unseen: list[_Unseen]) -> list[str]:
     notes = []
     for cause, text in UNSEEN_CAUSES.items():
         mine = [row for row in unseen if row["cause"] == cause]

@@ -20,6 +20,7 @@ from .store.records import RecordStore
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from .. import _core
     from .model.accesses import Windows
     from .model.clocks import ClockMap
     from .model.counting import Counts
@@ -153,7 +154,7 @@ class Capture(RecordStore):
             self._decoded = DecodedWindows(self)
         return self._decoded
 
-    def note_window_uses(self, engine: Any) -> None:
+    def note_window_uses(self, engine: _core.Replay) -> None:
         """Tells a replay which code and stacks the windows name, and when.
 
         Where nobody else reads the accesses, they are not kept.
@@ -287,7 +288,7 @@ class Capture(RecordStore):
             table = self._derive(name, descriptor.make)
         return table if descriptor.finish is None else descriptor.finish(self, table)
 
-    def _derive(self, name: str, make: Callable[[Any], pa.Table]) -> pa.Table:
+    def _derive(self, name: str, make: Callable[..., pa.Table]) -> pa.Table:
         if not self.keeps_tables or self.span_ns is not None:
             return make(self)
         from .tables.kept import kept_or_made

@@ -12,7 +12,7 @@ from .main import new_parser
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..collect.facts import Availability
+    from ..collect.facts import Availability, Facts
     from ..registry import CollectorDescriptor
 
 EXAMPLES = """\
@@ -59,7 +59,7 @@ def gather() -> dict[str, Any]:
     }
 
 
-def _probed(descriptor: CollectorDescriptor, facts: dict[str, Any]) -> Availability | None:
+def _probed(descriptor: CollectorDescriptor, facts: Facts) -> Availability | None:
     """What a collector says of this machine; None where a plug-in fails to."""
     from .. import registry
     from ..collect.facts import Availability
@@ -91,14 +91,14 @@ def _plugins() -> dict[str, list[dict[str, str]]]:
     }
 
 
-def calibration_state() -> dict[str, Any]:
+def calibration_state() -> dict[str, object]:
     """Whether this machine's peaks are known, and how old they are."""
     from datetime import UTC, datetime
 
     from ..capture.store import calibration
 
     found = calibration.load(calibration.fingerprint(calibration.identity()))
-    state: dict[str, Any] = {"path": str(found.path), "exists": found.content is not None, "problem": found.problem}
+    state: dict[str, object] = {"path": str(found.path), "exists": found.content is not None, "problem": found.problem}
     if found.content is not None:
         measured = datetime.fromisoformat(found.content["measured"])
         state |= {

@@ -88,7 +88,7 @@ def with_values(options: Sequence[Option]) -> frozenset[str]:
     return frozenset(one.name for one in options if not one.flag and one.bare is None)
 
 
-def check(collectors: Sequence[CollectorDescriptor], values: Mapping[str, Any], *, pid: int | None) -> None:
+def check(collectors: Sequence[CollectorDescriptor], values: Mapping[str, object], *, pid: int | None) -> None:
     """Raises UsageError for options that mean nothing together."""
     needed: dict[str, list[Option]] = {}
     for option in (one for descriptor in collectors for one in descriptor.options if one.only_with):
@@ -116,7 +116,7 @@ def _key(option: str) -> str:
     return Option(option, "").key
 
 
-def _given(collectors: Sequence[CollectorDescriptor], values: Mapping[str, Any]) -> Iterator[CollectorDescriptor]:
+def _given(collectors: Sequence[CollectorDescriptor], values: Mapping[str, object]) -> Iterator[CollectorDescriptor]:
     """Collectors whose main option is given."""
     for descriptor in collectors:
         if descriptor.main and values[_key(descriptor.main)] not in (None, False):
@@ -127,7 +127,7 @@ def mains(collectors: Sequence[CollectorDescriptor]) -> list[str]:
     return [descriptor.main for descriptor in collectors if descriptor.main]
 
 
-def is_any_given(collectors: Sequence[CollectorDescriptor], values: Mapping[str, Any]) -> bool:
+def is_any_given(collectors: Sequence[CollectorDescriptor], values: Mapping[str, object]) -> bool:
     return any(True for _ in _given(collectors, values))
 
 
@@ -144,7 +144,9 @@ def names_of(text: str, collectors: Sequence[CollectorDescriptor]) -> tuple[str,
     return tuple(dict.fromkeys(names))
 
 
-def settings_of(collectors: Sequence[CollectorDescriptor], values: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
+def settings_of(
+    collectors: Sequence[CollectorDescriptor], values: Mapping[str, object], asked: Asked
+) -> dict[str, object]:
     """Settings by collector. One with a main option has some only where it is given: they ask for it."""
     given = {descriptor.name for descriptor in _given(collectors, values)}
     found = {}

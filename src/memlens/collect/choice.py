@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from .. import registry
 from ..errors import CollectorError, UsageError
 from ..registry import CollectorDescriptor
 from .protocol import Availability, Collector
 from .record_options import RecordOptions
+
+if TYPE_CHECKING:
+    from .facts import Facts
 
 Maker = Callable[[CollectorDescriptor], "Collector[Any] | None"]
 
@@ -22,10 +25,10 @@ def in_order() -> list[CollectorDescriptor]:
 class Choice:
     """The collectors of one recording; changes as the program is looked at and things fail."""
 
-    def __init__(self, options: RecordOptions, facts: Mapping[str, Any], make: Maker) -> None:
+    def __init__(self, options: RecordOptions, facts: Facts, make: Maker) -> None:
         self.options = options
         self.unsupported: list[dict[str, str]] = []
-        self.chosen: list[Collector[Any]] = []
+        self.chosen: list[Collector[object]] = []
         self._facts = facts
         self._make = make
         self._by_program: list[CollectorDescriptor] = []
@@ -40,7 +43,7 @@ class Choice:
         return [collector.name for collector in self.chosen]
 
     @property
-    def wrapper(self) -> Collector[Any] | None:
+    def wrapper(self) -> Collector[object] | None:
         """The collector that runs the program inside another one."""
         return next((collector for collector in self.chosen if collector.descriptor.wraps), None)
 

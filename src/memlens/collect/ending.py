@@ -63,7 +63,7 @@ def end(run: Recording, ending: Ending, status: int | None, wall_s: float) -> Ou
     outcome = Outcome(run.options.output, status, wall_s, 0, processes, counts)
     notes = _quality_notes(run, counts, status)
     run.ledger("slow", {"node_pages_asked": run.node_pages_asked})
-    run.writer.meta.update(
+    run.writer.fields.update(
         end_ns=time.monotonic_ns(),
         wall_s=wall_s,
         wait_status=status,
@@ -124,7 +124,7 @@ def _conclude(run: Recording, ending: Ending, finished: Finished, notes: list[st
         quality["notes"] = notes
     if finished.failure is not None:
         run.give_up(RuntimeError(finished.failure), text=finished.failure)
-        quality.update(notes=[*quality["notes"], run.notes[-1]], incomplete=True)
+        quality.update({"notes": [*quality["notes"], run.notes[-1]], "incomplete": True})
     elif not finished.is_finished and not finished.has_counts and any(part.holds_records for part in run.parts()):
         why = finished.reason or "it was interrupted"
         quality["notes"].append(

@@ -10,7 +10,7 @@ import resource
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from .. import _recorder
 
@@ -41,14 +41,49 @@ def _capabilities() -> int:
     return 0
 
 
-def gather() -> dict[str, Any]:
+class Facts(TypedDict):
+    """What this machine and this user allow; `_errno`: 0, or why not."""
+
+    fault_event_errno: int
+    fault_kernel_errno: int
+    hardware_event_errno: int
+    page_size_errno: int
+    ring_errno: int
+    pagemap_errno: int
+    move_pages_errno: int
+    seccomp_mode: int
+    perf_event_paranoid: int | None
+    perf_event_mlock_kb: int | None
+    memlock_limit_bytes: int
+    root: bool
+    has_perf_capability: bool
+    pmu_devices: list[str]
+    has_pmu: bool
+    memory_sampling: list[str]
+    clang: list[str]
+    qemu_user: str | None
+    numa_nodes: int
+    swap: bool
+    in_container: bool
+
+
+def gather() -> Facts:
     """All facts that probes look at."""
     capabilities = _capabilities()
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     devices = sorted(os.path.basename(path) for path in glob.glob("/sys/bus/event_source/devices/*"))
     clangs = sorted({os.path.basename(path) for path in glob.glob("/usr/bin/clang-[0-9]*") if path[-1].isdigit()})
+    clang = shutil.which("clang")
+    probed: dict[str, int] = _recorder.probe()
     return {
-        **_recorder.probe(),
+        "fault_event_errno": probed["fault_event_errno"],
+        "fault_kernel_errno": probed["fault_kernel_errno"],
+        "hardware_event_errno": probed["hardware_event_errno"],
+        "page_size_errno": probed["page_size_errno"],
+        "ring_errno": probed["ring_errno"],
+        "pagemap_errno": probed["pagemap_errno"],
+        "move_pages_errno": probed["move_pages_errno"],
+        "seccomp_mode": probed["seccomp_mode"],
         "perf_event_paranoid": _number("/proc/sys/kernel/perf_event_paranoid"),
         "perf_event_mlock_kb": _number("/proc/sys/kernel/perf_event_mlock_kb"),
         "memlock_limit_bytes": soft,
@@ -59,7 +94,7 @@ def gather() -> dict[str, Any]:
             name in ("cpu", "cpu_core", "cpu_atom", "armv8_pmuv3_0") or name.startswith("armv8") for name in devices
         ),
         "memory_sampling": [name for name in devices if name.startswith(("ibs_op", "arm_spe"))],
-        "clang": clangs or ([shutil.which("clang")] if shutil.which("clang") else []),
+        "clang": clangs or ([clang] if clang else []),
         "qemu_user": shutil.which(f"qemu-{os.uname().machine}") or shutil.which(f"qemu-{os.uname().machine}-static"),
         "numa_nodes": len(glob.glob("/sys/devices/system/node/node[0-9]*")),
         "swap": _swap_total() != "0",
@@ -74,7 +109,7 @@ def _swap_total() -> str:
     return "0"
 
 
-def why_no_perf_event(facts: dict[str, Any], error: int) -> tuple[str, str]:
+def why_no_perf_event(facts: Facts, error: int) -> tuple[str, str]:
     """The cause of a refused perf event, told apart, and the remedy."""
     paranoid = facts["perf_event_paranoid"]
     if error == errno.ENOSYS:

@@ -11,7 +11,7 @@ import stat
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..capture.model.objects import MOST_STORED
@@ -21,6 +21,9 @@ from ..capture.store.layouts import Packer, enum_value, layouts, records_with_ta
 from ..capture.store.os_names import file_of
 from ..capture.store.writer import CaptureWriter, redacted, redacted_text
 from ..capture.tables.catalogue import derive_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MOST_ALLOCATIONS = 2 * MOST_STORED
 """Records: an object has two, one of its birth and one of its end."""
@@ -77,7 +80,7 @@ def _redacted_file(path: str | None) -> str | None:
     return _redacted(path if path.startswith("/") else os.path.basename(path) or path)
 
 
-def _redacted_variables(table: Any) -> Any:
+def _redacted_variables(table: pa.Table) -> pa.Table:
     import pyarrow as pa
 
     for names, change in (
@@ -92,7 +95,7 @@ def _redacted_variables(table: Any) -> Any:
     return table
 
 
-def _sites(capture: Capture, writer: CaptureWriter, modules: Any, real: dict[str, str]) -> Any:
+def _sites(capture: Capture, writer: CaptureWriter, modules: pa.Table, real: dict[str, str]) -> pa.Table:
     """Names of all code that the capture mentions."""
     build_ids = {row["path"]: row["build_id"] for row in modules.to_pylist() if row["build_id"]}
     if writer.redact:
@@ -143,7 +146,7 @@ def _write_jit_code(capture: Capture, writer: CaptureWriter) -> int:
 
     for number in sorted(numbers):
         records: list[bytes] = []
-        sources: list[tuple[int, list[Any]]] = []
+        sources: list[tuple[int, list[tuple[int, int, int, str, str, int]]]] = []
         perf_map = Path(f"/tmp/perf-{pids.get(number, 0)}.map")
         if _is_of_this_run(perf_map, writer):
             sources.append((0, _core.read_perf_map(str(perf_map))))
@@ -182,7 +185,7 @@ def _write_unwound_stacks(capture: Capture, writer: CaptureWriter) -> int:
     stacks = Packer("stack")
     records: list[bytes] = []
     written = 0
-    unwinders: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+    unwinders: OrderedDict[tuple[object, ...], _core.Unwinder] = OrderedDict()
     strings = writer.strings
     for header, payload in capture.payloads("stack_dump"):
         process = header["process"]
@@ -210,7 +213,7 @@ def _write_unwound_stacks(capture: Capture, writer: CaptureWriter) -> int:
     return written + len(records)
 
 
-def _mapping_rows(payload: bytes) -> list[dict[str, Any]]:
+def _mapping_rows(payload: bytes) -> list[dict[str, int]]:
     import numpy as np
 
     rows = np.frombuffer(payload, dtype=layouts()["mapping"].dtype())
@@ -222,7 +225,7 @@ def _mapping_rows(payload: bytes) -> list[dict[str, Any]]:
 
 
 def _executable_at(
-    rows: list[dict[str, Any]], time_ns: int, strings: dict[int, str]
+    rows: list[dict[str, int]], time_ns: int, strings: dict[int, str]
 ) -> tuple[tuple[int, int, int, str], ...]:
     live: dict[int, tuple[int, int, int, str]] = {}
     for row in rows:

@@ -160,7 +160,7 @@ class _Child:
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         os.environ.update(ENVIRONMENT)
 
-    def _tell(self, what: str, **more: Any) -> None:
+    def _tell(self, what: str, **more: object) -> None:
         line = json.dumps({"what": what, "writer": self.writer.progress(), **more}) + "\n"
         left = line.encode()
         while left:
@@ -254,8 +254,8 @@ class _Parent:
         finished, writer = self.finished, self.writer
         writer.adopt(message["writer"])
         if "meta" in message:
-            writer.meta.clear()
-            writer.meta.update(message["meta"])
+            writer.fields.clear()
+            writer.fields.update(message["meta"])
         match message["what"]:
             case "counted":
                 finished.has_counts = True

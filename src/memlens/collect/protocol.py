@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .. import _recorder
     from ..capture.reader import Capture
     from ..capture.store.writer import CaptureWriter
+    from .facts import Facts
     from .record_options import RecordOptions
 
 __all__ = [
@@ -96,7 +97,7 @@ class Recording(Protocol):
     @property
     def options(self) -> RecordOptions: ...
     @property
-    def facts(self) -> Mapping[str, Any]:
+    def facts(self) -> Facts:
         """What this machine allows (`facts.py`)."""
 
     @property
@@ -142,7 +143,7 @@ class Recording(Protocol):
     def pids(self) -> dict[int, int]:
         """pid → process number of what runs now."""
 
-    def ledger(self, name: str, values: Mapping[str, Any]) -> None:
+    def ledger(self, name: str, values: Mapping[str, object]) -> None:
         """Counts for meta.json, under this name."""
 
     def write_table(self, collector: Part, name: str, table: pa.Table) -> None:
@@ -221,7 +222,7 @@ class Collector(Part, Generic[S]):
         """Its settings, as meta.json keeps them."""
         return {}
 
-    def begin_meta(self) -> dict[str, Any]:
+    def begin_meta(self) -> dict[str, object]:
         """Other fields of meta.json, of the moment before the program starts."""
         return {}
 
@@ -242,5 +243,5 @@ class Collector(Part, Generic[S]):
         return []
 
 
-def takes_batches(collector: Collector[Any]) -> bool:
+def takes_batches(collector: Collector[object]) -> bool:
     return type(collector).batch is not Collector.batch

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ..registry import Asked, CollectorDescriptor, Option
 
@@ -19,7 +18,7 @@ class RecordOptions:
     output: Path
     collectors: tuple[str, ...] | None = None
     """None: whatever works here."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
     """Settings of collectors by name, of the types that these know; the others have their defaults."""
     budget_share: float = DEFAULT_BUDGET_SHARE
     """What faults, stacks and objects may cost of the program's time; 0: everything is recorded, whatever it costs."""
@@ -34,13 +33,13 @@ class RecordOptions:
     def is_named(self, name: str) -> bool:
         return self.collectors is not None and name in self.collectors
 
-    def settings_of(self, descriptor: CollectorDescriptor) -> Any:
+    def settings_of(self, descriptor: CollectorDescriptor) -> object:
         if descriptor.name in self.settings or descriptor.settings is None:
             return self.settings.get(descriptor.name)
         return descriptor.settings(defaults(descriptor.options), Asked(redact=self.redact))
 
 
-def defaults(options: tuple[Option, ...]) -> dict[str, Any]:
+def defaults(options: tuple[Option, ...]) -> dict[str, object]:
     """Values of options of which none is given."""
     return {
         one.key: one.parse(one.default) if one.parse is not None and isinstance(one.default, str) else one.default

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import _recorder
 from ..capture.store import calibration, machine
@@ -34,7 +34,10 @@ from .signal_queue import SignalQueue
 from .warmup import Warmup
 
 if TYPE_CHECKING:
+    import resource
+
     from ..capture.reader import Capture
+    from ..capture.store.meta import Meta
 
 TICK_S = 0.1
 EARLY_TICK_S = 0.02
@@ -118,8 +121,8 @@ class Recorder(Recording):
     def _open(self, command: list[str] | None, pid: int | None) -> None:
         now = time.time_ns()
         described = machine.describe()
-        described["fingerprint"] = calibration.fingerprint(calibration.identity())
-        peaks = calibration.load(described["fingerprint"]).content
+        described["fingerprint"] = fingerprint = calibration.fingerprint(calibration.identity())
+        peaks = calibration.load(fingerprint).content
         if self.options.redact:
             described["host"] = "redacted"
             described["fingerprint"] = None  # it has the host's name in it
@@ -129,27 +132,24 @@ class Recorder(Recording):
                 else [redacted_text(os.path.basename(command[0])), *["redacted"] * (len(command) - 1)]
             )
         settings = {one.name: self.settings_of(one) for one in tuple(self.collectors.chosen)}
-        fields: dict[str, Any] = {}
+        fields: dict[str, object] = {}
         for collector in tuple(self.collectors.chosen):
             fields |= self.fields_of(collector, collector.begin_meta)
+        meta: Meta = {
+            "command": None if command is None else [shown(word) for word in command],
+            "pid": pid,
+            "working_directory": "redacted" if self.options.redact else working_directory(),
+            "started": datetime.fromtimestamp(now / 1e9, UTC).isoformat(timespec="milliseconds"),
+            "started_unix_ns": now,
+            "begin_ns": time.monotonic_ns(),
+            "machine": described,
+            "calibration": calibration.for_capture(peaks) if peaks else None,
+            "collectors": {name: settings[name] for name in self.collectors.names},
+            "unsupported": self.collectors.unsupported,
+            "redacted": self.options.redact,
+        }
         self.writer = CaptureWriter(
-            self.options.output,
-            {
-                "command": None if command is None else [shown(word) for word in command],
-                "pid": pid,
-                "working_directory": "redacted" if self.options.redact else working_directory(),
-                "started": datetime.fromtimestamp(now / 1e9, UTC).isoformat(timespec="milliseconds"),
-                "started_unix_ns": now,
-                "begin_ns": time.monotonic_ns(),
-                "machine": described,
-                "calibration": calibration.for_capture(peaks) if peaks else None,
-                "collectors": {name: settings[name] for name in self.collectors.names},
-                "unsupported": self.collectors.unsupported,
-                "redacted": self.options.redact,
-                **fields,
-            },
-            force=self.options.force,
-            redact=self.options.redact,
+            self.options.output, meta, more=fields, force=self.options.force, redact=self.options.redact
         )
         self.is_open = True
 
@@ -191,7 +191,8 @@ class Recorder(Recording):
         self.attach_collectors(pid)
         self._write_clock_pairs()
         self._write_affinity(pid)
-        self.writer.update_meta(session=self.session.facts(), quality={"notes": [], **self.quality_facts()})
+        self.writer.fields.update(session=self.session.facts(), quality={"notes": [], **self.quality_facts()})
+        self.writer.update_meta()
 
     def _tick(self) -> None:
         if not self.is_recording:
@@ -300,7 +301,7 @@ class Recorder(Recording):
             self.give_up(error)
             return Outcome(self.options.output, status, wall_s, 0, 0, {})
 
-    def _wait_for(self, pid: int, begin: float, signals: SignalQueue) -> tuple[int, Any]:
+    def _wait_for(self, pid: int, begin: float, signals: SignalQueue) -> tuple[int, resource.struct_rusage]:
         while True:
             until = EARLY_TICK_S if time.monotonic() - begin < EARLY_S else TICK_S
             if self.is_recording:

@@ -10,7 +10,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .. import _recorder
 from ..capture.store.layouts import layouts
@@ -31,6 +31,7 @@ NODES_BUDGET_NS = 2_000_000
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
 T = TypeVar("T")
 P = TypeVar("P", bound=Part)
 
@@ -41,8 +42,8 @@ class Recording:
     def __init__(self, options: RecordOptions) -> None:
         self.options = options
         self.notes: list[str] = []
-        self.facts: Mapping[str, Any] = machine_facts.gather()
-        self._shared: dict[Any, Part] = {}
+        self.facts = machine_facts.gather()
+        self._shared: dict[object, Part] = {}
         self.has_begun = False
         """The program runs."""
         self.is_open = False
@@ -58,14 +59,14 @@ class Recording:
         self.is_bug = False
         """The failure is a fault of memlens, not the machine's lack of something."""
         self.is_recording = True
-        self._takers: list[Collector[Any]] = []
+        self._takers: list[Collector[object]] = []
         self._window_kind = layouts()["window"].kind
 
-    def _make(self, descriptor: CollectorDescriptor) -> Collector[Any] | None:
+    def _make(self, descriptor: CollectorDescriptor) -> Collector[object] | None:
         assert descriptor.make is not None
         settings = self.options.settings_of(descriptor)
         try:
-            collector: Collector[Any] = descriptor.make(settings, _for_collectors(self))
+            collector: Collector[object] = descriptor.make(settings, _for_collectors(self))
             collector.descriptor, collector.package = descriptor, descriptor.package
         except Exception as error:
             if not descriptor.package or isinstance(error, MemlensError):
@@ -102,12 +103,12 @@ class Recording:
     def pids(self) -> dict[int, int]:
         return {entry[1]: entry[0] for entry in self.session.processes()}
 
-    def ledger(self, name: str, values: Mapping[str, Any]) -> None:
-        known = {**self.writer.meta.get(name, {}), **values}
+    def ledger(self, name: str, values: Mapping[str, object]) -> None:
+        known = {**self.writer.fields.get(name, {}), **values}
         wrong = why_not_field(name, known)
         if wrong is not None:
             raise ValueError(f"cannot keep these counts: {wrong}")
-        self.writer.meta[name] = known
+        self.writer.fields[name] = known
 
     def write_table(self, collector: Part, name: str, table: pa.Table) -> None:
         from ..capture.tables.catalogue import tables
@@ -121,20 +122,18 @@ class Recording:
     def resolve_nodes(self) -> None:
         self.wants_nodes = self.facts["numa_nodes"] > 1
 
-    def shared(self, kind: Callable[[Any], P]) -> P:
+    def shared(self, kind: Callable[[object], P]) -> P:
         if kind not in self._shared:
             self._shared[kind] = kind(self)
-        found: Any = self._shared[kind]
-        part: P = found
-        return part
+        return cast("P", self._shared[kind])  # its maker made it
 
     def ask_for_nodes(self) -> None:
         asked, self.node_pages_skipped = self.session.resolve_nodes(NODES_BUDGET_NS)
         self.node_pages_asked += asked
 
-    def quality_facts(self) -> dict[str, Any]:
+    def quality_facts(self) -> dict[str, str]:
         """What the collectors say of the quality, for meta.json."""
-        found: dict[str, Any] = {"stack": "none"}
+        found: dict[str, str] = {"stack": "none"}
         for collector in tuple(self.collectors.chosen):
             found |= self.fields_of(collector, collector.quality)
         for name in ("notes", "incomplete"):
@@ -176,10 +175,10 @@ class Recording:
         nothing: list[str] = []
         return self.of(part, checked, nothing)
 
-    def fields_of(self, part: Part, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def fields_of(self, part: Part, call: Callable[[], dict[str, object]]) -> dict[str, Any]:
         """The fields of a part's method; none of one that fails."""
 
-        def checked() -> dict[str, Any]:
+        def checked() -> dict[str, object]:
             fields = call()
             for name, value in fields.items() if part.package else ():
                 wrong = f"{name} is memlens's own" if is_known_field(name) else why_not_field(name, value)
@@ -187,13 +186,13 @@ class Recording:
                     raise ValueError(f"cannot keep the field {name}: {wrong}")
             return fields
 
-        nothing: dict[str, Any] = {}
+        nothing: dict[str, object] = {}
         return self.of(part, checked, nothing)
 
-    def settings_of(self, collector: Collector[Any]) -> dict[str, Any]:
+    def settings_of(self, collector: Collector[object]) -> dict[str, object]:
         """How it is used, for meta.json."""
 
-        def checked() -> dict[str, Any]:
+        def checked() -> dict[str, object]:
             settings = collector.describe()
             wrong = why_not_field("collectors", {collector.name: settings}) if collector.package else None
             taken = set(MARKS.values()) & settings.keys() if collector.package else ()
@@ -201,7 +200,7 @@ class Recording:
                 raise ValueError(f"cannot keep its settings: {wrong or f'{min(taken)} is one of memlens'}")
             return settings
 
-        nothing: dict[str, Any] = {}
+        nothing: dict[str, object] = {}
         return self.of(collector, checked, nothing)
 
     def _drop(self, part: Part, error: Exception) -> None:

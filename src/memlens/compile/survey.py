@@ -9,7 +9,7 @@ from . import toolchain
 from .toolchain import NEWEST, OLDEST, REBUILD, Installed
 
 
-def survey(have: Installed | None = None, environment: dict[str, str] | None = None) -> list[dict[str, Any]]:
+def survey(have: Installed | None = None, environment: dict[str, str] | None = None) -> list[dict[str, object]]:
     """One entry for each clang that is installed, the newest first."""
     have = toolchain.installed() if have is None else have
     environment = dict(os.environ) if environment is None else environment
@@ -26,7 +26,7 @@ def survey(have: Installed | None = None, environment: dict[str, str] | None = N
     return [_entry(major, path, have, environment) for major, path in sorted(found.items(), reverse=True)]
 
 
-def _entry(major: int, path: str, have: Installed, environment: dict[str, str]) -> dict[str, Any]:
+def _entry(major: int, path: str, have: Installed, environment: dict[str, str]) -> dict[str, object]:
     entry: dict[str, Any] = {"clang": path, "version": major, "missing": []}
     if not OLDEST <= major <= NEWEST:
         detail = f"memlens counts with clang {OLDEST} to {NEWEST}"

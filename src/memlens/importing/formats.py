@@ -26,7 +26,7 @@ class Settings:
     structure: str | None = None
     modules: tuple[tuple[str, int], ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "skip_malformed": self.skip_malformed,
             "period": self.period,
@@ -80,7 +80,7 @@ def import_trace(
 
 def _read(
     chosen: ImporterDescriptor, target: ImportTarget, sources: list[Source], settings: Settings
-) -> dict[str, Any]:
+) -> dict[str, object]:
     try:
         return chosen.read(target, sources, settings)
     except Exception as error:

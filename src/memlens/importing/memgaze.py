@@ -36,7 +36,7 @@ def recognises(beginning: bytes) -> bool:
 
 def read_classes(path: str) -> list[dict[str, Any]]:
     """The rows of a .binanlys file: pc, class, kind, implied_constants, function."""
-    rows: dict[int, dict[str, Any]] = {}
+    rows: dict[int, dict[str, object]] = {}
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             for number, line in enumerate(file, 1):
@@ -176,7 +176,7 @@ def _beside(source: Source, given: str | None, suffix: str) -> str | None:
 
 def read(target: ImportTarget, sources: list[Source], settings: Settings) -> dict[str, Any]:
     """Each file is a process; samples become windows, and what a recorded load implies goes with it."""
-    known: dict[int, tuple[list[dict[str, Any]], Structure | None]] = {}
+    known: dict[int, tuple[list[dict[str, object]], Structure | None]] = {}
     totals = dict.fromkeys(("samples", "implied_constants", "without_class", "malformed_lines"), 0)
     for number, source in enumerate(sources, 1):
         reader = _core.MemgazeImport(process=number, period=settings.period, skip_malformed=settings.skip_malformed)

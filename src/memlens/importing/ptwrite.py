@@ -75,7 +75,7 @@ def recognises(beginning: bytes) -> bool:
     return beginning.startswith(perf_data.MAGIC)
 
 
-def read(target: ImportTarget, sources: list[Source], settings: Settings) -> dict[str, Any]:
+def read(target: ImportTarget, sources: list[Source], settings: Settings) -> dict[str, object]:
     if len(sources) != 1:
         raise TraceError(f"{len(sources)} perf.data files were given", hint="import each into a capture of its own")
     source = sources[0]

@@ -9,7 +9,7 @@ from typing import Any
 INTEL_PT = "/sys/bus/event_source/devices/intel_pt"
 
 
-def survey() -> list[dict[str, Any]]:
+def survey() -> list[dict[str, object]]:
     """For each format: the tool that records it, whether it is here, and why not."""
     from .. import registry
 
@@ -26,11 +26,11 @@ def survey() -> list[dict[str, Any]]:
     return found
 
 
-def _unknown(name: str) -> dict[str, Any]:
+def _unknown(name: str) -> dict[str, object]:
     return {"format": name, "records_here": None, "detail": "", "missing": []}
 
 
-def tool(name: str, program: str, remedy: str) -> dict[str, Any]:
+def tool(name: str, program: str, remedy: str) -> dict[str, object]:
     path = shutil.which(program)
     missing = [] if path else [{"reason": f"{program} is not installed", "remedy": remedy}]
     return {"format": name, "records_here": path is not None, "detail": path or "", "missing": missing}

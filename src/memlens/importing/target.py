@@ -20,6 +20,9 @@ from ..errors import OutputError, os_reason
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..capture.model.symbols import SiteRow
+    from ..capture.store.meta import Meta
+
 IMPORTER_WRITER = enum_value("writer", "importer")
 NO_CPU = 0xFFFFFFFF
 WINDOW_ACCESSES = 4096
@@ -39,7 +42,7 @@ class Outcome:
     record_bytes: int = 0
     processes: int = 0
     seconds: float = 0.0
-    figures: dict[str, Any] = field(default_factory=dict)
+    figures: dict[str, object] = field(default_factory=dict)
     """What the format counted besides."""
     notes: list[str] = field(default_factory=list)
 
@@ -52,7 +55,7 @@ class ImportTarget:
     """
 
     def __init__(
-        self, path: Path, *, format_name: str, sources: list[str], settings: dict[str, Any], force: bool
+        self, path: Path, *, format_name: str, sources: list[str], settings: dict[str, object], force: bool
     ) -> None:
         self.outcome = Outcome(path, format_name)
         self.notes = self.outcome.notes
@@ -68,7 +71,7 @@ class ImportTarget:
         self._last_ns = 0
         self._processes: set[int] = set()
         now = time.time_ns()
-        meta: dict[str, Any] = {
+        meta: Meta = {
             "command": None,
             "pid": None,
             "working_directory": working_directory(),
@@ -241,7 +244,7 @@ class ImportTarget:
             )
 
     # ---- the end -------------------------------------------------------------------------
-    def finish(self, *, figures: dict[str, Any]) -> Outcome:
+    def finish(self, *, figures: dict[str, object]) -> Outcome:
         """Side tables and meta.json; the capture is complete."""
         outcome = self.outcome
         outcome.figures = figures
@@ -250,10 +253,12 @@ class ImportTarget:
         begin_ns = self._first_ns or 0
         self.writer.meta["import"].update(figures=figures, accesses=outcome.accesses, windows=outcome.windows)
         self.writer.meta.update(
-            command=self.command,
-            begin_ns=begin_ns,
-            end_ns=max(self._last_ns, begin_ns),
-            quality={"notes": self.notes, "incomplete": self.incomplete, "stack": "none"},
+            {
+                "command": self.command,
+                "begin_ns": begin_ns,
+                "end_ns": max(self._last_ns, begin_ns),
+                "quality": {"notes": self.notes, "incomplete": self.incomplete, "stack": "none"},
+            }
         )
         self._write_tables()
         self.writer.finish()
@@ -289,7 +294,7 @@ class ImportTarget:
             if table is not None:
                 self.writer.write_table(name, table)
 
-    def _name_sites(self, rows: list[dict[str, Any]]) -> None:
+    def _name_sites(self, rows: list[SiteRow]) -> None:
         """What the trace's own files say of an instruction goes into `sites` too, where nothing better is known."""
         known = {(row["process"], row["pc"]): row for row in self.import_sites}
         for row in rows:
@@ -297,11 +302,12 @@ class ImportTarget:
             if site is None or row["function"]:
                 continue
             row.update(
-                function=site["function"], file=site["file"], line=site["line"] or 0, kind=site["kind"],
-                stride_bytes=site["stride_bytes"], loop=site.get("loop"), module=site["module"] or row["module"],
-                quality="import" if site["function"] else row["quality"],
+                {
+                    "function": site["function"], "file": site["file"], "line": site["line"] or 0, "kind": site["kind"],
+                    "stride_bytes": site["stride_bytes"], "loop": site.get("loop"), "module": site["module"] or row["module"],
+                    "quality": "import" if site["function"] else row["quality"], "class": site["class"],
+                }
             )  # fmt: skip
-            row["class"] = site["class"]
 
     def _import_sites_table(self) -> pa.Table | None:
         import pyarrow as pa

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ...arrays import Bools, Columns
     from ...capture.reader import Capture
 
 BUSY_SHARE = 0.2
@@ -23,7 +24,7 @@ def busy_threads(capture: Capture, process: int) -> list[int]:
     return [thread for thread, value in used.items() if value >= max(BUSY_SHARE * most, BUSY_NS)]
 
 
-def _spent(capture: Capture, rows: dict[str, Any], by: str, mine: Any = slice(None)) -> dict[int, int]:
+def _spent(capture: Capture, rows: Columns, by: str, mine: Bools | slice = slice(None)) -> dict[int, int]:
     """The last reading of a counter of CPU time, by thread or process; of a selected time what it grew by."""
     last: dict[int, int] = {}
     first: dict[int, int] = {}

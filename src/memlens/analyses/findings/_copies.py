@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ...capture.model.call_stacks import Frame
     from ...capture.reader import Capture
+    from ...results import Key
 
 COPY_NAMES = re.compile(
     r"^(?:__(?:GI_)?|_)?(?:mem(?:cpy|move|set|pcpy|ccpy)|b(?:copy|zero)|(?:st[rp]|wcs|wmem)n?(?:cpy|move|set)|explicit_bzero"
@@ -73,13 +75,13 @@ def _kind(sums: dict[str, float]) -> str | None:
     return "copy" if 0.8 <= sums["load_bytes"] / max(sums["store_bytes"], 1.0) <= 1.25 else None
 
 
-def callers(capture: Capture, copying: dict[int, str]) -> list[tuple[dict[str, Any], float]]:
+def callers(capture: Capture, copying: dict[int, str]) -> list[tuple[Frame, float]]:
     """Who calls copies, from the call stacks at windows' starts: (frame, executed accesses that they stand for)."""
     from ...capture.model.call_stacks import call_stacks
 
     stacks = call_stacks(capture)
-    weights: dict[tuple[Any, ...], float] = {}
-    frames: dict[tuple[Any, ...], dict[str, Any]] = {}
+    weights: dict[Key, float] = {}
+    frames: dict[Key, Frame] = {}
     windows = capture.windows
     units = windows.units
     first_of_unit: set[int] = set()

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ...results import Reference
 
 
-def place(site: dict[str, Any]) -> str:
+def place(site: Mapping[str, object]) -> str:
     """``solve (solver.c:42)``, as much of it as is known."""
-    function = site.get("function") or f"unnamed code in {(site.get('module') or '?').rpartition('/')[2]}"
+    function = _function_of(site)
     if not site.get("file") or not site.get("line"):
-        return str(function)
-    return f"{function} ({site['file'].rpartition('/')[2]}:{site['line']})"
+        return function
+    return f"{function} ({str(site['file']).rpartition('/')[2]}:{site['line']})"
+
+
+def _function_of(row: Mapping[str, object]) -> str:
+    return str(row.get("function") or f"unnamed code in {str(row.get('module') or '?').rpartition('/')[2]}")
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
 
 
 def counted(value: float, error: float | None) -> str:
@@ -26,14 +35,15 @@ def counted(value: float, error: float | None) -> str:
 
 
 # ---- references -------------------------------------------------------
-def code(row: dict[str, Any]) -> Reference:
+def code(row: Mapping[str, object]) -> Reference:
     """A function or line, from a row with function, module, file and line."""
     from ...results import Reference
 
-    name = row.get("function") or f"unnamed code in {(row.get('module') or '?').rpartition('/')[2]}"
+    line = row.get("line")
     return Reference(
-        kind="code", name=name, module=row.get("module"), file=row.get("file"), line=row.get("line") or None
-    )
+        kind="code", name=_function_of(row), module=_text(row.get("module")), file=_text(row.get("file")),
+        line=line if isinstance(line, int) and line else None,
+    )  # fmt: skip
 
 
 def thing(name: str, *, file: str | None = None, line: int | None = None) -> Reference:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...registry import FindingDescriptor
 
@@ -69,7 +69,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
         if not many and not large:
             continue
         where = place(row)
-        inside = _region(results, row)
+        inside = _region(results, row["allocations"])
         region = f", in region {inside}" if inside else ""
         found.append(
             Finding(
@@ -104,12 +104,12 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     return found[:5]
 
 
-def _region(results: dict[str, Result], row: dict[str, Any]) -> str:
+def _region(results: dict[str, Result], allocations: float) -> str:
     """The innermost region with most of the allocations, if the program names regions."""
     if "regions" not in results:
         return ""
     regions = [r for r in results["regions"].tables["by_name"].to_pylist() if r["kind"] == "region"]
-    inside = [r for r in regions if r["allocations"] >= 0.5 * row["allocations"]]
+    inside = [r for r in regions if r["allocations"] >= 0.5 * allocations]
     if not inside:
         return ""
     tightest = min(inside, key=lambda r: r["seconds"])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...registry import FindingDescriptor
 
 if TYPE_CHECKING:
+    from ...arrays import Floats, Ints
     from ...capture.reader import Capture
     from ...results import Finding, Reference, Result
 
@@ -80,7 +81,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     ]
 
 
-def _whose(capacity: Result, first: dict[str, Any] | None) -> tuple[Reference, ...]:
+def _whose(capacity: Result, first: dict[str, object] | None) -> tuple[Reference, ...]:
     """The process with most memory, and the line that touched most of it."""
     from ._where import code, process
 
@@ -88,7 +89,7 @@ def _whose(capacity: Result, first: dict[str, Any] | None) -> tuple[Reference, .
     return (*(process(row["process"]) for row in largest), *((code(first),) if first else ()))
 
 
-def _curve(capture: Capture, capacity: Result) -> tuple[str, Any, Any]:
+def _curve(capture: Capture, capacity: Result) -> tuple[str, Floats, Ints]:
     """(whose, seconds, bytes): of several processes RSS cannot be added up, for they share pages. Their PSS can; where it was
     read too rarely, the process with the largest RSS stands for them."""
     import numpy as np

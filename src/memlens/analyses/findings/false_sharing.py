@@ -7,13 +7,14 @@ of a sampled capture it is enough that both threads use the line in MIN_WINDOWS 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...registry import FindingDescriptor
 
 if TYPE_CHECKING:
     from ...capture.reader import Capture
     from ...results import Finding, Result
+    from ..sharing import LineRow
 
 MIN_HAND_OVERS = 20
 MIN_SHARE = 0.0001
@@ -36,7 +37,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
 
     result = results["sharing"]
     line_bytes = result.figures["line_bytes"]
-    objects: dict[str, list[dict[str, Any]]] = {}
+    objects: dict[str, list[LineRow]] = {}
     for row in result.tables["lines"].to_pylist():
         if row["kind"] == "false" and is_contended(row, whole=result.quality.exact):
             objects.setdefault(row["object"] or "memory of no known object", []).append(row)
@@ -51,7 +52,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
             continue
         worst = max(rows, key=lambda row: (row["hand_overs"], min(row["windows"] or 0, row["other_windows"] or 0)))
         lines = {(row["process"], row["line"]) for row in rows}
-        threads = {row[name] for row in rows for name in ("thread", "other_thread")}
+        threads = {row["thread"] for row in rows} | {row["other_thread"] for row in rows}
         mine, other = _fields(worst)
         found.append(
             Finding(
@@ -84,7 +85,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     return sorted(found, key=lambda one: -int(one.evidence["hand_overs"]))[:5]
 
 
-def is_contended(row: dict[str, Any], *, whole: bool) -> bool:
+def is_contended(row: LineRow, *, whole: bool) -> bool:
     """Whether two threads use a line at the same time, and one writes to it."""
     both = row["reads"] + row["writes"] + row["other_reads"] + row["other_writes"]
     if not row["writes"] + row["other_writes"]:
@@ -92,20 +93,20 @@ def is_contended(row: dict[str, Any], *, whole: bool) -> bool:
     if min(row["reads"] + row["writes"], row["other_reads"] + row["other_writes"]) < MIN_PART * both:
         return False
     # Windows of two threads that follow each other closely also tell of a line that is handed over.
-    if not whole and min(row["windows"], row["other_windows"]) >= MIN_WINDOWS:
+    if not whole and min(row["windows"] or 0, row["other_windows"] or 0) >= MIN_WINDOWS:
         return True
     return bool(row["hand_overs"] >= max(1 if whole else MIN_HAND_OVERS, MIN_SHARE * both))
 
 
-def _shared(rows: list[dict[str, Any]]) -> str:
+def _shared(rows: list[LineRow]) -> str:
     """What the threads have in common beside the lines."""
-    useful, hand_overs = (sum(row[name] for row in rows) for name in ("useful_hand_overs", "hand_overs"))
+    useful, hand_overs = sum(row["useful_hand_overs"] for row in rows), sum(row["hand_overs"] for row in rows)
     if not any(row["common_offsets"] for row in rows):
         return "share no byte of them"
     return f"each uses other bytes of them (of {hand_overs:,} hand-overs {useful:,} pass data)"
 
 
-def _fields(row: dict[str, Any]) -> tuple[str, str]:
+def _fields(row: LineRow) -> tuple[str, str]:
     """What each thread uses of a line: fields where the type is known, else offsets in the line."""
     other = f"bytes {row['other_offsets']}" if row["other_offsets"] else "other bytes"
     return row["fields"] or f"bytes {row['offsets']}", row["other_fields"] or other

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...registry import FindingDescriptor
 
 if TYPE_CHECKING:
     from ...capture.reader import Capture
     from ...results import Finding, Result
+    from .._region_rows import BandwidthRow
 
 MOST_SHARE = 0.05
 """Of the peak. Plain scalar code that waits for nothing is above it at every level."""
@@ -21,20 +22,21 @@ FROM region_times WHERE region IS NOT NULL AND epoch = 0 GROUP BY ALL ORDER BY t
 """.strip()
 
 
-def best_share(row: dict[str, Any]) -> float:
+def best_share(row: BandwidthRow) -> float:
     """Of the peak that the fastest execution reached, where executions can be told apart: a busy machine slows down the others."""
-    peak: float = _peak(row)
-    share: float = (row["corrected_bytes_per_second"] or row["bytes_per_second"]) / peak
+    peak = _peak(row)
+    share = (row["corrected_bytes_per_second"] or row["bytes_per_second"] or 0.0) / peak
     if row["threads"] == 1 and row["executions"] > 1 and row["least_ns"]:
         best = row["bytes"] / row["executions"] / row["least_ns"] * 1e9
         share = max(share, best / peak)
     return share
 
 
-def _peak(row: dict[str, Any]) -> float:
+def _peak(row: BandwidthRow) -> float:
     """Of the level that the region used; else of the farthest that its data can have come from: closer ones are faster."""
-    found: float = row["peak_bytes_per_second"] or row["farthest_peak_bytes_per_second"]
-    return found
+    peak = row["peak_bytes_per_second"] or row["farthest_peak_bytes_per_second"]
+    assert peak is not None  # rows without a level are not looked at
+    return peak
 
 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
@@ -90,7 +92,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     return found[:5]
 
 
-def _threads(row: dict[str, Any]) -> str:
+def _threads(row: dict[str, object]) -> str:
     return "one core" if row["working_threads"] == 1 else f"{row['working_threads']} threads"
 
 

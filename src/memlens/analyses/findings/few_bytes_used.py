@@ -9,13 +9,14 @@ length is estimated by how often steps end in windows, which begin anywhere in a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...registry import FindingDescriptor
 
 if TYPE_CHECKING:
     from ...capture.reader import Capture
     from ...results import Finding, Result
+    from .._pattern_types import PatternRow
 
 MIN_SHARE = 0.05
 """Of the accesses that the program executes."""
@@ -52,11 +53,11 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
             continue
         offsets = of_words(row["step_offsets"])
         is_field = len(offsets) <= MOST_USED * step and row["step_settled"]
-        sweep = None if whole or is_field else _sweep_lines(result, row)
+        sweep = None if whole or is_field else _sweep_lines(result, row, step)
         if not (is_field or whole or (sweep or 0) * line_bytes >= result.figures["first_cache_bytes"]):
             continue
         used = row["visit_bytes"]
-        fields, type_name, layout = _described(capture, row, offsets)
+        fields, type_name, layout = _described(capture, row, step, offsets)
         which = f"{' and '.join(fields)} of {type_name}" if fields else f"bytes {row['step_offsets']} of every {step}"
         found.append(
             Finding(
@@ -88,33 +89,34 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     return found[:5]
 
 
-def _sweep_lines(result: Result, row: dict[str, Any]) -> float:
+def _sweep_lines(result: Result, row: PatternRow, step: int) -> float:
     """A lower bound (about 95 %) of the lines that a sweep of the instructions with this row's step visits."""
     mine = [
         one
         for one in result.tables["by_instruction"].to_pylist()
-        if all(one[name] == row[name] for name in ("function", "module", "object", "kind"))
+        if (one["function"], one["module"]) == (row["function"], row["module"])
+        and (one["object"], one["kind"]) == (row["object"], row["kind"])
         and one["class"] == "strided"
-        and abs(int(one["stride_bytes"] or 0)) == row["step_bytes"]
+        and abs(int(one["stride_bytes"] or 0)) == step
     ]
     # Of each instruction alone: the first of an unrolled loop and its copies visit the same sweep.
     lengths = []
     for one in mine:
         ends = (1 - one["stride_share"]) * one["recorded"]
-        lengths.append(
-            one["recorded"] / (ends + 2 * ends**0.5 + 3) * min(1.0, row["step_bytes"] / result.figures["line_bytes"])
-        )
+        lengths.append(one["recorded"] / (ends + 2 * ends**0.5 + 3) * min(1.0, step / result.figures["line_bytes"]))
     return max(lengths, default=0.0)
 
 
-def _described(capture: Capture, row: dict[str, Any], offsets: list[int]) -> tuple[list[str], str | None, str | None]:
+def _described(
+    capture: Capture, row: PatternRow, step: int, offsets: list[int]
+) -> tuple[list[str], str | None, str | None]:
     """(fields, name and layout of the type) of what is used of each element, where debug information tells them."""
     from ...capture.model.element_types import element_type
     from .._fields import fields_at, layout, variable_named
 
     variable = variable_named(capture, row["object"]) if row["kind"] == "static" else None
     # An unrolled loop steps over several elements.
-    is_whole = variable is not None and variable["element_bytes"] and row["step_bytes"] % variable["element_bytes"] == 0
+    is_whole = variable is not None and variable["element_bytes"] and step % variable["element_bytes"] == 0
     described = element_type(capture, variable) if variable is not None and is_whole else None
     if variable is None or described is None:
         return [], None, None

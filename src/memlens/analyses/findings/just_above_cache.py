@@ -7,7 +7,7 @@ uses it: which part of it a thread has is not known. First accesses, and in wind
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...registry import FindingDescriptor
 
@@ -76,7 +76,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     return found[:2]
 
 
-def _where(row: dict[str, Any]) -> str:
+def _where(row: dict[str, object]) -> str:
     from ._where import place
 
     return f"{row['object']} in {place(row)}"

@@ -9,12 +9,14 @@ claim says so.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...registry import FindingDescriptor
 
 if TYPE_CHECKING:
+    from ...capture.model.call_stacks import Place
     from ...capture.reader import Capture
+    from ...capture.tables.run import ProcessRow
     from ...results import Finding, Result
 
 MIN_BYTES = 8 << 20
@@ -68,8 +70,8 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
         )  # small ones that ended have no row
         # Objects of one place: several stacks lead to it.
         numbers = np.array(sorted(allocated_by_stack), dtype=columns["stack"].dtype)
-        places: dict[tuple[Any, ...], int] = {}
-        sites: list[dict[str, Any]] = []
+        places: dict[tuple[str | None, str | None, str | None, int | None], int] = {}
+        sites: list[Place] = []
         group_of_stack = []
         allocated_at: list[float] = []
         for stack in numbers.tolist():
@@ -117,7 +119,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
 
 
 def _finding(
-    results: dict[str, Result], process: dict[str, Any], site: dict[str, Any], where: str, live: float, error: float, recorded: int,
+    results: dict[str, Result], process: ProcessRow, site: Place, where: str, live: float, error: float, recorded: int,
     life_s: float, ended: bool, peak: float,
 ) -> Finding:  # fmt: skip
     from ...results import Finding

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from ...registry import FindingDescriptor
 
@@ -23,6 +23,23 @@ SELECT id, process, kind, name, bytes, touched_bytes, touching_threads, top_thre
 FROM objects WHERE touched_bytes >= 16777216 AND top_thread_bytes >= 0.9 * touched_bytes
 ORDER BY touched_bytes DESC LIMIT 10
 """.strip()
+
+
+class _Touched(TypedDict):
+    """A row of `Objects.table`."""
+
+    id: int
+    process: int
+    kind: str
+    name: str | None
+    stack: int
+    bytes: int
+    born_ns: int
+    died_ns: int | None
+    touched_bytes: int
+    top_thread_bytes: int
+    first_touch_thread: int
+    first_touch_code: int | None
 
 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
@@ -52,10 +69,10 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     all_touched = float(touched[here].sum())
     least = max(MIN_BYTES, MIN_OF_RUN * all_touched)
 
-    def name_of(row: dict[str, Any]) -> str:
+    def name_of(row: _Touched) -> str:
         return str(row["name"] or site_name(stacks.site(row["stack"]), row["kind"]))
 
-    by_place: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    by_place: dict[tuple[int, int, bool, str], list[_Touched]] = {}
     for row in engine.table(large[:MOST_LOOKED_AT]).to_pylist():
         if row["top_thread_bytes"] < MIN_SHARE * row["touched_bytes"]:
             continue

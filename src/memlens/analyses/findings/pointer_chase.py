@@ -8,13 +8,14 @@ strided, not irregular, and is not told: the processor fetches ahead.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...registry import FindingDescriptor
 
 if TYPE_CHECKING:
     from ...capture.reader import Capture
     from ...results import Finding, Result
+    from .._pattern_types import InstructionRow
 
 MIN_SHARE = 0.02
 """Of the accesses that the program executes."""
@@ -32,15 +33,16 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     from ._where import code, place, share_of, thing
 
     result = results["patterns"]
-    places: dict[str, dict[str, Any]] = {}
-    rows = result.tables["by_instruction"].to_pylist()
+    places: dict[str, InstructionRow] = {}
+    rows: list[InstructionRow] = result.tables["by_instruction"].to_pylist()
     for row in rows:
         if not row["leads_itself"] or row["class"] != "irregular":
             continue
         # Unrolled loops have several such loads on one line.
         entry = places.setdefault(place(row), {**row, "accesses": 0.0, "share": 0.0, "recorded": 0})
-        for name in ("accesses", "share", "recorded"):
-            entry[name] += row[name]
+        entry["accesses"] += row["accesses"]
+        entry["share"] += row["share"]
+        entry["recorded"] += row["recorded"]
     static = {row["code"] for row in capture.table("trace_sites").select(["code"]).to_pylist()}
     estimated = "" if result.figures["everything_recorded"] else "about "
     found = []
@@ -76,7 +78,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     return found[:5]
 
 
-def _of_nodes(one: dict[str, Any], row: dict[str, Any]) -> bool:
+def _of_nodes(one: InstructionRow, row: InstructionRow) -> bool:
     return one["class"] == "irregular" and all(
         one[name] == row[name] for name in ("function", "module", "object", "kind")
     )

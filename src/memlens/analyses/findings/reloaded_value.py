@@ -8,13 +8,15 @@ scalars of the frame and global ones: there, only what is behind pointers is see
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ...registry import FindingDescriptor
 
 if TYPE_CHECKING:
     from ...capture.reader import Capture
     from ...results import Finding, Result
+    from .._pattern_types import InstructionRow
 
 MIN_SHARE = 0.1
 """Of the accesses that the program executes, all such loads of a line of code together."""
@@ -39,8 +41,9 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
         for row in results["sharing"].tables["lines"].to_pylist()
         if row["writes"] + row["other_writes"] and _is_of_both(row)
     }
-    places: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in result.tables["by_instruction"].to_pylist():
+    places: dict[tuple[str, str], InstructionRow] = {}
+    rows: list[InstructionRow] = result.tables["by_instruction"].to_pylist()
+    for row in rows:
         if (
             row["operation"] == "store"
             or row["kind"] == "stack"
@@ -50,8 +53,9 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
         ):
             continue
         entry = places.setdefault((place(row), row["object"]), {**row, "accesses": 0.0, "share": 0.0, "recorded": 0})
-        for name in ("accesses", "share", "recorded"):
-            entry[name] += row[name]
+        entry["accesses"] += row["accesses"]
+        entry["share"] += row["share"]
+        entry["recorded"] += row["recorded"]
     found = []
     for (where, thing_name), row in sorted(places.items(), key=lambda item: -item[1]["accesses"]):
         if row["share"] < MIN_SHARE or row["recorded"] < MIN_RECORDED:
@@ -82,7 +86,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     return found[:5]
 
 
-def _is_of_both(row: dict[str, Any]) -> bool:
+def _is_of_both(row: Mapping[str, int]) -> bool:
     """
     >>> _is_of_both({"reads": 90, "writes": 10, "other_reads": 30, "other_writes": 0})
     True

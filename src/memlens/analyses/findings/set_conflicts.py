@@ -10,13 +10,14 @@ sets hold and fewer than the cache does, and later sweeps use other bytes of the
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...registry import FindingDescriptor
 
 if TYPE_CHECKING:
     from ...capture.reader import Capture
     from ...results import Finding, Result
+    from .._pattern_types import InstructionRow
 
 MIN_SHARE = 0.05
 MIN_RATIO = 0.05
@@ -104,7 +105,7 @@ def _predicted(result: Result, set_span: int) -> list[Finding]:
 
     figures = result.figures
     line, sets, ways = figures["line_bytes"], figures["first_cache_sets"], figures["first_cache_ways"]
-    instructions: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    instructions: dict[tuple[str | None, str, str, str, int], list[InstructionRow]] = {}
     for one in result.tables["by_instruction"].to_pylist():
         step = abs(int(one["stride_bytes"] or 0))
         if one["class"] == "strided" and step and step % line == 0 and one["stride_share"] >= MIN_STRIDE_SHARE:
@@ -114,41 +115,41 @@ def _predicted(result: Result, set_span: int) -> list[Finding]:
         for row in result.tables["by_function_and_object"].to_pylist()
     }
     found = []
-    for (*key, step), mine in instructions.items():
-        row = rows.get(tuple(key))
+    for (function, module, thing_name, kind, step), mine in instructions.items():
+        row = rows.get((function, module, thing_name, kind))
         share, recorded = sum(one["share"] for one in mine), sum(one["recorded"] for one in mine)
         reached = sets // math.gcd(step // line, sets)
         if row is None or share < MIN_SHARE or recorded < MIN_RECORDED or reached > MAX_SETS_SHARE * sets:
             continue
         # A sweep ends where the step differs: one in so many executions. Without an end it is as long as was seen in a window.
-        breaks = sum((1 - one["stride_share"]) * one["recorded"] for one in mine) / recorded
+        breaks = sum((1 - (one["stride_share"] or 0.0)) * one["recorded"] for one in mine) / recorded
         sweep = 1 / breaks if breaks > 0 else float(figures["first_cache_bytes"] // line)
         again = max(row["recorded"] / max(row["lines"], 1),
                     row["used_bytes"] / max(row["lines"], 1) / max(row["visit_bytes"] or line, 1))  # fmt: skip
         if sweep < MIN_OVERFLOW * reached * ways or sweep > sets * ways or again < MIN_VISITS:
             continue
         where = (
-            f"{key[0] or 'unnamed code'} ({mine[0]['file'].rpartition('/')[2]}:{mine[0]['line']})"
+            f"{function or 'unnamed code'} ({mine[0]['file'].rpartition('/')[2]}:{mine[0]['line']})"
             if mine[0]["file"]
-            else key[0]
+            else function
         )
         found.append(
             Finding(
                 name=DESCRIPTOR.name,
                 severity="medium",
                 claim=(
-                    f"{where} steps {step:,} bytes through {key[2]}, about {sweep:,.0f} lines in a row: they fall into {reached} of {sets} sets of the "
+                    f"{where} steps {step:,} bytes through {thing_name}, about {sweep:,.0f} lines in a row: they fall into {reached} of {sets} sets of the "
                     f"first cache, which hold {reached * ways} lines, and are evicted before their other bytes are used. {share:.0%} of the "
                     "accesses; predicted from steps, because windows are shorter than a sweep."
                 ),
-                evidence={"function": key[0], "object": key[2], "stride_bytes": step, "sweep_lines": sweep, "sets_used": reached, "sets": sets,
+                evidence={"function": function, "object": thing_name, "stride_bytes": step, "sweep_lines": sweep, "sets_used": reached, "sets": sets,
                           "recorded": recorded, "share": share, "predicted": True, "sql": EVIDENCE},
                 remedy=(
                     f"Avoid distances between rows that are multiples of {set_span:,} bytes: pad each row by a cache line ({line} bytes), "
                     "or walk in blocks. Longer windows (window=100000) or full show the conflicts themselves."
                 ),
                 quality=result.quality,
-                references=(code(mine[0]), thing(key[2])),
+                references=(code(mine[0]), thing(thing_name)),
                 view="patterns.by_instruction",
                 affected_share=share_of(share, 1),
                 affected_of="accesses",
@@ -158,7 +159,7 @@ def _predicted(result: Result, set_span: int) -> list[Finding]:
     return sorted(found, key=lambda one: -one.evidence["share"])
 
 
-def _step(result: Result, row: dict[str, Any]) -> int | None:
+def _step(result: Result, row: dict[str, object]) -> int | None:
     """The step of the instruction with most conflicts, if it goes to few sets."""
     mine = [
         one

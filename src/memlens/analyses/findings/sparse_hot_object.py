@@ -7,7 +7,7 @@ used address must have been seen MIN_SEEN times on average: of a large object, a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from ...registry import FindingDescriptor
 
@@ -77,7 +77,14 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     return found[:5]
 
 
-def _level(levels: list[dict[str, Any]], spread: int, used: int) -> dict[str, Any] | None:
+class _Level(TypedDict):
+    """A row of table ``levels``."""
+
+    level: str
+    cache_bytes: int
+
+
+def _level(levels: list[_Level], spread: int, used: int) -> _Level | None:
     """The nearest level that the lines do not fit into and the used bytes do."""
     return next((one for one in levels if spread > one["cache_bytes"] and used <= MOST_FILL * one["cache_bytes"]), None)
 

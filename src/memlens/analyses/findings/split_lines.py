@@ -30,7 +30,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
 
     result = results["accesses"]
     executed = result.figures["executed_accesses"]
-    lines: dict[tuple[Any, ...], dict[str, Any]] = {}
+    lines: dict[tuple[object, ...], dict[str, Any]] = {}
     for row in result.tables["by_instruction"].to_pylist():
         if not row["split"]:
             continue

@@ -21,6 +21,7 @@ ORDER BY v.bytes DESC LIMIT 10
 
 
 def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
+    import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -47,7 +48,8 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     for row in padded:
         if not row["padding_bytes"] or row["bytes"] < 2 * row["element_bytes"] or row["name"] in told:
             continue
-        found_id = int(engine.find([row["base"]], [row["born_ns"]], process=row["process"], layer="variable")[0])
+        base, born_ns = np.array([row["base"]], dtype=np.uint64), np.array([row["born_ns"]], dtype=np.uint64)
+        found_id = int(engine.find(base, born_ns, process=row["process"], layer="variable")[0])
         touched = int(engine.pages("touched")[found_id - 1]) if found_id and engine.touches is not None else None
         if touched is not None and touched < MIN_BYTES:
             continue  # it is there, and nobody uses it

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...registry import FindingDescriptor
 
 if TYPE_CHECKING:
+    from ...capture.model.call_stacks import Place
     from ...capture.reader import Capture
     from ...results import Finding, Result
 
@@ -51,7 +52,7 @@ def check(capture: Capture, results: dict[str, Result]) -> list[Finding]:
     programs = {row["process"]: row["program"] for row in capture.table("processes").to_pylist()}
     stacks = call_stacks(capture)
     by_site: dict[str, list[int]] = {}
-    sites: dict[str, dict[str, Any]] = {}
+    sites: dict[str, Place] = {}
     allocated = sum(results["objects"].tables["by_site"].column("allocated_bytes").to_pylist())
     for row in np.flatnonzero(mine):
         site = stacks.site(int(columns["stack"][row]))

@@ -20,12 +20,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
 
 from .decoded import DecodedChunk
 from .locality import AccessBatch, ThreadAccesses, TimeOrder, interleaved
 
+if TYPE_CHECKING:
+    from ...arrays import Uint64s
+
 Order = Literal["chunk", "record", "time"]
+S = TypeVar("S", covariant=True)
 MOST_QUEUED = 2
 """Tasks that may wait for one consumer: memory stays bounded, the reader waits."""
 
@@ -33,7 +38,7 @@ MOST_QUEUED = 2
 @dataclass(frozen=True)
 class ChunkBatch:
     chunk: DecodedChunk
-    packed: list[Any]
+    packed: list[Uint64s]
 
 
 class TimeGroup:
@@ -60,8 +65,14 @@ class Consumer(Protocol):
         """Before the first batch; `pool` runs what the consumer does for different threads."""
 
     def add(self, batch: Any) -> None: ...
-    def snapshot(self) -> Any:
+    def snapshot(self) -> object:
         """What the accesses so far say."""
+
+
+class Answering(Consumer, Protocol[S]):
+    """A consumer whose `snapshot` has a type."""
+
+    def snapshot(self) -> S: ...
 
 
 class Mergeable(Consumer, Protocol):
@@ -76,7 +87,7 @@ class TaskPool:
 
     def __init__(self, workers: int | None = None) -> None:
         self._changed = threading.Condition()
-        self._queues: dict[Hashable, deque[tuple[object, Callable[[], Any]]]] = {}
+        self._queues: dict[Hashable, deque[tuple[object, Callable[[], object]]]] = {}
         self._ready: deque[Hashable] = deque()
         self._open = 0
         self._is_closed = False
@@ -87,7 +98,7 @@ class TaskPool:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, owner: object, part: Hashable, work: Callable[[], Any], *, wait: bool = False) -> None:
+    def submit(self, owner: object, part: Hashable, work: Callable[[], object], *, wait: bool = False) -> None:
         """`wait`: until no queue is long; for the one that reads, never for a task."""
         key = (id(owner), part)
         with self._changed:
@@ -136,7 +147,9 @@ class TaskPool:
     def __enter__(self) -> TaskPool:
         return self
 
-    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is not None:
             with self._changed:
                 for queue in self._queues.values():
@@ -193,7 +206,7 @@ class _Sweep:
             self._pool.submit(consumer, "", _adder(consumer, group))
 
 
-def _adder(consumer: Consumer, batch: Any) -> Callable[[], None]:
+def _adder(consumer: Consumer, batch: AccessBatch | ChunkBatch | TimeGroup) -> Callable[[], None]:
     return lambda: consumer.add(batch)
 
 
@@ -223,7 +236,7 @@ def sweep(
             consumer.begin(pool)
         stages = _Sweep(accesses, every, pool)
 
-        def take_chunk(chunk: DecodedChunk, packed: list[Any]) -> None:
+        def take_chunk(chunk: DecodedChunk, packed: list[Uint64s]) -> None:
             for consumer in by_chunk:
                 pool.submit(consumer, "", _adder(consumer, ChunkBatch(chunk, packed)), wait=True)
 
@@ -254,11 +267,11 @@ def _taker(stages: _Sweep, batch: AccessBatch) -> Callable[[], None]:
 
 def run(
     accesses: ThreadAccesses,
-    consumer: Consumer,
+    consumer: Answering[S],
     *,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Any:
+) -> S:
     """One consumer alone: what it knows at the end."""
     failures = sweep(accesses, [consumer], workers=workers, progress=progress)
     if failures:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ... import _core
 from ..store.columns import named
@@ -20,6 +20,8 @@ from .tracing import FIRST_SITE
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from ...arrays import Array, Bools, Columns, Floats, Ints, Uint32s, Uint64s
 
 BATCH_ACCESSES = 1 << 15
 """Accesses in a batch: about 1 MiB, which stays in caches and is not given back to the kernel in between."""
@@ -51,15 +53,15 @@ def access_schema(*, code: bool = False) -> pa.Schema:
 class Units:
     """Windows as what was sampled: a window that was written as several records is one unit."""
 
-    of_window: Any
+    of_window: Uint32s
     """Unit of each window record."""
-    executed: Any
-    covered: Any
+    executed: Uint64s
+    covered: Uint64s
     """Accesses inside: recorded, and those that streams leave out."""
-    parts: Any
+    parts: Uint32s
 
     @property
-    def weight(self) -> Any:
+    def weight(self) -> Floats:
         """Executed accesses that one of the unit stands for; 0 where there is none."""
         import numpy as np
 
@@ -88,7 +90,7 @@ class Windows:
         return ConstantsOfWindows(self)
 
     @cached_property
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Columns:
         """NumPy columns of the fixed parts, with ``process``; window number is the row. Constants that are recorded to stand for others
         count as left out."""
         scalars = self.constants.scalars
@@ -102,14 +104,14 @@ class Windows:
         return {**raw, **moved}
 
     @cached_property
-    def covered(self) -> Any:
+    def covered(self) -> Ints:
         """Accesses in each record, those that it leaves out included."""
         import numpy as np
 
         return self.raw["recorded"].astype(np.int64) + self.raw["implied_constant"].astype(np.int64)
 
     @cached_property
-    def raw(self) -> dict[str, Any]:
+    def raw(self) -> Columns:
         """The columns as they were written."""
         import numpy as np
 
@@ -197,7 +199,9 @@ class Windows:
         self._cut_at_ends(everything, of_window, reach, executed, covered)
         return Units(of_window, executed, covered, np.bincount(unit, minlength=units).astype(np.uint32))
 
-    def _cut_at_ends(self, everything: Any, of_window: Any, reach: Any, executed: Any, covered: Any) -> None:
+    def _cut_at_ends(
+        self, everything: Ints, of_window: Uint32s, reach: Uint64s, executed: Uint64s, covered: Uint64s
+    ) -> None:
         """The same for threads of traced programs, which write their total when they end. Thread ids come again."""
         import numpy as np
 
@@ -218,10 +222,11 @@ class Windows:
                 executed[number] = max(int(executed[number]) - (reaches - total), int(covered[number]))
 
     @property
-    def is_end(self) -> Any:
+    def is_end(self) -> Bools:
         """Which records are no windows, but tell how many accesses a thread made that has ended: their `first_executed`."""
         columns = self.columns
-        return (self.covered == 0) & (columns["executed"] == 0) & (columns["dropped"] == 0)
+        is_end: Bools = (self.covered == 0) & (columns["executed"] == 0) & (columns["dropped"] == 0)
+        return is_end
 
     @property
     def thread_totals(self) -> int:
@@ -229,7 +234,7 @@ class Windows:
         return int(self.columns["first_executed"][self.is_end].sum())
 
     @cached_property
-    def weights(self) -> Any:
+    def weights(self) -> Floats:
         """Executed accesses that one access of each window record stands for."""
         import numpy as np
 
@@ -244,7 +249,7 @@ class Windows:
 
         columns = self.columns
         strings = self.capture.strings()
-        made: dict[str, Any] = {
+        made: dict[str, Array | pa.Array] = {
             "window": np.arange(self.count, dtype=np.uint32),
             "unit": pa.array(self.units.of_window, mask=self.units.of_window == NO_UNIT),
             "process": columns["process"],
@@ -335,11 +340,11 @@ class Windows:
             first += count
 
     @cached_property
-    def _site_ranges(self) -> Any:
+    def _site_ranges(self) -> Uint32s:
         """The range of sites (`TraceSites.ranges`) of each window record."""
         return self.capture.trace_sites.range_of_windows(self.raw["process"], self.raw["module"])
 
-    def entries(self, found: dict[str, Any], window: Any, by_site: Any) -> tuple[Any, Any]:
+    def entries(self, found: Columns, window: Uint32s, by_site: Bools) -> tuple[Bools, Ints]:
         """(which accesses name a known site, its row in `TraceSites.ranges`)."""
         import numpy as np
 
@@ -354,7 +359,7 @@ class Windows:
         known &= (entry >= 0) & (entry < size)
         return known, (first + entry)[known]
 
-    def is_scalar(self, found: dict[str, Any], window: Any, by_site: Any) -> Any:
+    def is_scalar(self, found: Columns, window: Uint32s, by_site: Bools) -> Bools:
         """Which decoded accesses are constants that are recorded to stand for others."""
         import numpy as np
 
@@ -365,7 +370,7 @@ class Windows:
             marked[known] = sites.is_scalar[at]
         return marked
 
-    def take_sites(self, found: dict[str, Any], window: Any, by_site: Any) -> Any:
+    def take_sites(self, found: Columns, window: Uint32s, by_site: Bools) -> Uint32s:
         """Codes of accesses that name sites; fills in their bytes and operations."""
         import numpy as np
 
@@ -378,15 +383,16 @@ class Windows:
         found["operation"][known] = ranges.operation[at]
         return codes
 
-    def codes(self, processes: Any, pcs: Any, times_ns: Any) -> Any:
+    def codes(self, processes: Uint32s, pcs: Uint64s, times_ns: Uint64s) -> Uint32s:
         """The code (row of ``sites``) of instruction pointers, `NO_CODE` where it is not known."""
         import numpy as np
 
-        return self.capture.replay.engine.codes_at(
+        codes = self.capture.replay.engine.codes_at(
             np.ascontiguousarray(processes, dtype=np.uint32),
             np.ascontiguousarray(pcs, dtype=np.uint64),
             np.ascontiguousarray(times_ns, dtype=np.uint64),
         )
+        return np.asarray(codes)
 
     def with_code(self, table: pa.Table) -> pa.Table:
         """A table with process, pc and time_ns, and `code` for each row, null where it is not known."""
@@ -395,7 +401,7 @@ class Windows:
         codes = self.codes(*(table.column(name).to_numpy() for name in ("process", "pc", "time_ns")))
         return table.append_column("code", pa.array(codes, mask=codes == NO_CODE))
 
-    def join(self, group_of_object: Any, function_of_code: Any) -> AccessTotals:
+    def join(self, group_of_object: Uint32s, function_of_code: Uint32s) -> AccessTotals:
         """A join of accesses with objects and code (native/core/trace/access_join.h), to which chunks are added.
 
         Parameters
@@ -411,7 +417,7 @@ class Windows:
 class AccessTotals:
     """All accesses joined with objects and code, summed by group and function."""
 
-    def __init__(self, windows: Windows, group_of_object: Any, function_of_code: Any) -> None:
+    def __init__(self, windows: Windows, group_of_object: Uint32s, function_of_code: Uint32s) -> None:
         import numpy as np
 
         self._units = windows.units
@@ -438,7 +444,7 @@ class AccessTotals:
                 number=np.full(len(ranges.first), FIRST_SITE, dtype=np.uint64),
             )
 
-    def add(self, chunk: DecodedChunk, batches: list[Any]) -> None:
+    def add(self, chunk: DecodedChunk, batches: list[Uint64s]) -> None:
         """The next chunk of windows, with its packed batches."""
         import numpy as np
 
@@ -448,7 +454,7 @@ class AccessTotals:
             np.ascontiguousarray(self._images[part]),
         )  # fmt: skip
 
-    def finish(self) -> Any:
+    def finish(self) -> _core.AccessJoin:
         """The engine, with everything added."""
         self.engine.finish()
         return self.engine

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 from .objects import Objects, ObjectSource
 
@@ -43,9 +43,28 @@ MIN_CALL_POINTS_NAMED = 2
 MAX_ALLOCATING_POINTS = 2
 MAX_WRAPPERS = 4
 """Wrappers around wrappers: more in one stack are layers of the program."""
-_Link = tuple[tuple[str, str], tuple[str | None, int]]
+_Point = tuple[str | None, int]
+_Link = tuple[tuple[str, str], _Point]
 """(module, function without template arguments) and the point in it."""
-NO_FRAME: dict[str, Any] = {"function": None, "module": None, "file": None, "line": None}
+
+
+class Frame(TypedDict):
+    """A function that code belongs to, and the place in it."""
+
+    function: str | None
+    module: str | None
+    file: str | None
+    line: int | None
+
+
+class Place(Frame):
+    """A frame that stands for a stack."""
+
+    via: str | None
+    """The wrapper or library function behind it."""
+
+
+NO_FRAME: Frame = {"function": None, "module": None, "file": None, "line": None}
 
 
 @lru_cache(maxsize=1 << 16)
@@ -100,23 +119,23 @@ class CallStacks:
         sites = capture.replay.code_sites
         columns = ("function", "module", "file", "line", "inlined_into", "file_offset", "nearest")
         self._sites = list(zip(*(sites.column(name).to_pylist() for name in columns), strict=True))
-        self._frames: dict[int, list[dict[str, Any]]] = {}
-        self._shown: dict[int, list[dict[str, Any]]] = {}
+        self._frames: dict[int, list[Frame]] = {}
+        self._shown: dict[int, list[Frame]] = {}
         self._names: dict[int, list[str]] = {}
         self._links: dict[int, list[_Link]] = {}
         self._skip = capture.skip_frames
         self._skipped: dict[int, list[bool]] = {}
-        self._places: dict[int, dict[str, Any]] = {}
+        self._places: dict[int, Place] = {}
         self._wrappers: set[tuple[str, str]] | None = None
 
-    def frames_of_code(self, code: int) -> list[dict[str, Any]]:
+    def frames_of_code(self, code: int) -> list[Frame]:
         """The function at an address and those that it was inlined into, innermost first."""
         if code not in self._frames:
             function, module, file, line, outer, offset, nearest = self._sites[code]
             if function is None and module and not module.startswith("["):
                 # Stripped code, as far as it can be told apart: from the nearest symbol before it, or by its offset.
                 function = nearest or f"{module.rpartition('/')[2]}+{offset:#x}"
-            found = [{"function": function, "module": module, "file": file, "line": line}]
+            found: list[Frame] = [{"function": function, "module": module, "file": file, "line": line}]
             for text in outer or []:
                 match = INLINED.match(text)
                 found.append(
@@ -127,11 +146,11 @@ class CallStacks:
             self._frames[code] = found
         return self._frames[code]
 
-    def frames(self, stack: int) -> list[dict[str, Any]]:
+    def frames(self, stack: int) -> list[Frame]:
         """Frames of a stack without those of our own library, innermost first."""
         return list(chain.from_iterable(map(self._shown_of_code, self.codes.get(stack, ()))))
 
-    def _shown_of_code(self, code: int) -> list[dict[str, Any]]:
+    def _shown_of_code(self, code: int) -> list[Frame]:
         found = self._shown.get(code)
         if found is None:
             found = self._shown[code] = [
@@ -150,21 +169,22 @@ class CallStacks:
         return found
 
     @staticmethod
-    def _name(frame: dict[str, Any]) -> str:
+    def _name(frame: Frame) -> str:
         module = (frame["module"] or "?").rpartition("/")[2]
         function = frame["function"] or ""
         unnamed = not function or bool(UNNAMED.search(function))  # one node of a tree, not one an address
         return (module if module.startswith("[") else f"[{module}]") if unnamed else function
 
-    def code_row(self, code: int | None) -> dict[str, Any]:
-        return self.frames_of_code(code)[0] if code is not None and code < len(self._sites) else {}
+    def code_row(self, code: int | None) -> Frame | None:
+        """The innermost frame at an address; None where there is no such code."""
+        return self.frames_of_code(code)[0] if code is not None and code < len(self._sites) else None
 
     @staticmethod
-    def is_library(frame: dict[str, Any]) -> bool:
+    def is_library(frame: Frame) -> bool:
         """A frame of an allocator or of the C or C++ library."""
         return _is_library(frame["module"] or "", frame["function"] or "")
 
-    def is_skipped(self, frame: dict[str, Any]) -> bool:
+    def is_skipped(self, frame: Frame) -> bool:
         """A frame that is no place: the library's, a wrapper's, or one that the user asked to skip."""
         if self.is_library(frame) or self._key(frame) in self.wrappers:
             return True
@@ -178,7 +198,7 @@ class CallStacks:
             self._wrappers = self._find_wrappers()
         return self._wrappers
 
-    def place(self, frames: list[dict[str, Any]]) -> dict[str, Any]:
+    def place(self, frames: list[Frame]) -> Place:
         """The innermost frame that is not skipped, and `via`: the wrapper or library function behind it."""
         for at, frame in enumerate(frames):
             if not self.is_skipped(frame):
@@ -188,13 +208,13 @@ class CallStacks:
                 return {**frame, "via": None}
         return {**frames[0], "via": None} if frames else {**NO_FRAME, "via": None}
 
-    def site(self, stack: int) -> dict[str, Any]:
+    def site(self, stack: int) -> Place:
         """Where a stack's allocation belongs: `place` of its frames."""
         if stack not in self._places:
             self._places[stack] = self.place(self.frames(stack))
         return self._places[stack]
 
-    def _via(self, skipped: list[dict[str, Any]]) -> str | None:
+    def _via(self, skipped: list[Frame]) -> str | None:
         """The wrapper nearest to the place; without one None, for every allocation goes through malloc."""
         for frame in reversed(skipped):
             module = (frame["module"] or "").rpartition("/")[2]
@@ -207,7 +227,7 @@ class CallStacks:
         return None
 
     @staticmethod
-    def _key(frame: dict[str, Any]) -> tuple[str, str]:
+    def _key(frame: Frame) -> tuple[str, str]:
         return frame["module"] or "", plain_name(frame["function"] or "")
 
     def _find_wrappers(self) -> set[tuple[str, str]]:
@@ -278,8 +298,8 @@ class _Users:
     """Who allocates through a function: call points with the sizes that they ask for."""
 
     def __init__(self) -> None:
-        self.points: set[Any] = set()
-        self.sizes: dict[Any, set[int]] = {}
+        self.points: set[_Point] = set()
+        self.sizes: dict[_Link, set[int]] = {}
         self.recursive = False
 
     def is_wrapper(self, plain: str) -> bool:

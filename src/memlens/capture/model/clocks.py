@@ -8,7 +8,7 @@ gives the offset only, with the clock's nominal frequency.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from ...errors import NoDataError
 
@@ -39,9 +39,19 @@ class ClockMap:
         return self.ticks + round((monotonic_ns - self.monotonic_ns) / self.ns_per_tick)
 
 
+class _ClockPair(TypedDict):
+    """A record `clock_pair`."""
+
+    clock: str
+    ticks: int
+    ticks_per_second: int
+    monotonic_ns: int
+    uncertainty_ns: int
+
+
 def clock_map(capture: RecordSource, clock: str) -> ClockMap:
     """The conversion for ``realtime``, ``boottime``, ``monotonic_raw``, ``tsc``, ``perf`` or ``guest``."""
-    pairs: list[dict[str, Any]] = []
+    pairs: list[_ClockPair] = []
     for batch in capture.batches("clock_pair"):
         pairs.extend(row for row in batch.to_pylist() if row["clock"] == clock)
     if not pairs:

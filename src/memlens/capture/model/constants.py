@@ -16,13 +16,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..store.layouts import enum_value
 from ..store.settings import settings_of
 from ..store.source import TableSource
 from .decoded import DecodedWindows
 from .tracing import TraceSites
+
+if TYPE_CHECKING:
+    from ...arrays import Bools, Columns, Ints, Uint32s, Uint64s
 
 UNKNOWN_SHARE = 0.02
 """Of the constants: where more belong to no known code, constants by code are not known."""
@@ -34,7 +37,7 @@ class Instructions(Protocol):
     @property
     def process(self) -> int: ...
     @property
-    def pc(self) -> Any: ...
+    def pc(self) -> Uint64s: ...
 
 
 class ConstantSource(TableSource, Protocol):
@@ -52,10 +55,10 @@ class WindowRecords(Protocol):
     @property
     def capture(self) -> ConstantSource: ...
     @property
-    def raw(self) -> dict[str, Any]: ...
+    def raw(self) -> Columns: ...
     @property
-    def covered(self) -> Any: ...
-    def entries(self, found: dict[str, Any], window: Any, by_site: Any) -> tuple[Any, Any]: ...
+    def covered(self) -> Ints: ...
+    def entries(self, found: Columns, window: Uint32s, by_site: Bools) -> tuple[Bools, Ints]: ...
 
 
 class ImpliedConstants:
@@ -69,7 +72,7 @@ class ImpliedConstants:
         self.known = bool(rows)
         self.imported = table.num_rows > 0
         """The trace is another tool's, with what that one knew of instructions, be it nothing."""
-        self._tables: dict[int, tuple[Any, Any]] = {}
+        self._tables: dict[int, tuple[Uint64s, Uint32s]] = {}
         for process in {row["process"] for row in rows}:
             mine = sorted((row["pc"], row["implied_constants"]) for row in rows if row["process"] == process)
             self._tables[process] = (
@@ -77,7 +80,7 @@ class ImpliedConstants:
                 np.array([count for _, count in mine], dtype=np.uint32),
             )
 
-    def of(self, process: int, pcs: Any) -> Any:
+    def of(self, process: int, pcs: Uint64s) -> Uint32s | None:
         """Of each access; None where nothing is known of the process's instructions."""
         import numpy as np
 
@@ -87,7 +90,7 @@ class ImpliedConstants:
         at = np.minimum(np.searchsorted(known, pcs), len(known) - 1)
         return np.where(known[at] == pcs, counts[at], np.uint32(0)).astype(np.uint32)
 
-    def __call__(self, batch: Instructions) -> Any:
+    def __call__(self, batch: Instructions) -> Uint32s | None:
         return self.of(batch.process, batch.pc)
 
 
@@ -95,13 +98,13 @@ class ImpliedConstants:
 class Told:
     """What is known of the accesses of one decoded part."""
 
-    number: Any
+    number: Ints
     """Of each access in its record, constants counted."""
-    following: Any
+    following: Ints
     """Constants that each access stands for and that lie in its record."""
-    scalar: Any
+    scalar: Bools
     """Which are constants themselves."""
-    entry: Any
+    entry: Ints
     """Row of the tables of sites, -1 = none."""
     last_row: int
     used: int
@@ -124,7 +127,7 @@ class ConstantsOfWindows:
     def by_code(self) -> bool:
         return self.imports.known or self._sites.any
 
-    def tell(self, process: int, found: dict[str, Any], window: Any, by_site: Any, before: Told | None) -> Told:
+    def tell(self, process: int, found: Columns, window: Uint32s, by_site: Bools, before: Told | None) -> Told:
         """Of a decoded part, which follows the part `before`. `window` are rows of the records."""
         import numpy as np
 
@@ -155,7 +158,7 @@ class ConstantsOfWindows:
         return Told(number, np.minimum(following, covered - 1 - number), scalar, entry, int(window[-1]), used)
 
     @cached_property
-    def _by_record(self) -> tuple[Any, Any]:
+    def _by_record(self) -> tuple[Ints, Ints]:
         """(constants that are recorded, constants that recorded accesses stand for) of each record."""
         import numpy as np
 
@@ -175,17 +178,19 @@ class ConstantsOfWindows:
         return scalars, attributed
 
     @property
-    def scalars(self) -> Any:
+    def scalars(self) -> Ints:
         return self._by_record[0]
 
     @cached_property
-    def unattributed(self) -> Any:
+    def unattributed(self) -> Ints:
         """Constants of each record that belong to no known code; 0 where a record may have left out something else."""
         import numpy as np
 
         if self.is_selected and self.by_code:
             return np.zeros(len(self.windows.raw["process"]), dtype=np.int64)
-        return np.maximum(self.windows.raw["implied_constant"].astype(np.int64) - self._by_record[1], 0)
+        left_out: Ints = self.windows.raw["implied_constant"].astype(np.int64)
+        unattributed: Ints = np.maximum(left_out - self._by_record[1], 0)
+        return unattributed
 
     @property
     def known_by_code(self) -> bool:
@@ -197,7 +202,7 @@ class ConstantsOfWindows:
         total = int(self._by_record[0].sum() + self._by_record[1].sum() + self.unattributed.sum())
         return int(self.unattributed.sum()) <= UNKNOWN_SHARE * max(total, 1)
 
-    def expanded(self, told: Told, by_site: Any) -> tuple[Any, Any, Any]:
+    def expanded(self, told: Told, by_site: Bools) -> tuple[Ints, Uint32s, Ints]:
         """(access, code, number in the record) of each constant that the accesses stand for, and of each that is recorded.
 
         The code is `NO_CODE` for those of imported traces: theirs is that of the access.

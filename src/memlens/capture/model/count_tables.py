@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from ... import _core
 from ..store.layouts import layouts, listed, records_with_tails
@@ -15,6 +15,7 @@ from ..store.layouts import layouts, listed, records_with_tails
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ...arrays import Array, Columns, Integers, Ints, Uint8s, Uint32s
     from ..store.source import RecordSource
 
 NONE = 2**32 - 1
@@ -32,7 +33,7 @@ def static_schema(name: str) -> pa.Schema:
     import pyarrow as pa
 
     text, number, wide = pa.dictionary(pa.int32(), pa.string()), pa.uint32(), pa.uint64()
-    columns: dict[str, list[tuple[str, Any]]] = {
+    columns: dict[str, list[tuple[str, pa.DataType]]] = {
         "count_functions": [
             ("module", text), ("function", number), ("name", pa.string()), ("linkage_name", pa.string()), ("file", text),
             ("line", number), ("first_counter", wide), ("counters", number), ("flags", number), ("sound", pa.bool_()),
@@ -84,16 +85,38 @@ def kept_sections(capture: RecordSource) -> dict[str, tuple[bytes, int, bytes, i
     return found
 
 
-def decode_modules(sections: Mapping[str, tuple[bytes, int, bytes, int]]) -> dict[str, dict[str, Any]]:
+class DecodedTables(TypedDict):
+    """The static tables of a module: columns of each, with numbers of texts in `strings`."""
+
+    strings: list[str]
+    problems: list[str]
+    damaged_functions: int
+    functions: Columns
+    scopes: Columns
+    blocks: Columns
+    sites: Columns
+    counter_kind: Uint8s
+    first_term: Uint32s
+    term_counter: Uint32s
+    term_scale: Ints
+    loops: Columns
+    loop_of_site: Uint32s
+    traced: Columns
+
+
+def decode_modules(sections: Mapping[str, tuple[bytes, int, bytes, int]]) -> dict[str, DecodedTables]:
     return {
-        module: _core.decode_count_tables(
-            functions, functions_address=functions_address, tables=tables, tables_address=tables_address
+        module: cast(
+            "DecodedTables",
+            _core.decode_count_tables(
+                functions, functions_address=functions_address, tables=tables, tables_address=tables_address
+            ),
         )
         for module, (functions, functions_address, tables, tables_address) in sections.items()
     }
 
 
-def problems(decoded: Mapping[str, dict[str, Any]], paths: Mapping[str, str]) -> list[str]:
+def problems(decoded: Mapping[str, DecodedTables], paths: Mapping[str, str]) -> list[str]:
     """What is wrong with the tables of each module, a sentence each."""
     notes = []
     for module, tables in decoded.items():
@@ -106,7 +129,7 @@ def problems(decoded: Mapping[str, dict[str, Any]], paths: Mapping[str, str]) ->
     return notes
 
 
-def static_tables(decoded: Mapping[str, dict[str, Any]], *, redact: bool = False) -> dict[str, pa.Table]:
+def static_tables(decoded: Mapping[str, DecodedTables], *, redact: bool = False) -> dict[str, pa.Table]:
     """The side tables, from decoded modules."""
     import numpy as np
     import pyarrow as pa
@@ -118,13 +141,13 @@ def static_tables(decoded: Mapping[str, dict[str, Any]], *, redact: bool = False
         files = pa.array([os.path.basename(text) for text in texts] if redact else texts, pa.string())
         raw = pa.array(texts, pa.string())
 
-        def add(name: str, columns: dict[str, Any], rows: int, module: str = module) -> None:
+        def add(name: str, columns: Mapping[str, object], rows: int, module: str = module) -> None:
             schema = static_schema(name)
             whose = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, dtype=np.int32)), pa.array([module]))
             arrays = [whose if field.name == "module" else _cast(columns[field.name], field.type) for field in schema]
             parts[name].append(pa.Table.from_arrays(arrays, schema=schema))
 
-        functions, scopes, blocks, sites = (tables[name] for name in ("functions", "scopes", "blocks", "sites"))
+        functions, scopes, blocks, sites = tables["functions"], tables["scopes"], tables["blocks"], tables["sites"]
         n_functions = len(functions["name"])
         add(
             "count_functions",
@@ -243,14 +266,14 @@ def static_tables(decoded: Mapping[str, dict[str, Any]], *, redact: bool = False
     }
 
 
-def _cast(values: Any, kind: Any) -> Any:
+def _cast(values: Array | pa.Array, kind: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
     array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
     return array if array.type == kind else array.cast(kind)
 
 
-def _known(rows: dict[str, Any], files: pa.Array) -> pa.Array:
+def _known(rows: Columns, files: pa.Array) -> pa.Array:
     """The files of rows that have a line: line 0 is code of no line, and no place."""
     import numpy as np
 
@@ -259,7 +282,7 @@ def _known(rows: dict[str, Any], files: pa.Array) -> pa.Array:
     return _texts(rows["file"] if empty is None else np.where(known, rows["file"], empty), files)
 
 
-def _texts(numbers: Any, texts: pa.Array) -> pa.Array:
+def _texts(numbers: Integers, texts: pa.Array) -> pa.Array:
     """Numbers of texts as a dictionary column, only with the texts that are used; "" is null."""
     import numpy as np
     import pyarrow as pa
@@ -271,13 +294,13 @@ def _texts(numbers: Any, texts: pa.Array) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(inverse.astype(np.int32), mask=mask), picked)
 
 
-def _optional(numbers: Any) -> pa.Array:
+def _optional(numbers: Uint32s) -> pa.Array:
     import pyarrow as pa
 
     return pa.array(numbers, mask=numbers == NONE)
 
 
-def _nesting(loops: dict[str, Any]) -> tuple[Any, Any]:
+def _nesting(loops: Columns) -> tuple[Uint32s, Uint32s]:
     """The loop around each one in the function that it is written in (`NONE` = none), and how many of these there are with
     itself. What another function has around a call of it is not its own."""
     import numpy as np
@@ -293,7 +316,7 @@ def _nesting(loops: dict[str, Any]) -> tuple[Any, Any]:
     return np.array(own, dtype=np.uint32), np.array(depth, dtype=np.uint32)
 
 
-def _members(loop_of_site: Any, loops: int) -> pa.Array:
+def _members(loop_of_site: Uint32s, loops: int) -> pa.Array:
     """The sites that each loop is the innermost one of."""
     import numpy as np
     import pyarrow as pa
@@ -304,7 +327,7 @@ def _members(loop_of_site: Any, loops: int) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(ends), pa.array(order.astype(np.uint32)))
 
 
-def _chains(scopes: dict[str, Any], functions: dict[str, Any], names: pa.Array, files: pa.Array) -> pa.Array:
+def _chains(scopes: Columns, functions: Columns, names: pa.Array, files: pa.Array) -> pa.Array:
     """For each scope the functions that it was inlined into and where, innermost first; an empty list at the end.
     Written as table `sites` has them."""
     import pyarrow as pa

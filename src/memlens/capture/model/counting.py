@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import CaptureError
 from ..store.arena_layouts import constants
@@ -21,6 +21,7 @@ from .joins import csr, expand, factorized, summed
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ...arrays import Bools, Columns, Ints, Uint32s, Uint64s
     from ..store.source import TableSource
 
 LOAD, STORE, ATOMIC, COPY, FILL, READ, CALL, PREFETCH = enum_names("site_kind")
@@ -37,11 +38,11 @@ NO_REGION = "(outside regions)"
 class Places:
     """Who counted: one row for each image, node, thread and epoch."""
 
-    process: Any
-    image: Any
-    node: Any
-    thread: Any
-    epoch: Any
+    process: Uint32s
+    image: Uint32s
+    node: Uint32s
+    thread: Uint32s
+    epoch: Uint32s
 
     def __len__(self) -> int:
         return len(self.image)
@@ -51,11 +52,11 @@ class Places:
 class Executed:
     """What ran: one row for each place and site (or block) with executions."""
 
-    place: Any
-    what: Any
+    place: Ints
+    what: Ints
     """Row of `count_sites` or `count_blocks`."""
-    executions: Any
-    bytes: Any
+    executions: Ints
+    bytes: Ints
 
 
 class Counts:
@@ -67,7 +68,7 @@ class Counts:
     def __init__(self, capture: TableSource, *, kind: str = "block_count") -> None:
         self.capture = capture
         self._kind = kind
-        self._by_epoch: dict[bool, tuple[Places, Executed, dict[str, Any], Any]] = {}
+        self._by_epoch: dict[bool, tuple[Places, Executed, Columns, Uint64s]] = {}
 
     # ---- static ---------------------------------------------------------------------------------------------------
     @cached_property
@@ -75,7 +76,7 @@ class Counts:
         return self.capture.table("count_functions")
 
     @cached_property
-    def sites(self) -> dict[str, Any]:
+    def sites(self) -> Columns:
         """Columns of `count_sites` that are numbers; `function` is a row of `functions`."""
         table = self.capture.table("count_sites")
         columns = self._numbers(table, ("site", "flags", "bytes", "line", "column"))
@@ -88,7 +89,7 @@ class Counts:
         return columns
 
     @cached_property
-    def blocks(self) -> dict[str, Any]:
+    def blocks(self) -> Columns:
         table = self.capture.table("count_blocks")
         columns = self._numbers(table, ("block", "depth", "line"))
         columns["group"] = _nullable(table.column("group"))
@@ -112,27 +113,30 @@ class Counts:
         return dict(zip(rows.column("module").to_pylist(), rows.column("path").to_pylist(), strict=True))
 
     @staticmethod
-    def _numbers(table: pa.Table, names: tuple[str, ...]) -> dict[str, Any]:
+    def _numbers(table: pa.Table, names: tuple[str, ...]) -> Columns:
         return {name: table.column(name).to_numpy() for name in names}
 
-    def _row_of(self, module: Any, table: pa.Table, column: str, kind: str) -> Any:
+    def _row_of(self, module: Ints, table: pa.Table, column: str, kind: str) -> Ints:
         """Numbers in their module as rows of the table of all modules."""
         import numpy as np
 
         other = self.capture.table("count_functions" if kind == "function" else "count_blocks")
         counts = np.bincount(_index(other.column("module"), self.modules), minlength=len(self.modules))
         base = np.concatenate(([0], np.cumsum(counts)))[:-1]
-        numbers = table.column(column).fill_null(0).to_numpy().astype(np.int64)
+        numbers: Ints = table.column(column).fill_null(0).to_numpy().astype(np.int64)
         refuse_beyond(numbers, counts[module], f"the column {column} of a table of counted code")
-        return base[module] + numbers
+        rows: Ints = base[module] + numbers
+        return rows
 
     @cached_property
-    def _inlined(self) -> Any:
+    def _inlined(self) -> Bools:
         import pyarrow.compute as pc
 
-        return pc.greater(pc.list_value_length(self.capture.table("count_sites").column("inlined_into")), 0).to_numpy()
+        inlined_into = self.capture.table("count_sites").column("inlined_into")
+        inlined: Bools = pc.greater(pc.list_value_length(inlined_into), 0).to_numpy()
+        return inlined
 
-    def sites_inlined(self) -> Any:
+    def sites_inlined(self) -> Bools:
         """Whether each site is in a function that was inlined into another."""
         return self._inlined
 
@@ -158,7 +162,7 @@ class Counts:
 
     # ---- counters --------------------------------------------------------------------------------------------------
     @cached_property
-    def _rows(self) -> dict[str, Any]:
+    def _rows(self) -> Columns:
         import numpy as np
 
         layout = layouts()[self._kind]
@@ -179,7 +183,7 @@ class Counts:
         columns["module"] = mapped[inverse.reshape(-1)] if len(used) else np.zeros(0, dtype=np.int64)
         return columns
 
-    def _chosen(self, *, epochs: bool) -> dict[str, Any]:
+    def _chosen(self, *, epochs: bool) -> Columns:
         """Totals of the run, or what each epoch added. An image without totals (a recorder that was killed) has its epochs."""
         import numpy as np
 
@@ -195,7 +199,7 @@ class Counts:
             chosen["epoch"] = np.zeros(len(chosen["epoch"]), dtype=np.uint32)
         return chosen
 
-    def _join(self, *, epochs: bool) -> tuple[Places, Executed, dict[str, Any], Any]:
+    def _join(self, *, epochs: bool) -> tuple[Places, Executed, Columns, Uint64s]:
         if epochs not in self._by_epoch:
             self._by_epoch[epochs] = self._joined(epochs=epochs)
         return self._by_epoch[epochs]
@@ -207,12 +211,12 @@ class Counts:
         """Executions of each group in each place; groups are numbered through all modules. `bytes` is not used."""
         return self._join(epochs=epochs)[1]
 
-    def adds(self, *, epochs: bool = False) -> Any:
+    def adds(self, *, epochs: bool = False) -> Uint64s:
         """How many counter updates each place made in blocks: what counting cost. Those of loops are one an entry, and not in it."""
         return self._join(epochs=epochs)[3]
 
     @cached_property
-    def _group_base(self) -> Any:
+    def _group_base(self) -> Ints:
         """The first group of each module in a numbering through all modules; the number of groups at the end."""
         import numpy as np
 
@@ -235,20 +239,20 @@ class Counts:
         return int(self._group_base[-1])
 
     @cached_property
-    def site_group(self) -> Any:
+    def site_group(self) -> Ints:
         """The group of each site, numbered through all modules; -1 = none."""
         import numpy as np
 
         return np.where(self.sites["group"] >= 0, self._group_base[self.sites["module"]] + self.sites["group"], -1)
 
     @cached_property
-    def block_group(self) -> Any:
+    def block_group(self) -> Ints:
         """The group of each block, likewise."""
         import numpy as np
 
         return np.where(self.blocks["group"] >= 0, self._group_base[self.blocks["module"]] + self.blocks["group"], -1)
 
-    def _joined(self, *, epochs: bool) -> tuple[Places, Executed, dict[str, Any], Any]:
+    def _joined(self, *, epochs: bool) -> tuple[Places, Executed, Columns, Uint64s]:
         import numpy as np
 
         rows = self._chosen(epochs=epochs)
@@ -287,7 +291,7 @@ class Counts:
         }
         return places, _concatenated(runs), counted, adds
 
-    def by_site(self, *, epochs: bool = False, of: Any = None) -> Executed:
+    def by_site(self, *, epochs: bool = False, of: Bools | None = None) -> Executed:
         """Executions and bytes of each site in each place; `of`: only these sites. Large: places times sites that ran."""
         import numpy as np
 
@@ -303,7 +307,7 @@ class Counts:
         self._add_summed_bytes(found, self._join(epochs=epochs)[2])
         return found
 
-    def _add_summed_bytes(self, executed: Executed, counted: dict[str, Any]) -> None:
+    def _add_summed_bytes(self, executed: Executed, counted: Columns) -> None:
         """Bytes that the program added up itself: found by place, module and counter."""
         import numpy as np
 
@@ -334,12 +338,12 @@ class Counts:
 
     # ---- sums without a row for each place and site ----------------------------------------------------------------
     @cached_property
-    def summed_sites(self) -> Any:
+    def summed_sites(self) -> Bools:
         """Sites whose bytes are known only at run time: the others' follow from their executions."""
         return self.sites["bytes_counter"] >= 0
 
     @cached_property
-    def of_one_run(self) -> dict[str, Any]:
+    def of_one_run(self) -> Columns:
         """Accesses that one execution of each group makes, of sites whose bytes are known; and its operations."""
         import numpy as np
 
@@ -358,7 +362,7 @@ class Counts:
             found[name] = summed(self.block_group[there], self.blocks[name][there].astype(np.int64), self.n_groups)
         return found
 
-    def place_sums(self, *, epochs: bool = False) -> dict[str, Any]:
+    def place_sums(self, *, epochs: bool = False) -> Columns:
         """Accesses and operations of each place: all sites together."""
         import numpy as np
 
@@ -374,7 +378,7 @@ class Counts:
         return found
 
     # ---- accesses ------------------------------------------------------------------------------------------------
-    def accesses(self, executed: Executed) -> dict[str, Any]:
+    def accesses(self, executed: Executed) -> Columns:
         """Loads, stores, bytes and stack bytes of each row of `by_site`, and which rows' loads and stores are estimates.
 
         load: read; store: written; atomic: both, one load and one store; copy: read and written; fill: written; read: read.
@@ -410,7 +414,7 @@ class Counts:
         }
 
 
-def with_estimated(accesses: dict[str, Any]) -> dict[str, Any]:
+def with_estimated(accesses: Columns) -> Columns:
     """Accesses with `estimated_accesses`, how many of the loads and stores are estimates, instead of which rows."""
     import numpy as np
 
@@ -419,7 +423,7 @@ def with_estimated(accesses: dict[str, Any]) -> dict[str, Any]:
     return numbers
 
 
-def _group_runs(place: Any, counter: Any, value: Any, terms: dict[str, Any]) -> tuple[Any, Any, Any]:
+def _group_runs(place: Ints, counter: Ints, value: Uint64s, terms: Columns) -> tuple[Ints, Ints, Ints]:
     """(place, group, executions) of every group that ran: Σ counter × scale modulo 2^64, read as signed."""
     import numpy as np
 
@@ -443,7 +447,7 @@ def _group_runs(place: Any, counter: Any, value: Any, terms: dict[str, Any]) -> 
     return keys[ran] // n_groups, keys[ran] % n_groups, executions[ran]
 
 
-def settled(executions: Any, series: Any, group: Any, epoch: Any) -> Any:
+def settled(executions: Ints, series: Ints, group: Ints, epoch: Uint32s) -> Ints:
     """Executions of each epoch such that none is negative, and that a group's epochs add up to what they did.
 
     Some groups are a difference of counters, and loops write theirs only now and then: what is read while the program runs,
@@ -454,7 +458,8 @@ def settled(executions: Any, series: Any, group: Any, epoch: Any) -> Any:
     """
     import numpy as np
 
-    executions, series, group, epoch = (np.asarray(values) for values in (executions, series, group, epoch))
+    executions, series = np.asarray(executions), np.asarray(series)
+    group, epoch = np.asarray(group), np.asarray(epoch)
     if not (executions < 0).any():
         return executions
     key = factorized(series, group)[0]
@@ -478,28 +483,29 @@ def _concatenated(parts: list[Executed]) -> Executed:
     )
 
 
-def refuse_beyond(numbers: Any, limit: Any, what: str) -> None:
+def refuse_beyond(numbers: Ints, limit: Ints | int, what: str) -> None:
     """Raises CaptureError when a number is not below its limit: a table names rows that another one does not have."""
     import numpy as np
 
     wrong = np.flatnonzero(numbers >= limit)
     if len(wrong):
         at = wrong[0]
-        top = limit[at] if np.ndim(limit) else limit
+        top = limit if isinstance(limit, int) else limit[at]
         raise CaptureError(
             f"{what} has the value {int(numbers[at])}; expected less than {int(top)}",
             hint="a side table (count_*.parquet) was damaged or changed; remove them all: they are made again from the records",
         )
 
 
-def _nullable(column: Any) -> Any:
+def _nullable(column: pa.ChunkedArray) -> Ints:
     """Numbers, -1 for null."""
     import numpy as np
 
-    return column.cast("int64").fill_null(-1).to_numpy().astype(np.int64)
+    numbers: Ints = column.cast("int64").fill_null(-1).to_numpy().astype(np.int64)
+    return numbers
 
 
-def _index(column: Any, names: list[str]) -> Any:
+def _index(column: pa.ChunkedArray, names: list[str]) -> Ints:
     """The number of each text among names, 0 of none: a dictionary column without its texts."""
     import numpy as np
     import pyarrow as pa

@@ -12,9 +12,12 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
 from ... import _core
+
+if TYPE_CHECKING:
+    from ...arrays import Columns, Uint8s, Uint64s
 
 BATCH_ACCESSES = 1 << 17
 MEMORY_BYTES = 128 << 20
@@ -37,11 +40,15 @@ class ChunkSource(Protocol):
     def chunks_of(self, name: str) -> Sequence[WindowChunk]: ...
 
 
+_Decoded = tuple[bytes, int, "Uint8s", "list[Uint64s]"]
+"""Records without their streams, their number, which are damaged, and packed batches."""
+
+
 @dataclass
 class _Slot:
     """One packed batch: in memory, in the file, or to be decoded again (neither)."""
 
-    words: Any
+    words: Uint64s | None
     offset: int = -1
     n_words: int = 0
 
@@ -56,7 +63,7 @@ class DecodedChunk:
     fixed: bytes
     """Its records without their streams."""
     count: int
-    damaged: Any
+    damaged: Uint8s
     """For each record: 1 where its stream is damaged."""
     source: WindowChunk
     slots: list[_Slot] = field(default_factory=list)
@@ -89,7 +96,7 @@ class DecodedWindows:
             return
         cores = os.cpu_count() or 1
         with ThreadPoolExecutor(max_workers=cores) as pool:
-            futures: list[Future[Any]] = []
+            futures: list[Future[_Decoded | None]] = []
             for number, chunk in enumerate(waiting):
                 while len(futures) < min(len(waiting), number + 1 + cores * CHUNKS_AHEAD):
                     futures.append(pool.submit(_decode, waiting[len(futures)]))
@@ -122,7 +129,7 @@ class DecodedWindows:
             if payload is not None:
                 yield source.header["process"], _core.window_headers(payload)[0]
 
-    def _keep(self, words: Any) -> _Slot:
+    def _keep(self, words: Uint64s) -> _Slot:
         """A place for a batch: memory, then the file."""
         if self._kept_bytes + words.nbytes <= self._memory_bytes:
             self._kept_bytes += words.nbytes
@@ -130,7 +137,7 @@ class DecodedWindows:
         try:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(prefix="memlens-")
-            written = os.pwrite(self._file.fileno(), memoryview(words).cast("B"), self._file_bytes)
+            written = os.pwrite(self._file.fileno(), memoryview(words.data).cast("B"), self._file_bytes)
             if written != words.nbytes:
                 return _Slot(None)
         except OSError:
@@ -139,9 +146,9 @@ class DecodedWindows:
         self._file_bytes += words.nbytes
         return slot
 
-    def batches(self, chunk: DecodedChunk) -> Iterator[Any]:
+    def batches(self, chunk: DecodedChunk) -> Iterator[Uint64s]:
         """Packed batches of a chunk, in order."""
-        again: list[Any] | None = None
+        again: list[Uint64s] | None = None
         for number, slot in enumerate(chunk.slots):
             words = slot.words if slot.words is not None else self._read(slot)
             if words is None:
@@ -152,7 +159,7 @@ class DecodedWindows:
                 words = again[number]
             yield words
 
-    def _read(self, slot: _Slot) -> Any:
+    def _read(self, slot: _Slot) -> Uint64s | None:
         import numpy as np
 
         if slot.offset < 0 or self._file is None:
@@ -160,13 +167,13 @@ class DecodedWindows:
         content = os.pread(self._file.fileno(), 8 * slot.n_words, slot.offset)
         return np.frombuffer(content, dtype=np.uint64) if len(content) == 8 * slot.n_words else None
 
-    def unpacked(self, chunk: DecodedChunk) -> Iterator[dict[str, Any]]:
+    def unpacked(self, chunk: DecodedChunk) -> Iterator[Columns]:
         """Columns of a chunk's accesses, batch by batch: row in the chunk, time_ns, code, address, bytes, operation."""
         for words in self.batches(chunk):
             yield _core.unpack_accesses(words, chunk.fixed)
 
 
-def _decode(chunk: WindowChunk) -> tuple[bytes, int, Any, list[Any]] | None:
+def _decode(chunk: WindowChunk) -> _Decoded | None:
     import numpy as np
 
     payload = chunk.payload()
@@ -174,9 +181,9 @@ def _decode(chunk: WindowChunk) -> tuple[bytes, int, Any, list[Any]] | None:
         return None
     fixed, streams = _core.window_headers(payload)
     reader = _core.AccessReader(payload, batch_accesses=BATCH_ACCESSES)
-    batches = []
+    batches: list[Uint64s] = []
     while (words := reader.next_packed()) is not None:
-        batches.append(words)
+        batches.append(np.asarray(words))
     damaged = np.zeros(len(streams), dtype=np.uint8)
     damaged[np.asarray(reader.damaged_rows, dtype=np.int64)] = 1
     return fixed, len(streams), damaged, batches

@@ -9,19 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .decoded import DecodedChunk
 from .locality import AccessBatch, AccessSource, ThreadAccesses
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ...arrays import Floats, Ints, Uint32s, Uint64s
 
 
 @dataclass(frozen=True)
 class Windows:
     """Windows of one thread, in numbers of its accesses, constants included: sorted, without overlap."""
 
-    start: Any
-    end: Any
-    reach: Any
+    start: Ints
+    end: Ints
+    reach: Ints
     """Where what the window stands for ends; it begins where the one before ended."""
 
     @property
@@ -48,7 +53,7 @@ def every_window(length: int, window: int) -> Windows:
     return Windows(start, start + window, reach)
 
 
-def drawn_windows(length: int, window: int, period: int, random: Any) -> Windows:
+def drawn_windows(length: int, window: int, period: int, random: np.random.Generator) -> Windows:
     """One window in each period. The last period may be cut short by the end: its window then may fall out, or be shorter."""
     import numpy as np
 
@@ -114,19 +119,19 @@ class DrawnAccesses(ThreadAccesses):
         return False
 
     @cached_property
-    def _covered(self) -> Any:
+    def _covered(self) -> Ints:
         import numpy as np
 
         return np.concatenate([np.zeros(0, dtype=np.int64), *(part.end - part.start for part in self._windows)])
 
     @property
-    def implied_constants(self) -> Any:
+    def implied_constants(self) -> Uint64s:
         import numpy as np
 
         return (self._covered - self.unit_recorded).astype(np.uint64)
 
     @cached_property
-    def unit_executed(self) -> Any:
+    def unit_executed(self) -> Uint64s:
         """Accesses that each window stands for, constants included."""
         import numpy as np
 
@@ -134,11 +139,12 @@ class DrawnAccesses(ThreadAccesses):
         return np.concatenate(parts).astype(np.uint64)
 
     @cached_property
-    def unit_recorded(self) -> Any:
+    def unit_recorded(self) -> Ints:
         import numpy as np
 
         recorded = np.zeros(len(self._covered), dtype=np.int64)
         for batch in self._all():
+            assert batch.number is not None  # constants were asked for
             unit, _ = self._inside(batch, batch.number)
             recorded += np.bincount(unit, minlength=len(recorded))
         return recorded
@@ -146,7 +152,7 @@ class DrawnAccesses(ThreadAccesses):
     def _all(self) -> Iterator[AccessBatch]:
         return iter(self._source) if self._source is not None else super().batches(constants=True)
 
-    def _inside(self, batch: AccessBatch, number: Any) -> tuple[Any, Any]:
+    def _inside(self, batch: AccessBatch, number: Ints) -> tuple[Uint32s, Ints]:
         """(unit, place in the batch) of those that lie in a window."""
         import numpy as np
 
@@ -163,13 +169,14 @@ class DrawnAccesses(ThreadAccesses):
         constants: bool = False,
         scalars: bool = False,
         beside: bool = False,
-        on_chunk: Callable[[DecodedChunk, list[Any]], None] | None = None,
+        on_chunk: Callable[[DecodedChunk, list[Uint64s]], None] | None = None,
         since: int = 0,
     ) -> Iterator[AccessBatch]:
         import numpy as np
 
         weights = self.unit_executed / np.maximum(self._covered, 1)
         for batch in self._all():
+            assert batch.number is not None  # constants were asked for
             unit, chosen = self._inside(batch, batch.number)
             drawn = _chosen(batch, chosen, unit, weights[unit])
             if constants and batch.constants is not None:
@@ -177,10 +184,11 @@ class DrawnAccesses(ThreadAccesses):
             if len(drawn) or drawn.constants is not None:
                 yield drawn
 
-    def _drawn_constants(self, given: AccessBatch, weights: Any) -> AccessBatch | None:
+    def _drawn_constants(self, given: AccessBatch, weights: Floats) -> AccessBatch | None:
         """Those in windows. A row of many is spread over its record, and cut where windows begin and end."""
         import numpy as np
 
+        assert given.number is not None and given.count is not None  # as all constants have
         alone = given.count == 1
         unit, chosen = self._inside(given, given.number)
         keep = alone[chosen]
@@ -207,7 +215,7 @@ class DrawnAccesses(ThreadAccesses):
         return replace(_chosen(given, chosen, unit, weights[unit]), count=count)
 
 
-def _chosen(batch: AccessBatch, chosen: Any, unit: Any, weight: Any) -> AccessBatch:
+def _chosen(batch: AccessBatch, chosen: Ints, unit: Uint32s, weight: Floats) -> AccessBatch:
     return AccessBatch(
         batch.stream, batch.process, batch.thread, batch.window[chosen], unit, batch.time_ns[chosen], batch.pc[chosen],
         batch.address[chosen], batch.bytes[chosen], batch.is_store[chosen], weight, batch.process_number,
@@ -263,7 +271,7 @@ class ThinnedAccesses(ThreadAccesses):
         return False
 
     @property
-    def implied_constants(self) -> Any:
+    def implied_constants(self) -> Uint64s:
         return self._all_implied[self._chosen]
 
     def batches(
@@ -272,7 +280,7 @@ class ThinnedAccesses(ThreadAccesses):
         constants: bool = False,
         scalars: bool = False,
         beside: bool = False,
-        on_chunk: Callable[[DecodedChunk, list[Any]], None] | None = None,
+        on_chunk: Callable[[DecodedChunk, list[Uint64s]], None] | None = None,
         since: int = 0,
     ) -> Iterator[AccessBatch]:
         for batch in self._source if self._source is not None else super().batches(constants=constants):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ...arrays import Array, Integers, Ints
 
 
-def expand(offsets: Any, keys: Any) -> tuple[Any, Any]:
+def expand(offsets: Ints, keys: Ints) -> tuple[Ints, Ints]:
     """(row, entry) for every entry of each key of a CSR table.
 
     >>> import numpy as np
@@ -22,7 +25,7 @@ def expand(offsets: Any, keys: Any) -> tuple[Any, Any]:
     return rows, entries
 
 
-def csr(keys: Any, count: int) -> tuple[Any, Any]:
+def csr(keys: Ints, count: int) -> tuple[Ints, Ints]:
     """(offsets, order): entries of key k are order[offsets[k]:offsets[k + 1]]."""
     import numpy as np
 
@@ -32,7 +35,7 @@ def csr(keys: Any, count: int) -> tuple[Any, Any]:
     return offsets, order
 
 
-def factorized(*columns: Any) -> tuple[Any, Any]:
+def factorized(*columns: Array) -> tuple[Ints, Ints]:
     """(number of each row's combination, first row of each combination)."""
     import numpy as np
 
@@ -46,7 +49,7 @@ def factorized(*columns: Any) -> tuple[Any, Any]:
     return codes, first
 
 
-def summed(codes: Any, values: Any, count: int) -> Any:
+def summed(codes: Ints, values: Integers, count: int) -> Integers:
     """Sums of 64-bit integers, modulo 2^64."""
     import numpy as np
 

@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ... import _core
 from ..store.layouts import enum_value
@@ -24,9 +24,11 @@ from .call_stacks import StackSource
 from .decoded import BATCH_ACCESSES, DecodedChunk
 
 if TYPE_CHECKING:
+    from ...arrays import Bools, Columns, Floats, Ints, Uint8s, Uint32s, Uint64s
     from .constants import Told
 
 AccessClasses = _core.AccessClasses
+AccessJoin = _core.AccessJoin
 CacheModel = _core.CacheModel
 Footprint = _core.Footprint
 IntervalTree = _core.IntervalTree
@@ -55,37 +57,37 @@ class AccessBatch:
     """Row of `ThreadAccesses.streams`."""
     process: int
     thread: int
-    window: Any
+    window: Uint32s
     """Record of each access (row of table ``windows``)."""
-    unit: Any
+    unit: Uint32s
     """Number of the window as it was sampled: one that was written as several records is one unit."""
-    time_ns: Any
-    pc: Any
+    time_ns: Uint64s
+    pc: Uint64s
     """Instruction, or number of the site for windows with sites."""
-    address: Any
-    bytes: Any
-    is_store: Any
-    weight: Any
+    address: Uint64s
+    bytes: Uint32s
+    is_store: Uint8s
+    weight: Floats
     process_number: int = 0
     """Processes in the order of their first window."""
-    site_code: Any = None
+    site_code: Uint32s | None = None
     """Code of each access whose window has sites; None = the window has instructions."""
-    number: Any = None
+    number: Ints | None = None
     """Place of each access among all of its thread, constants included, where constants were asked for."""
     constants: AccessBatch | None = None
     """Constants that belong to these accesses: address and width are not known."""
-    count: Any = None
+    count: Uint64s | None = None
     """Of constants: how many a row stands for."""
     with_scalars: AccessBatch | None = None
     """The same with constants that are recorded, where both were asked for and differ."""
-    made: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    made: Columns = field(default_factory=dict, compare=False, repr=False)
     """Columns that somebody has made of these accesses: `ThreadAccesses.make`."""
 
     def __len__(self) -> int:
         return len(self.address)
 
     @property
-    def key_address(self) -> Any:
+    def key_address(self) -> Uint64s:
         """Addresses that differ between processes."""
         import numpy as np
 
@@ -131,7 +133,7 @@ class ThreadAccesses:
         constants: bool = False,
         scalars: bool = False,
         beside: bool = False,
-        on_chunk: Callable[[DecodedChunk, list[Any]], None] | None = None,
+        on_chunk: Callable[[DecodedChunk, list[Uint64s]], None] | None = None,
         since: int = 0,
     ) -> Iterator[AccessBatch]:
         """All accesses.
@@ -169,10 +171,10 @@ class ThreadAccesses:
             for words in packed:
                 found = _core.unpack_accesses(words, chunk.fixed)
                 window = found["row"] + np.uint32(chunk.first)
-                by_site = raw["encoding"][window] != pc_delta if any_sites or maker is not None else None
-                has_sites = by_site is not None and any_sites and bool(by_site.any())
+                by_site: Bools = raw["encoding"][window] != pc_delta
                 if maker is not None:
                     maker.take(process, found, window, by_site)
+                has_sites = any_sites and bool(by_site.any())
                 keep = None if scalars or not has_sites else ~windows.is_scalar(found, window, by_site)
                 site_codes = windows.take_sites(found, window, by_site) if has_sites else None
                 # Sites of different modules have the same numbers: they do not meet in one batch.
@@ -182,7 +184,7 @@ class ThreadAccesses:
                 changes = (stream[of] != stream[before]) | (raw["module"][of] != raw["module"][before])
                 cuts = [0, *begins[changes].tolist(), len(window)]
                 for begin, end in itertools.pairwise(cuts):
-                    part: Any = slice(begin, end)
+                    part: Ints | slice = slice(begin, end)
                     if keep is not None and not keep[part].all():
                         part = begin + np.flatnonzero(keep[part])
                     batch = self._batch(process, int(stream[window[begin]]), window, found, site_codes, part)
@@ -200,7 +202,7 @@ class ThreadAccesses:
                 yield from maker.empty_before(chunk.first + chunk.count)
 
     def _batch(
-        self, process: int, stream: int, window: Any, found: dict[str, Any], site_codes: Any, part: Any
+        self, process: int, stream: int, window: Uint32s, found: Columns, site_codes: Uint32s | None, part: Ints | slice
     ) -> AccessBatch:
         import numpy as np
 
@@ -213,7 +215,7 @@ class ThreadAccesses:
         )  # fmt: skip
 
     @cached_property
-    def _positions(self) -> Any:
+    def _positions(self) -> Ints:
         """Number of the first access of each record among the accesses of its thread, constants included."""
         import numpy as np
 
@@ -249,17 +251,17 @@ class ThreadAccesses:
         """Constants are recorded, to stand for others."""
         return bool(self.capture.windows.constants.scalars.any())
 
-    def make(self, batch: AccessBatch, name: str) -> Any:
+    def make(self, batch: AccessBatch, name: str) -> Uint32s:
         """A column of a batch, made once: ``codes``, or ``objects`` (tags go before what they lie in)."""
         if name not in batch.made:
             batch.made[name] = self._codes(batch) if name == "codes" else self._objects(batch)
         return batch.made[name]
 
-    def codes(self, batch: AccessBatch) -> Any:
+    def codes(self, batch: AccessBatch) -> Uint32s:
         """The code (row of ``sites``) of each access, `NO_CODE` where it is not known."""
         return self.make(batch, "codes")
 
-    def objects(self, batch: AccessBatch) -> Any:
+    def objects(self, batch: AccessBatch) -> Uint32s:
         """The object at each address, 0 = none."""
         return self.make(batch, "objects")
 
@@ -268,7 +270,7 @@ class ThreadAccesses:
         objects = self.capture.objects.everything
         return bool(objects.is_kind("tag").any()) if objects.count else False
 
-    def _objects(self, batch: AccessBatch) -> Any:
+    def _objects(self, batch: AccessBatch) -> Uint32s:
         import numpy as np
 
         objects = self.capture.objects.everything
@@ -278,7 +280,7 @@ class ThreadAccesses:
             found = np.where(tags != 0, tags, found)
         return found
 
-    def _codes(self, batch: AccessBatch) -> Any:
+    def _codes(self, batch: AccessBatch) -> Uint32s:
         import numpy as np
 
         columns = self.capture.windows.columns
@@ -291,7 +293,7 @@ class ThreadAccesses:
         return np.where(by_site, batch.site_code, codes)
 
     @property
-    def implied_constants(self) -> Any:
+    def implied_constants(self) -> Uint64s:
         """Constant accesses that each window (unit) leaves out."""
         import numpy as np
 
@@ -303,12 +305,12 @@ class ThreadAccesses:
         return implied
 
     @cached_property
-    def unit_executed(self) -> Any:
+    def unit_executed(self) -> Uint64s:
         """Accesses that each window (unit) stands for."""
         return self.capture.windows.units.executed
 
     @cached_property
-    def unit_recorded(self) -> Any:
+    def unit_recorded(self) -> Ints:
         """Accesses that each window (unit) has, without constants that are left out."""
         import numpy as np
 
@@ -363,7 +365,7 @@ class _ConstantMaker:
         self._next_empty = 0
         self._told: Told | None = None
 
-    def take(self, process: int, found: dict[str, Any], window: Any, by_site: Any) -> None:
+    def take(self, process: int, found: Columns, window: Uint32s, by_site: Bools) -> None:
         """A decoded part, before its sites are looked up."""
         import numpy as np
 
@@ -386,17 +388,19 @@ class _ConstantMaker:
             count = np.concatenate((count, left.astype(np.uint64)))
             unknown = np.concatenate((unknown, np.ones(len(begins), dtype=bool)))
             order = np.argsort(access, kind="stable")
-            access, code, number, count, unknown = (column[order] for column in (access, code, number, count, unknown))
+            access, code, number = access[order], code[order], number[order]
+            count, unknown = count[order], unknown[order]
         self._unknown = unknown
         self._access, self._code, self._number, self._count = access, code, number, count
 
-    def _spread(self, window: Any, number: Any) -> Any:
+    def _spread(self, window: Uint32s, number: Ints) -> Ints:
         import numpy as np
 
         covered, left = self._windows.covered[window], self._unattributed[window]
-        return number + number * left // np.maximum(covered - left, 1)
+        spread: Ints = number + number * left // np.maximum(covered - left, 1)
+        return spread
 
-    def with_constants(self, batch: AccessBatch, begin: int, end: int, part: Any) -> AccessBatch:
+    def with_constants(self, batch: AccessBatch, begin: int, end: int, part: Ints | slice) -> AccessBatch:
         """The batch of accesses `begin` to `end` of the decoded part, of which `part` are no constants."""
         import numpy as np
 
@@ -442,7 +446,9 @@ class _ConstantMaker:
             )
             yield replace(batch, number=np.zeros(0, dtype=np.int64), constants=constants)
 
-    def _constants(self, batch: AccessBatch, rows: Any, pc: Any, code: Any, number: Any, count: Any) -> AccessBatch:
+    def _constants(
+        self, batch: AccessBatch, rows: Uint32s, pc: Uint64s, code: Uint32s | None, number: Ints, count: Uint64s
+    ) -> AccessBatch:
         import numpy as np
 
         windows, size = self._windows, len(rows)
@@ -467,7 +473,7 @@ class Classifier:
     def __init__(
         self,
         accesses: ThreadAccesses,
-        site_classes: Mapping[str, Any] | None = None,
+        site_classes: Mapping[str, Uint8s] | None = None,
         *,
         ignore_static: bool = False,
         by_window: bool = False,
@@ -506,7 +512,7 @@ class Classifier:
                     batch.unit[unknown],
                 )
 
-    def static_of(self, batch: AccessBatch) -> Any:
+    def static_of(self, batch: AccessBatch) -> Uint8s:
         """Class of each access as its code has it, 0 = not classed."""
         import numpy as np
 
@@ -520,14 +526,14 @@ class Classifier:
     def _module(self, batch: AccessBatch) -> str:
         return self._modules[self._module_id(batch)]
 
-    def _codes_of(self, batch: AccessBatch) -> Any:
+    def _codes_of(self, batch: AccessBatch) -> Uint64s:
         """Instructions, or sites with their module above: a site's number is small."""
         import numpy as np
 
         module = self._module_numbers[self._module_id(batch)]
         return batch.pc if module == 0 else batch.pc | np.uint64(module << 40)
 
-    def _keys(self, batch: AccessBatch) -> Any:
+    def _keys(self, batch: AccessBatch) -> Uint64s:
         """The same, of each window for itself where classes are."""
         import numpy as np
 
@@ -535,12 +541,12 @@ class Classifier:
         if not self._by_window:
             return keys
         # Instruction and window as one number of 64 bits (the mixing of SplitMix64): two that meet are not to be expected.
-        mixed = keys + (batch.unit.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        mixed: Uint64s = keys + (batch.unit.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return mixed ^ (mixed >> np.uint64(31))
 
-    def known(self, batch: AccessBatch) -> tuple[Any, Any, Any]:
+    def known(self, batch: AccessBatch) -> tuple[Uint8s, Bools, Uint64s]:
         """(classes known beforehand, which accesses must be inferred, the key of each: its instruction)."""
         import numpy as np
 
@@ -557,13 +563,13 @@ class Classifier:
         self.static_accesses += len(batch) - n_unknown
         return classes, unknown, self._codes_of(batch)
 
-    def __call__(self, batch: AccessBatch) -> Any:
+    def __call__(self, batch: AccessBatch) -> Uint8s:
         import numpy as np
 
         classes, unknown, _ = self.known(batch)
         if unknown.any():
-            inferred: Any = self._inferred.classify(batch.stream, self._keys(batch), batch.is_store)
-            classes = np.where(unknown, inferred, classes)
+            inferred = self._inferred.classify(batch.stream, self._keys(batch), batch.is_store)
+            classes = np.where(unknown, np.asarray(inferred), classes)
         return classes
 
     @property
@@ -573,7 +579,7 @@ class Classifier:
             return "inferred"
         return "mixed" if self.inferred_accesses else "static"
 
-    def instructions(self) -> dict[str, Any]:
+    def instructions(self) -> dict[str, object]:
         """Class, most frequent step and its share of every instruction whose class was inferred."""
         return dict(self._inferred.verdicts())
 
@@ -629,7 +635,7 @@ def _split(
     return ready, later
 
 
-def _part(batch: AccessBatch, part: slice) -> AccessBatch:
+def _part(batch: AccessBatch, part: slice | Ints) -> AccessBatch:
     return AccessBatch(
         batch.stream, batch.process, batch.thread, batch.window[part], batch.unit[part], batch.time_ns[part], batch.pc[part],
         batch.address[part], batch.bytes[part], batch.is_store[part], batch.weight[part], batch.process_number,
@@ -638,7 +644,7 @@ def _part(batch: AccessBatch, part: slice) -> AccessBatch:
     )  # fmt: skip
 
 
-def interleaved(batches: list[AccessBatch]) -> tuple[Any, dict[str, Any]]:
+def interleaved(batches: list[AccessBatch]) -> tuple[Ints | slice, Columns]:
     """(order, columns) of batches that belong together: accesses of all threads in the order of time."""
     import numpy as np
 

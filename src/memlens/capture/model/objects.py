@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ... import _core
 from ..store.source import TableSource
@@ -17,6 +17,8 @@ from .replay import FAULT_CLASSES, Replay
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from ...arrays import Array, Bools, Columns, Ints, Uint8s, Uint32s, Uint64s
 
 
 KINDS: tuple[str, ...] = tuple(_core.OBJECT_KINDS)
@@ -122,11 +124,11 @@ class Objects:
         return dict(self.engine.counts)
 
     @cached_property
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Columns:
         """NumPy columns, one row for each object that has one, in the order of birth; ``number`` is its id."""
         return self.engine.columns()
 
-    def find(self, addresses: Any, times_ns: Any, *, process: Any, layer: str = "any") -> Any:
+    def find(self, addresses: Uint64s, times_ns: Uint64s, *, process: Uint32s | int, layer: str = "any") -> Uint32s:
         """The object at each address and time, 0 = none; `process` is one number, or one for each.
 
         ``layer`` any: the first of heap, memlens, variable, stack, mmap, brk and file that has one.
@@ -138,11 +140,11 @@ class Objects:
         addresses = np.ascontiguousarray(addresses, dtype=np.uint64)
         times = np.ascontiguousarray(times_ns, dtype=np.uint64)
         if layer == "tag":
-            return self.engine.find_tags(processes, addresses, times)
-        return self.engine.find(processes, addresses, times, layer=layer)
+            return np.asarray(self.engine.find_tags(processes, addresses, times))
+        return np.asarray(self.engine.find(processes, addresses, times, layer=layer))
 
     @cached_property
-    def touches(self) -> dict[str, Any] | None:
+    def touches(self) -> Columns | None:
         """What faults say about each object; None when the capture has no faults and no page-table looks."""
         import numpy as np
 
@@ -172,7 +174,7 @@ class Objects:
             placed_bytes=placed["pages"] * page_bytes,
         )
 
-    def table(self, rows: Any | None = None) -> pa.Table:
+    def table(self, rows: Ints | None = None) -> pa.Table:
         """The side table ``objects``; with ``rows`` (of `columns`) only those, in that order."""
         import numpy as np
         import pyarrow as pa
@@ -185,7 +187,7 @@ class Objects:
         died = columns["died_ns"]
         ended = died != 0
         operations = enum_names("allocation_operation")
-        made: dict[str, Any] = {
+        made: dict[str, Array | pa.Array] = {
             "id": columns["number"].astype(np.uint64),
             "process": columns["process"],
             "kind": _named(columns["kind"], dict(enumerate(KINDS))),
@@ -209,20 +211,18 @@ class Objects:
         made.update(self._touch_columns(rows, count))
         schema = object_schema()
         arrays = [
-            (made[field.name] if isinstance(made[field.name], pa.Array) else pa.array(made[field.name])).cast(
-                field.type
-            )
-            for field in schema
+            (column if isinstance(column, pa.Array) else pa.array(column)).cast(field.type)
+            for field, column in ((field, made[field.name]) for field in schema)
         ]
         return pa.Table.from_arrays(arrays, schema=schema)
 
-    def _number_of(self, ids: Any) -> Any:
+    def _number_of(self, ids: Uint32s) -> Uint64s:
         """Numbers of objects by id in the engine, 0 = none."""
         import numpy as np
 
         return np.concatenate(([0], self.columns["number"])).astype(np.uint64)[ids]
 
-    def _touch_columns(self, rows: Any | None, count: int) -> dict[str, Any]:
+    def _touch_columns(self, rows: Ints | None, count: int) -> dict[str, Array | pa.Array]:
         import numpy as np
         import pyarrow as pa
 
@@ -234,7 +234,7 @@ class Objects:
         if rows is not None:
             touches = {name: values[rows] for name, values in touches.items()}
         page_bytes = np.uint64(self.page_bytes)
-        made: dict[str, Any] = {}
+        made: dict[str, Array | pa.Array] = {}
         for name, which in (("touched_bytes", "touched"), ("recycled_bytes", "recycled"),
                             ("never_touched_bytes", "never")):  # fmt: skip
             unknown = ~_pages_known(touches, which)
@@ -249,7 +249,7 @@ class Objects:
         made["top_thread_bytes"] = touches["top_thread_bytes"]
         return made
 
-    def pages(self, which: str) -> Any:
+    def pages(self, which: str) -> Uint64s:
         """Bytes of touched, recycled or never touched pages of each object, 0 where they are not known (`pages_known`)."""
         import numpy as np
 
@@ -259,7 +259,7 @@ class Objects:
         counts = touches[f"{which}_pages"]
         return np.where(_pages_known(touches, which), counts, np.uint64(0)) * np.uint64(self.page_bytes)
 
-    def pages_known(self, which: str) -> Any:
+    def pages_known(self, which: str) -> Bools:
         """For which objects `pages` has evidence, as a mask: an object holds a whole page, and for ``never`` it is private
         anonymous memory (of files and shared memory one fault maps up to 16 pages, and other processes fill them)."""
         import numpy as np
@@ -267,7 +267,7 @@ class Objects:
         touches = self.touches
         return np.zeros(self.count, dtype=bool) if touches is None else _pages_known(touches, which)
 
-    def is_kind(self, *names: str) -> Any:
+    def is_kind(self, *names: str) -> Bools:
         """Which rows are of these kinds, as a mask."""
         import numpy as np
 
@@ -275,7 +275,7 @@ class Objects:
         wanted[[KINDS.index(name) for name in names]] = True
         return wanted[self.columns["kind"]]
 
-    def _names(self, columns: dict[str, Any]) -> pa.Array:
+    def _names(self, columns: Columns) -> pa.Array:
         """Tags and files by their strings, stacks by their thread, variables, the brk area as the kernel calls it."""
         import numpy as np
         import pyarrow as pa
@@ -317,7 +317,7 @@ class Objects:
 
         return pa.table({name: pa.array(values) for name, values in self.engine.peaks().items()})
 
-    def peaks_together(self, group_of_site: Any, groups: int) -> Any:
+    def peaks_together(self, group_of_site: Ints, groups: int) -> Uint64s:
         """The peak of the live bytes of each group of `sites` together; -1: in no group.
 
         The highest of a noisy level is too high: where objects are sampled one half of the sample gives the time, the other the
@@ -343,9 +343,10 @@ class Objects:
         at_end = np.zeros(groups, dtype=np.uint64)
         for (group, _), size in left.items():
             at_end[group] = max(int(at_end[group]), size)
-        return np.where(noisy, np.maximum(halves // np.uint64(2), at_end), exact)
+        peaks: Uint64s = np.where(noisy, np.maximum(halves // np.uint64(2), at_end), exact)
+        return peaks
 
-    def curve(self, process: int, kind: str = "heap") -> tuple[Any, Any]:
+    def curve(self, process: int, kind: str = "heap") -> tuple[Uint64s, Uint64s]:
         """Live bytes over time, (times_ns, bytes): at most 2000 points, the highest among them."""
         times, levels = self.engine.curve(process, kind)
         return times, levels
@@ -354,11 +355,11 @@ class Objects:
 TOUCH_COLUMNS = ("process", "time_ns", "address", "span_shift", "new_pages", "thread", "code", "class", "weight")
 
 
-def _joined(batches: Iterator[dict[str, Any]]) -> dict[str, Any]:
+def _joined(batches: Iterator[Columns]) -> Columns:
     """What objects ask of faults, as whole columns."""
     import numpy as np
 
-    parts: dict[str, list[Any]] = {name: [] for name in TOUCH_COLUMNS}
+    parts: dict[str, list[Array]] = {name: [] for name in TOUCH_COLUMNS}
     for batch in batches:
         for name in TOUCH_COLUMNS:
             parts[name].append(batch[name])
@@ -374,14 +375,15 @@ def _joined(batches: Iterator[dict[str, Any]]) -> dict[str, Any]:
     return {name: np.concatenate(some) if some else np.empty(0, types.get(name, "u8")) for name, some in parts.items()}
 
 
-def _pages_known(touches: dict[str, Any], which: str) -> Any:
+def _pages_known(touches: Columns, which: str) -> Bools:
     import numpy as np
 
-    known = touches["never_pages"] != np.uint64(NOT_COUNTED)
-    return known & (touches["never_known" if which == "never" else "touched_known"] != 0)
+    known: Bools = touches["never_pages"] != np.uint64(NOT_COUNTED)
+    marked: Bools = touches["never_known" if which == "never" else "touched_known"] != 0
+    return known & marked
 
 
-def _named(values: Any, names: dict[int, str]) -> pa.Array:
+def _named(values: Uint8s, names: dict[int, str]) -> pa.Array:
     import pyarrow as pa
 
     texts = [names.get(value) for value in range(256)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ... import _core
 from .symbols import OWN_CODE, sites_of_codes
@@ -17,6 +17,7 @@ from .symbols import OWN_CODE, sites_of_codes
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ...arrays import Array, Bools, Columns, Floats, Ints, Uint8s
     from ..store.source import TableSource
 
 FAULT_CLASSES: tuple[str, ...] = tuple(_core.FAULT_CLASSES)
@@ -118,7 +119,7 @@ class Replay:
 
     # ---- code ------------------------------------------------------------------------------
     @cached_property
-    def codes(self) -> dict[str, Any]:
+    def codes(self) -> Columns:
         return self.engine.codes()
 
     @cached_property
@@ -132,16 +133,17 @@ class Replay:
         return sites_of_codes(self.capture, self.codes)
 
     @cached_property
-    def _is_own_code(self) -> Any:
+    def _is_own_code(self) -> Bools:
         """For each code: whether it is memlens's, linked into the program by `memlens cc`."""
         import pyarrow.compute as pc
 
         own = pc.fill_null(pc.equal(self.code_sites.column("kind"), OWN_CODE), False)
-        return own.to_numpy(zero_copy_only=False).astype(bool)
+        own_code: Bools = own.to_numpy(zero_copy_only=False).astype(bool)
+        return own_code
 
     # ---- sums of faults --------------------------------------------------------------------
     @cached_property
-    def bin_edges_s(self) -> Any:
+    def bin_edges_s(self) -> Floats:
         """Edges of the parts of the recording, in seconds after its begin."""
         import numpy as np
 
@@ -172,12 +174,12 @@ class Replay:
         return int(self.fault_groups.column("rows").to_numpy().sum())
 
     @cached_property
-    def stacked_faults(self) -> dict[str, Any]:
+    def stacked_faults(self) -> Columns:
         """Time, process, thread, code, class and stack of the faults that have a call stack, in time order."""
         mine = ~self._is_own_code[self._stacked["code"]]
         return {name: values[mine] for name, values in self._stacked.items()}
 
-    def faults_in_time(self) -> dict[str, Any]:
+    def faults_in_time(self) -> Columns:
         """For each class the faults (by weight) in each part of the recording."""
         import numpy as np
 
@@ -190,7 +192,7 @@ class Replay:
         return found
 
     # ---- faults one by one -----------------------------------------------------------------
-    def fault_batches(self, *, own_code: bool = False) -> Iterator[dict[str, Any]]:
+    def fault_batches(self, *, own_code: bool = False) -> Iterator[Columns]:
         """Columns of the program's faults, batch by batch in time order: another walk over the capture.
 
         With ``own_code`` those too that memlens's linked-in code made. A walk that has begun ends any other one.
@@ -216,15 +218,15 @@ class Replay:
         batches = (batch for columns in self.fault_batches() for batch in self._fault_table(columns).to_batches())
         return pa.RecordBatchReader.from_batches(schema, batches)
 
-    def _fault_table(self, columns: dict[str, Any]) -> pa.Table:
+    def _fault_table(self, columns: Columns) -> pa.Table:
         return self._named(columns, ("time_ns", "process", "thread", "cpu", "address"), ())
 
-    def _named(self, columns: dict[str, Any], first: tuple[str, ...], last: tuple[str, ...]) -> pa.Table:
+    def _named(self, columns: Columns, first: tuple[str, ...], last: tuple[str, ...]) -> pa.Table:
         """Columns of the engine as tables have them, with the names of code."""
         import numpy as np
         import pyarrow as pa
 
-        table: dict[str, Any] = {name: columns[name] for name in first} | {
+        table: dict[str, Array | pa.Array] = {name: columns[name] for name in first} | {
             "class": _dictionary(columns["class"], FAULT_CLASSES),
             "span_bytes": np.left_shift(np.uint64(1), columns["span_shift"].astype(np.uint64)),
             "new_bytes": columns["new_pages"].astype(np.uint64) * np.uint64(self.page_bytes),
@@ -248,7 +250,7 @@ class Replay:
     def _site_columns(self) -> dict[str, pa.Array]:
         return {name: self.code_sites.column(name).combine_chunks() for name in ("module", "function", "file", "line")}
 
-    def _node_column(self, nodes: Any) -> pa.Array:
+    def _node_column(self, nodes: Ints) -> pa.Array:
         """The NUMA node of each fault's page: asked by the recorder, or the only one that the machine has."""
         import numpy as np
         import pyarrow as pa
@@ -258,7 +260,7 @@ class Replay:
         return pa.array(nodes, mask=nodes < 0)
 
     @property
-    def placed(self) -> dict[str, Any]:
+    def placed(self) -> Columns:
         """Runs of pages that were found resident without an event, as columns of the engine."""
         return self._placed
 
@@ -285,7 +287,7 @@ class Replay:
         )
 
 
-def _dictionary(codes: Any, names: tuple[str, ...]) -> pa.Array:
+def _dictionary(codes: Uint8s, names: tuple[str, ...]) -> pa.Array:
     import numpy as np
     import pyarrow as pa
 

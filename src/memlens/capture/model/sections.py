@@ -10,12 +10,13 @@ import os
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from ...errors import CaptureError
 from ..store.files import open_regular
 
 if TYPE_CHECKING:
+    from ...arrays import Bools, Uint64s
     from ..store.source import TableSource
 
 PT_LOAD, PT_DYNAMIC = 1, 2
@@ -94,24 +95,38 @@ def _parse(content: mmap.mmap) -> ElfFile | None:
     return ElfFile(is_program, tuple(segments), tuple(sections))
 
 
+class _Mapping(TypedDict):
+    """A record `mapping` of a file."""
+
+    process: int
+    time_ns: int
+    address: int
+    bytes: int
+    file_offset: int
+    inode: int
+    path: str
+    protection: int
+    operation: str
+
+
 class Modules:
     """Files that the processes of a capture had mapped: by code address, and their sections by data address."""
 
     def __init__(self, capture: TableSource) -> None:
         self._parents = {row["process"]: row["parent"] for row in capture.table("processes").to_pylist()}
         replaced = {row["path"] for row in capture.table("modules").to_pylist() if row["status"]}
-        rows: list[dict[str, Any]] = []
+        rows: list[_Mapping] = []
         columns = ["time_ns", "address", "bytes", "file_offset", "inode", "path", "protection", "operation"]
         for batch in capture.batches("mapping", columns=columns):
             rows.extend(row for row in batch.to_pylist() if row["inode"] and row["path"])
-        self._rows: dict[int, list[dict[str, Any]]] = {}
+        self._rows: dict[int, list[_Mapping]] = {}
         for row in sorted(rows, key=lambda row: row["time_ns"]):
             self._rows.setdefault(row["process"], []).append(row)
         paths = dict.fromkeys(row["path"] for row in rows)
         self.files = {path: None if path in replaced else read_elf(path) for path in paths}
         self.unreadable = [path for path, file in self.files.items() if file is None]
 
-    def _mappings(self, process: int) -> list[dict[str, Any]]:
+    def _mappings(self, process: int) -> list[_Mapping]:
         """A process's own mappings after those that it was forked with."""
         chain: list[int] = []
         number = process
@@ -120,7 +135,7 @@ class Modules:
             number = self._parents.get(number, 0)
         return [row for number in reversed(chain) for row in self._rows.get(number, [])]
 
-    def of_code(self, process: int, pcs: Any) -> list[str | None]:
+    def of_code(self, process: int, pcs: Uint64s) -> list[str | None]:
         """The file of each instruction, None for code in no file."""
         import numpy as np
 
@@ -130,13 +145,13 @@ class Modules:
             found[(pcs >= row["address"]) & (pcs < row["address"] + row["bytes"])] = number
         return [None if number < 0 else str(rows[number]["path"]) for number in found.tolist()]
 
-    def in_sections(self, process: int, addresses: Any, names: Iterable[str]) -> Any:
+    def in_sections(self, process: int, addresses: Uint64s, names: Iterable[str]) -> Bools:
         """Whether each address lies in a section whose name is one of these, or begins with one and a dot."""
         import numpy as np
 
         wanted = tuple(names)
         inside = np.zeros(len(addresses), dtype=bool)
-        lowest: dict[str, dict[str, Any]] = {}
+        lowest: dict[str, _Mapping] = {}
         for row in self._mappings(process):
             before = lowest.get(row["path"])
             if before is None or row["file_offset"] <= before["file_offset"]:

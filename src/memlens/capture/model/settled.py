@@ -12,17 +12,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .accesses import NO_UNIT
 from .decoded import DecodedChunk
 from .locality import AccessBatch, AccessSource, ThreadAccesses, _part
 
+if TYPE_CHECKING:
+    from ...arrays import Bools, Ints, Uint32s, Uint64s
+
 
 class SettledAccesses(ThreadAccesses):
     """`taken`: for each of the first records of windows, whether its accesses were taken before."""
 
-    def __init__(self, capture: AccessSource, taken: Any) -> None:
+    def __init__(self, capture: AccessSource, taken: Bools) -> None:
         import numpy as np
 
         super().__init__(capture)
@@ -46,7 +49,7 @@ class SettledAccesses(ThreadAccesses):
         constants: bool = False,
         scalars: bool = False,
         beside: bool = False,
-        on_chunk: Callable[[DecodedChunk, list[Any]], None] | None = None,
+        on_chunk: Callable[[DecodedChunk, list[Uint64s]], None] | None = None,
         since: int = 0,
     ) -> Iterator[AccessBatch]:
         # Chunks before the first that has anything new are not even unpacked.
@@ -66,17 +69,16 @@ class SettledAccesses(ThreadAccesses):
         return int(self.capture.windows.columns["recorded"][self.settled].sum())
 
     @property
-    def implied_constants(self) -> Any:
+    def implied_constants(self) -> Uint64s:
         return super().implied_constants[self._is_settled]
 
     @cached_property
-    def unit_executed(self) -> Any:
+    def unit_executed(self) -> Uint64s:
         return self.capture.windows.units.executed[self._is_settled]
 
     @cached_property
-    def unit_recorded(self) -> Any:
-        found: Any = super().unit_recorded
-        return found[self._is_settled]
+    def unit_recorded(self) -> Ints:
+        return super().unit_recorded[self._is_settled]
 
 
 END_OF_TIME = 2**64 - 1
@@ -88,7 +90,7 @@ class SettledInTime(SettledAccesses):
     Windows have the row of their first record for a number: `Units` numbers them anew when the capture grows.
     """
 
-    def __init__(self, capture: AccessSource, taken: Any, *, since_ns: int = 0, given: int = 0) -> None:
+    def __init__(self, capture: AccessSource, taken: Bools, *, since_ns: int = 0, given: int = 0) -> None:
         """`given`: accesses before `since_ns`."""
         import numpy as np
 
@@ -109,7 +111,7 @@ class SettledInTime(SettledAccesses):
         """Nothing came below the last horizon since."""
         self._fresh = self.settled & (ends >= np.uint64(since_ns)) & (begins < np.uint64(self.horizon_ns))
 
-    def _horizon(self, drawn: Any) -> int:
+    def _horizon(self, drawn: Ints) -> int:
         """The least begin of a window that may still reach further; settles the last windows of threads that have ended."""
         import numpy as np
 
@@ -140,7 +142,7 @@ class SettledInTime(SettledAccesses):
         constants: bool = False,
         scalars: bool = False,
         beside: bool = False,
-        on_chunk: Callable[[DecodedChunk, list[Any]], None] | None = None,
+        on_chunk: Callable[[DecodedChunk, list[Uint64s]], None] | None = None,
         since: int = 0,
     ) -> Iterator[AccessBatch]:
         first = int(self._fresh.argmax()) if self._fresh.any() else len(self._fresh)
@@ -161,7 +163,7 @@ class SettledInTime(SettledAccesses):
             part = _chosen(part, part.time_ns >= part.time_ns.dtype.type(self._since_ns))
         return replace(part, unit=self._first_row[part.unit])
 
-    def is_given(self, window: Any, time_ns: Any) -> Any:
+    def is_given(self, window: Uint32s, time_ns: Uint64s) -> Bools:
         """Which accesses are among those that have been given, now or before."""
         return self.settled[window] & (time_ns < time_ns.dtype.type(self.horizon_ns))
 
@@ -175,12 +177,12 @@ class SettledInTime(SettledAccesses):
         return super(SettledAccesses, self).recorded if self.capture.complete else self._given
 
 
-def _chosen(batch: AccessBatch, chosen: Any) -> AccessBatch:
+def _chosen(batch: AccessBatch, chosen: Bools) -> AccessBatch:
     import numpy as np
 
     if chosen.all():
         return batch
-    part: Any = np.flatnonzero(chosen)
+    part = np.flatnonzero(chosen)
     one = _part(batch, part)
     return replace(
         one,

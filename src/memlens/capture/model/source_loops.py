@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
     from ..store.source import TableSource
@@ -30,7 +30,7 @@ class NamedLoop:
 def loops_of_sites(capture: TableSource) -> dict[tuple[str, int], NamedLoop]:
     """(module, site of ``count_sites``) → the innermost loop around it."""
     table = capture.table("count_loops")
-    columns = {name: table.column(name).to_pylist() for name in table.column_names}
+    columns = table.to_pydict()
     names = _names(columns)
     row_of = {key: row for row, key in enumerate(zip(columns["module"], columns["loop"], strict=True))}
     # Copies of a loop in several places are one. Where unrolling took the loop around one copy away, the others still tell it.
@@ -48,12 +48,25 @@ def loops_of_sites(capture: TableSource) -> dict[tuple[str, int], NamedLoop]:
     }
 
 
-def _names(columns: dict[str, list[Any]]) -> list[str]:
-    places: dict[tuple[Any, ...], set[int]] = {}
+class LoopColumns(TypedDict):
+    """Of `count_loops`, what names need."""
+
+    module: list[str]
+    name: list[str]
+    file: list[str]
+    function: list[int]
+    loop: list[int]
+    line: list[int]
+    column: list[int]
+    own_parent: list[int | None]
+
+
+def _names(columns: LoopColumns) -> list[str]:
+    places: dict[tuple[str, str, str, int], set[int]] = {}
     first: dict[tuple[str, int], int] = {}
-    lines = list(zip(*(columns[name] for name in ("module", "name", "file", "line")), strict=True))
-    for row, line in enumerate(lines):
-        places.setdefault(line, set()).add(columns["column"][row])
+    lines = list(zip(columns["module"], columns["name"], columns["file"], columns["line"], strict=True))
+    for row, place in enumerate(lines):
+        places.setdefault(place, set()).add(columns["column"][row])
         first.setdefault((columns["module"][row], columns["function"][row]), columns["loop"][row])
     names: list[str] = []
     row_of: dict[tuple[str, int], int] = {}

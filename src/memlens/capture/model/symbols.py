@@ -12,7 +12,7 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from ... import _core
 from ..store.counted_modules import ElfHeaders
@@ -22,6 +22,8 @@ from .debug_servers import DebugServers, packages_of, symbols_remedy
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ...arrays import Columns
+    from ..store.meta import UnnamedModule
     from ..store.source import TableSource
 
 Progress = Callable[[int, int, str], None]
@@ -140,15 +142,26 @@ def known_places(table: pa.Table) -> pa.Table:
     return table.set_column(table.column_names.index("line"), table.schema.field("line"), line)
 
 
+SiteRow = TypedDict(
+    "SiteRow",
+    {
+        "id": int, "module": str, "file_offset": int, "process": int, "function": str | None, "file": str | None, "line": int,
+        "column": int, "inlined_into": list[str], "kind": str | None, "bytes": int | None, "class": str | None,
+        "stride_bytes": int | None, "loop": str | None, "quality": str | None, "nearest": str | None,
+    },
+)  # fmt: skip
+"""A row of `sites`."""
+
+
 def name_codes(
-    codes: dict[str, Any],
+    codes: Columns,
     paths: dict[int, str],
     jit: dict[int, JitNames],
     *,
     build_ids: dict[str, str] | None = None,
     progress: Progress | None = None,
     notes: list[str] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[SiteRow]:
     """Site rows for the replay's codes, in their order.
 
     Parameters
@@ -166,20 +179,15 @@ def name_codes(
     notes
         Gets a note for each module whose split debug information is missing or stale.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[SiteRow] = []
     by_path: dict[int, list[int]] = defaultdict(list)
     columns = (codes[name].tolist() for name in ("path", "process", "address", "time_ns", "executable"))
     for index, (path, process, address, time_ns, executable) in enumerate(zip(*columns, strict=True)):
-        row: dict[str, Any] = dict.fromkeys(SITE_COLUMNS)
-        row.update(
-            id=index,
-            module=paths.get(path, ""),
-            file_offset=address,
-            process=process,
-            line=0,
-            column=0,
-            inlined_into=[],
-        )
+        row: SiteRow = {
+            "id": index, "module": paths.get(path, ""), "file_offset": address, "process": process, "function": None, "file": None,
+            "line": 0, "column": 0, "inlined_into": [], "kind": None, "bytes": None, "class": None, "stride_bytes": None, "loop": None,
+            "quality": None, "nearest": None,
+        }  # fmt: skip
         rows.append(row)
         if path:
             by_path[path].append(index)
@@ -187,15 +195,15 @@ def name_codes(
         named = jit[process].find(address, time_ns) if process in jit else None
         if named is not None:
             file, line = known_place(named[1], named[2])
-            row.update(module="[jit]", function=named[0], file=file, line=line, quality="jit")
+            row.update({"module": "[jit]", "function": named[0], "file": file, "line": line, "quality": "jit"})
         else:
-            row.update(module="[jit]" if executable else "[unknown]", function=None, quality="none")
+            row.update({"module": "[jit]" if executable else "[unknown]", "function": None, "quality": "none"})
     with DebugServers() as servers:
         _name_native(rows, by_path, paths, build_ids or {}, servers, progress, notes)
     return rows
 
 
-def _open_module(path: str, build_id: str, servers: DebugServers) -> Any:
+def _open_module(path: str, build_id: str, servers: DebugServers) -> _core.ModuleSymbols:
     """A module's symbols; without debug information here, with that of a server."""
     path = file_of(path)
     module = _core.ModuleSymbols(path, build_id=build_id)
@@ -208,7 +216,7 @@ def _open_module(path: str, build_id: str, servers: DebugServers) -> Any:
 
 
 def _name_native(
-    rows: list[dict[str, Any]], by_path: dict[int, list[int]], paths: dict[int, str], build_ids: dict[str, str],
+    rows: list[SiteRow], by_path: dict[int, list[int]], paths: dict[int, str], build_ids: dict[str, str],
     servers: DebugServers, progress: Progress | None, notes: list[str] | None,
 ) -> None:  # fmt: skip
     """Names of the code of files, put into their rows."""
@@ -230,13 +238,13 @@ def _name_native(
             if own_begin <= row["file_offset"] < own_end:
                 row["kind"] = OWN_CODE
             if not frames or not frames[0][0]:
-                near = module.nearest(row["file_offset"])
+                near = cast("tuple[str, int] | None", module.nearest(row["file_offset"]))
                 row["nearest"] = f"{near[0]}+{near[1]:#x}" if near else None
             if not frames:
                 continue
             function, named_file, named_line, column, _ = frames[0]
             file, line = known_place(named_file, named_line)
-            row.update(function=function or None, file=file, line=line, column=column if line else 0)
+            row.update({"function": function or None, "file": file, "line": line, "column": column if line else 0})
             row["inlined_into"] = [
                 f"{outer[0]} ({os.path.basename(outer[1])}:{outer[2]})"
                 if known_place(outer[1], outer[2])[0]
@@ -245,7 +253,7 @@ def _name_native(
             ]
 
 
-def unnamed_modules(rows: list[dict[str, Any]], build_ids: dict[str, str], *, most: int = 3) -> list[dict[str, Any]]:
+def unnamed_modules(rows: list[SiteRow], build_ids: dict[str, str], *, most: int = 3) -> list[UnnamedModule]:
     """Modules with most code addresses that have no name, and where their symbols are."""
     counts: dict[str, int] = defaultdict(int)
     for row in rows:
@@ -274,7 +282,7 @@ def _own_code(path: str) -> tuple[int, int]:
         return 0, 0
 
 
-def site_table(rows: list[dict[str, Any]]) -> pa.Table:
+def site_table(rows: list[SiteRow]) -> pa.Table:
     import pyarrow as pa
 
     return pa.Table.from_pylist(rows, schema=site_schema())
@@ -297,7 +305,7 @@ def _stored_sites(capture: TableSource) -> pa.Table | None:
     return table
 
 
-def sites_of_codes(capture: TableSource, codes: dict[str, Any]) -> pa.Table:
+def sites_of_codes(capture: TableSource, codes: Columns) -> pa.Table:
     """Sites in the order of the replay's codes: from the side table, or named now."""
     table = _stored_sites(capture)
     strings = capture.strings()

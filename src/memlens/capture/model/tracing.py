@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ...errors import CaptureError
 from ..store.arena_layouts import constants
@@ -21,6 +21,7 @@ from .counting import ATOMIC, COPY, FILL, STORE, refuse_beyond
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ...arrays import Array, Bools, Columns, Ints, Uint8s, Uint32s
     from .replay import Replay
 
 
@@ -38,11 +39,11 @@ IMAGE = "image "
 class SiteRanges:
     """Flat columns over the sites of all images, and where each image's lie in them."""
 
-    code: Any
-    bytes: Any
-    operation: Any
-    first: Any
-    end: Any
+    code: Uint32s
+    bytes: Uint32s
+    operation: Uint8s
+    first: Uint32s
+    end: Uint32s
     of_image: dict[int, int]
     """Number of a program image → its range."""
 
@@ -51,20 +52,20 @@ class SiteRanges:
 class SiteConstants:
     """Constants by the recorded site that stands for them, for each row of `SiteRanges`."""
 
-    first: Any
-    count: Any
-    code: Any
+    first: Ints
+    count: Ints
+    code: Uint32s
     """Codes of constants; those of a row from `first` on."""
-    is_scalar: Any
+    is_scalar: Bools
     """Recorded, and a constant itself."""
-    own_code: Any
-    store_codes: Any
+    own_code: Uint32s
+    store_codes: Uint32s
 
     @property
     def any(self) -> bool:
         return bool(self.is_scalar.any() or self.count.any())
 
-    def is_store_code(self, codes: Any) -> Any:
+    def is_store_code(self, codes: Uint32s) -> Bools:
         import numpy as np
 
         return np.isin(codes, self.store_codes)
@@ -97,7 +98,7 @@ class TraceSites:
         return len(self.capture.replay.codes["path"])
 
     @cached_property
-    def _sites(self) -> dict[str, Any]:
+    def _sites(self) -> Columns:
         """The row of `count_sites` of each traced one."""
         import numpy as np
 
@@ -115,7 +116,7 @@ class TraceSites:
         return {"row": rows, "kind": kinds[rows] if len(rows) else np.zeros(0, dtype=np.int64)}
 
     @cached_property
-    def operation(self) -> Any:
+    def operation(self) -> Uint8s:
         """1 load, 2 store, 3 atomic; of a copy what this address is for."""
         import numpy as np
 
@@ -135,7 +136,9 @@ class TraceSites:
 
         static, sites = self._static, self.capture.table("count_sites")
         take = pa.array(self._sites["row"])
-        columns: dict[str, Any] = {"code": np.arange(self.count, dtype=np.uint32) + np.uint32(self.first_code)}
+        columns: dict[str, Array | pa.Array] = {
+            "code": np.arange(self.count, dtype=np.uint32) + np.uint32(self.first_code)
+        }
         columns["module"] = self._paths()
         columns["build_id"] = static.column("module")
         columns["number"] = static.column("number")
@@ -161,7 +164,7 @@ class TraceSites:
         }
 
     @cached_property
-    def _stand_in_rows(self) -> Any:
+    def _stand_in_rows(self) -> Ints:
         """Row of the recorded site that is executed with an implied constant, -1 = none is known."""
         import numpy as np
 
@@ -171,7 +174,7 @@ class TraceSites:
         rows = (-1 if n is None else self._row_of_number.get((m, n), -1) for m, n in zip(modules, numbers, strict=True))
         return np.fromiter(rows, dtype=np.int64, count=self.count)
 
-    def _stand_in_codes(self) -> Any:
+    def _stand_in_codes(self) -> pa.Array:
         import pyarrow as pa
 
         rows = self._stand_in_rows
@@ -209,7 +212,7 @@ class TraceSites:
             store_codes=stores.astype(np.uint32),
         )
 
-    def _loops(self) -> dict[str, Any]:
+    def _loops(self) -> dict[str, pa.Array]:
         """The innermost loop around each, as far as its module tells loops."""
         import pyarrow as pa
 
@@ -225,7 +228,7 @@ class TraceSites:
             "loop_parent": pa.array([loop and loop.parent for loop in found], pa.string()),
         }
 
-    def _paths(self) -> Any:
+    def _paths(self) -> pa.Array:
         import pyarrow as pa
 
         modules = self.capture.table("counted_modules")
@@ -281,7 +284,7 @@ class TraceSites:
             *(table.column(name).to_pylist() for name in ("image", "first_site", "sites", "module")), strict=True
         ):
             images.setdefault(image, []).append((first, count, module))
-        parts: list[Any] = []
+        parts: list[Ints] = []
         known: dict[tuple[tuple[int, int, str], ...], int] = {}
         firsts: list[int] = []
         ends: list[int] = []
@@ -324,7 +327,7 @@ class TraceSites:
             of_image=of_image,
         )
 
-    def range_of_windows(self, processes: Any, modules: Any) -> Any:
+    def range_of_windows(self, processes: Uint32s, modules: Uint32s) -> Uint32s:
         """The range of each window, by its process and the string that names its image; `NONE` where it is not known."""
         import numpy as np
 

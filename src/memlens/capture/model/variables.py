@@ -13,10 +13,11 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from ... import _core
 from ..store.os_names import file_of
+from .element_types import described_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,6 +117,42 @@ def static_objects(capture: TableSource, *, min_bytes: int | None = None, all_mo
 
 
 # ---- which files were where ---------------------------------------------------------
+class FileMapping(TypedDict):
+    """A record `mapping` of a file."""
+
+    process: int
+    time_ns: int
+    address: int
+    bytes: int
+    file_offset: int
+    path: str
+    inode: int
+    protection: int
+    operation: str
+
+
+class _ProcessEvent(TypedDict):
+    process: int
+    time_ns: int
+    operation: str
+    parent_process: int
+
+
+class _TlsModule(TypedDict):
+    process: int
+    time_ns: int
+    module_address: int
+    offset: int
+    path: str | None
+
+
+class _ThreadMemory(TypedDict):
+    process: int
+    time_ns: int
+    thread_pointer: int
+    thread: int
+
+
 @dataclass
 class _ProgramRun:
     """A process between two execs."""
@@ -123,17 +160,27 @@ class _ProgramRun:
     process: int
     begin_ns: int
     end_ns: int | None
-    mappings: list[dict[str, Any]] = field(default_factory=list)
-    tls_modules: list[dict[str, Any]] = field(default_factory=list)
-    threads: list[dict[str, Any]] = field(default_factory=list)
+    mappings: list[FileMapping] = field(default_factory=list)
+    tls_modules: list[_TlsModule] = field(default_factory=list)
+    threads: list[_ThreadMemory] = field(default_factory=list)
 
 
-def _rows(capture: TableSource, kind: str, columns: list[str]) -> Iterator[dict[str, Any]]:
-    for batch in capture.batches(kind, columns=columns):
+def _process_events(capture: TableSource) -> Iterator[_ProcessEvent]:
+    for batch in capture.batches("process_event", columns=["time_ns", "operation", "parent_process"]):
         yield from batch.to_pylist()
 
 
-def _file_mappings(capture: TableSource) -> Iterator[dict[str, Any]]:
+def _tls_modules(capture: TableSource) -> Iterator[_TlsModule]:
+    for batch in capture.batches("tls_module", columns=["time_ns", "module_address", "offset", "path"]):
+        yield from batch.to_pylist()
+
+
+def _thread_memory(capture: TableSource) -> Iterator[_ThreadMemory]:
+    for batch in capture.batches("thread_memory", columns=["time_ns", "thread_pointer", "thread"]):
+        yield from batch.to_pylist()
+
+
+def _file_mappings(capture: TableSource) -> Iterator[FileMapping]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -150,13 +197,13 @@ def _program_runs(capture: TableSource) -> list[_ProgramRun]:
     execs: dict[int, list[int]] = defaultdict(list)
     forks: dict[int, tuple[int, int]] = {}
     exits: dict[int, int] = {}
-    for row in _rows(capture, "process_event", ["time_ns", "operation", "parent_process"]):
-        if row["operation"] == "exec":
-            execs[row["process"]].append(row["time_ns"])
-        elif row["operation"] == "fork" and row["parent_process"]:
-            forks.setdefault(row["process"], (row["parent_process"], row["time_ns"]))
-        elif row["operation"] == "exit":
-            exits[row["process"]] = row["time_ns"]
+    for event in _process_events(capture):
+        if event["operation"] == "exec":
+            execs[event["process"]].append(event["time_ns"])
+        elif event["operation"] == "fork" and event["parent_process"]:
+            forks.setdefault(event["process"], (event["parent_process"], event["time_ns"]))
+        elif event["operation"] == "exit":
+            exits[event["process"]] = event["time_ns"]
     for times in execs.values():
         times.sort()
     runs: dict[tuple[int, int], _ProgramRun] = {}
@@ -172,10 +219,10 @@ def _program_runs(capture: TableSource) -> list[_ProgramRun]:
 
     for row in _file_mappings(capture):
         run_at(row["process"], row["time_ns"]).mappings.append(row)
-    for row in _rows(capture, "tls_module", ["time_ns", "module_address", "offset", "path"]):
-        run_at(row["process"], row["time_ns"]).tls_modules.append(row)
-    for row in _rows(capture, "thread_memory", ["time_ns", "thread_pointer", "thread"]):
-        run_at(row["process"], row["time_ns"]).threads.append(row)
+    for block in _tls_modules(capture):
+        run_at(block["process"], block["time_ns"]).tls_modules.append(block)
+    for memory in _thread_memory(capture):
+        run_at(memory["process"], memory["time_ns"]).threads.append(memory)
 
     # Parents first: a child inherits what its parent inherited.
     inherited: set[int] = set()
@@ -197,7 +244,7 @@ def _program_runs(capture: TableSource) -> list[_ProgramRun]:
     return [runs[key] for key in sorted(runs)]
 
 
-def load_addresses(segments: list[tuple[int, int, int, int, bool]], mappings: Iterable[dict[str, Any]],
+def load_addresses(segments: list[tuple[int, int, int, int, bool]], mappings: Iterable[FileMapping],
                    *, page_bytes: int) -> list[int]:  # fmt: skip
     """What is added to a file's virtual addresses, for each time it is loaded.
 
@@ -286,7 +333,7 @@ class _LoadedModules:
 
     def tables(self, run: _ProgramRun) -> Iterator[pa.Table]:
         """The variables of one program run."""
-        by_path: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        by_path: dict[str, list[FileMapping]] = defaultdict(list)
         for row in run.mappings:
             own = row["path"].endswith("libmemlens.so")
             if self._all_modules or not (own or _SYSTEM_LIBRARY.match(row["path"])):
@@ -312,12 +359,12 @@ class _LoadedModules:
             if row["thread_pointer"] and (row["thread"] or row["thread_pointer"] not in known):
                 threads.setdefault((row["thread"], row["thread_pointer"]), row["time_ns"])
         offsets: dict[int, tuple[_Module, int]] = {}
-        for row in run.tls_modules:
-            found = modules.get(row["module_address"])
-            if found is None and row["path"]:
-                found = next((entry for entry in modules.values() if entry[0] == row["path"]), None)
+        for block in run.tls_modules:
+            found = modules.get(block["module_address"])
+            if found is None and block["path"]:
+                found = next((entry for entry in modules.values() if entry[0] == block["path"]), None)
             if found is not None and found[1].thread_local.num_rows:
-                offsets[row["module_address"]] = (found[1], row["offset"])
+                offsets[block["module_address"]] = (found[1], block["offset"])
         for (thread, pointer), seen_ns in threads.items():
             for module, offset in offsets.values():
                 base = (pointer + offset) & _ADDRESS_MASK
@@ -344,19 +391,19 @@ def _placed(table: pa.Table, kind: str, address: int, run: _ProgramRun, *, threa
     return table.append_column("base", pa.array(base, type=pa.uint64()))
 
 
-def _element_shapes(module: Any, type_ids: list[int]) -> list[tuple[int, int]]:
+def _element_shapes(module: _core.ModuleVariables, type_ids: list[int]) -> list[tuple[int, int]]:
     """(element bytes, padding bytes of an element) of each type; (0, 0) where none is known."""
     known: dict[int, tuple[int, int]] = {0: (0, 0)}
     for type_id in type_ids:
         if type_id in known:
             continue
-        described = module.type(type_id)
+        described = described_type(module, type_id)
         stride = 0
         for _ in range(32):  # arrays of typedefs of arrays
             if described is None or described["kind"] != "array":
                 break
             stride = described["element_bytes"]
-            described = module.type(described["element_id"])
+            described = described_type(module, described["element_id"])
         padding = described["padding_bytes"] if described is not None else 0
         known[type_id] = (stride or (described["bytes"] if described is not None else 0), padding)
     return [known[type_id] for type_id in type_ids]

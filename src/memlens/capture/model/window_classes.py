@@ -8,13 +8,18 @@ capture with a window of more than `MOST_HELD` accesses.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from .locality import AccessBatch, AccessClasses, Classifier, ThreadAccesses
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ...arrays import Bools, Uint8s, Uint32s, Uint64s
+
 MOST_HELD = 4 << 20
 
-Classed = tuple[AccessBatch, Any]
+Classed = tuple[AccessBatch, "Uint8s"]
 """A batch and the class of each access; a batch without accesses has None."""
 
 
@@ -29,7 +34,7 @@ class BatchClasses(Protocol):
     def inferred_accesses(self) -> int: ...
 
 
-def batch_classes(accesses: ThreadAccesses, site_classes: Mapping[str, Any] | None) -> BatchClasses:
+def batch_classes(accesses: ThreadAccesses, site_classes: Mapping[str, Uint8s] | None) -> BatchClasses:
     """For all accesses of `accesses`, in one sweep."""
     whole = accesses.is_whole
     recorded = accesses.unit_recorded
@@ -38,12 +43,18 @@ def batch_classes(accesses: ThreadAccesses, site_classes: Mapping[str, Any] | No
     return _AtWindowEnds(Classifier(accesses, site_classes, by_window=True, infer=False))
 
 
+def _no_classes() -> Uint8s:
+    import numpy as np
+
+    return np.zeros(0, dtype=np.uint8)
+
+
 class _KnownBefore:
     def __init__(self, classes: Classifier) -> None:
         self._classes = classes
 
     def push(self, batch: AccessBatch) -> Iterator[Classed]:
-        yield batch, self._classes(batch) if len(batch) else None
+        yield batch, self._classes(batch) if len(batch) else _no_classes()
 
     def rest(self) -> Iterator[Classed]:
         return iter(())
@@ -60,17 +71,25 @@ class _KnownBefore:
 class _Held:
     """A batch whose last window may go on."""
 
-    def __init__(self, batch: AccessBatch, classes: Any, keys: Any, unknown: Any) -> None:
-        self.batch, self.classes, self.keys, self.unknown = batch, classes, keys, unknown
+    def __init__(self, batch: AccessBatch, known: tuple[Uint8s, Bools, Uint64s] | None = None) -> None:
+        """`known`: what `Classifier.known` has of it; None where the batch has constants only."""
+        self.batch, self._known = batch, known
 
-    def columns(self, part: slice) -> tuple[Any, Any, Any, Any]:
-        mine = self.unknown[part]
-        return tuple(  # type: ignore[return-value]
-            column[part][mine] for column in (self.keys, self.batch.address, self.batch.is_store, self.batch.unit)
-        )
+    @property
+    def classes(self) -> Uint8s:
+        return _no_classes() if self._known is None else self._known[0]
 
-    def take(self, part: slice, classes: Any) -> None:
-        self.classes[part][self.unknown[part]] = classes
+    def columns(self, part: slice) -> tuple[Uint64s, Uint64s, Uint8s, Uint32s]:
+        """(keys, addresses, stores, units) of the accesses of a part whose class must be inferred."""
+        assert self._known is not None
+        _, unknown, keys = self._known
+        mine, batch = unknown[part], self.batch
+        return keys[part][mine], batch.address[part][mine], batch.is_store[part][mine], batch.unit[part][mine]
+
+    def take(self, part: slice, classes: Uint8s) -> None:
+        assert self._known is not None
+        known, unknown, _ = self._known
+        known[part][unknown[part]] = classes
 
 
 class _AtWindowEnds:
@@ -93,11 +112,11 @@ class _AtWindowEnds:
         held = self._held.setdefault(batch.stream, [])
         if not len(batch):
             if held:
-                held.append(_Held(batch, None, None, None))
+                held.append(_Held(batch))
             else:
-                yield batch, None
+                yield batch, _no_classes()
             return
-        one = self._known(batch)
+        one = _Held(batch, self._classes.known(batch))
         last_unit = batch.unit[-1]
         open_from = len(batch) - int(np.searchsorted(batch.unit[::-1] != last_unit, True))
         if held:
@@ -123,18 +142,15 @@ class _AtWindowEnds:
             yield from ((h.batch, h.classes) for h in held)
         self._held.clear()
 
-    def _known(self, batch: AccessBatch) -> _Held:
-        """With the classes that are known beforehand."""
-        classes, unknown, keys = self._classes.known(batch)
-        return _Held(batch, classes, keys, unknown)
-
     def _class(self, one: _Held, part: slice) -> None:
         """Accesses of windows that lie whole in one batch."""
+        import numpy as np
+
         columns = one.columns(part)
         if len(columns[0]):
-            one.take(part, AccessClasses.by_window(2, *columns))
+            one.take(part, np.asarray(AccessClasses.by_window(2, *columns)))
 
-    def _class_unit(self, held: list[_Held], unit: Any, last_end: int | None) -> None:
+    def _class_unit(self, held: list[_Held], unit: np.uint32, last_end: int | None) -> None:
         """The window that begins in the first batch and ends in the last, there before `last_end`."""
         import numpy as np
 
@@ -145,11 +161,11 @@ class _AtWindowEnds:
             begin = len(one.batch) - int(np.searchsorted(one.batch.unit[::-1] != unit, True)) if at == 0 else 0
             end = last_end if at == len(held) - 1 and last_end is not None else len(one.batch)
             parts.append((one, slice(begin, end)))
-        columns: list[Any] = [one.columns(part) for one, part in parts]
-        joined: list[Any] = [np.concatenate(column) for column in zip(*columns, strict=True)]
-        if not len(joined[0]):
+        columns = [one.columns(part) for one, part in parts]
+        keys, addresses, stores, units = (np.concatenate(column) for column in zip(*columns, strict=True))
+        if not len(keys):
             return
-        found: Any = AccessClasses.by_window(2, *joined)
+        found = np.asarray(AccessClasses.by_window(2, keys, addresses, stores, units))
         edges: list[int] = np.cumsum([0, *(len(column[0]) for column in columns)]).tolist()
         for (one, part), low, high in zip(parts, edges, edges[1:], strict=False):
             one.take(part, found[low:high])

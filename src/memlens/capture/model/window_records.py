@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ... import _core
 from ..store.layouts import layouts
 from .decoded import ChunkSource, WindowChunk
 
+if TYPE_CHECKING:
+    from ...arrays import Bools
+
 
 class ChosenChunk:
     """A chunk of window records with some of its records (`decoded.WindowChunk`)."""
 
-    def __init__(self, chunk: WindowChunk, is_chosen: Any, first: int) -> None:
+    def __init__(self, chunk: WindowChunk, is_chosen: Bools, first: int) -> None:
         self.header = chunk.header
         self._chunk, self._is_chosen, self._first = chunk, is_chosen, first
 
@@ -21,7 +24,7 @@ class ChosenChunk:
         return None if payload is None else chosen_records(payload, self._is_chosen, self._first)[0]
 
 
-def chosen_chunks(source: ChunkSource, is_chosen: Any) -> list[ChosenChunk]:
+def chosen_chunks(source: ChunkSource, is_chosen: Bools) -> list[ChosenChunk]:
     """The chunks that have chosen records; `is_chosen` by number of the record among those of all sound chunks."""
     first = 0
     found = []
@@ -36,7 +39,7 @@ def chosen_chunks(source: ChunkSource, is_chosen: Any) -> list[ChosenChunk]:
     return found
 
 
-def chosen_records(payload: bytes, is_chosen: Any, first: int) -> tuple[bytes, int]:
+def chosen_records(payload: bytes, is_chosen: Bools, first: int) -> tuple[bytes, int]:
     """(the payload with the chosen ones of its window records, how many records it had); `first`: number of its first record."""
     begins = _core.window_headers(payload)[1]
     count = len(begins)

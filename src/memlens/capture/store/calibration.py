@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from ...errors import CaptureError
 from . import machine
@@ -28,7 +28,7 @@ ONE_KIND = 0.95
 """So much of the bytes read (or written) and it is compared with the peak of reading (or writing) alone."""
 
 
-def identity() -> dict[str, Any]:
+def identity() -> dict[str, object]:
     """What tells this machine from others, as far as peaks go."""
     host = hashlib.sha256(f"memlens {platform.node()}".encode()).hexdigest()[:16]
     return {
@@ -37,8 +37,7 @@ def identity() -> dict[str, Any]:
         "microcode": machine.microcode(),
         "cpus": os.cpu_count() or 0,
         "caches": [
-            {name: cache[name] for name in ("level", "type", "bytes", "line_bytes", "shared_by_cpus")}
-            for cache in machine.caches()
+            {name: value for name, value in cache.items() if name not in ("ways", "sets")} for cache in machine.caches()
         ],
         "nodes": [
             {"node": node["node"], "cpus": node["cpus"], "has_memory": node["bytes"] > 0}
@@ -48,7 +47,7 @@ def identity() -> dict[str, Any]:
     }
 
 
-def fingerprint(identity: Mapping[str, Any]) -> str:
+def fingerprint(identity: Mapping[str, object]) -> str:
     """A short name of an identity.
 
     >>> fingerprint({"cpu": "a"}) == fingerprint({"cpu": "a"}), fingerprint({"cpu": "a"}) == fingerprint({"cpu": "b"})
@@ -99,9 +98,30 @@ def load(name: str) -> Found:
     return Found(path, content)
 
 
-def for_capture(content: Mapping[str, Any]) -> dict[str, Any]:
+def for_capture(content: Mapping[str, object]) -> dict[str, object]:
     """The part that a capture keeps: peaks, without what names the machine."""
     return {name: value for name, value in content.items() if name not in ("machine", "fingerprint")}
+
+
+class Rate(TypedDict):
+    """A peak of moving memory in one way."""
+
+    bytes_per_second: float
+    median_bytes_per_second: float
+    spread: float
+    windows: int
+
+
+class Level(TypedDict):
+    level: str
+    bytes: int | None
+    instances: int
+    shared_by_cores: int
+    one: dict[str, Rate]
+    all: dict[str, Rate]
+
+
+"""Peaks of one level: of one core and of all."""
 
 
 class Peaks:
@@ -115,8 +135,8 @@ class Peaks:
         """From the first cache to memory."""
         return [level["level"] for level in self.content["levels"]]
 
-    def level(self, name: str) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = next(level for level in self.content["levels"] if level["level"] == name)
+    def level(self, name: str) -> Level:
+        found: Level = next(level for level in self.content["levels"] if level["level"] == name)
         return found
 
     def check(self) -> None:

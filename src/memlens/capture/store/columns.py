@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ...arrays import Integers
 
-def named(values: Any, names: Mapping[int, str]) -> pa.Array:
+
+def named(values: Integers, names: Mapping[int, str]) -> pa.Array:
     """Numbers as a dictionary array of their names; a number without a name keeps its digits, 0 of ids is null."""
     import numpy as np
     import pyarrow as pa

@@ -12,12 +12,15 @@ import os
 import secrets
 import struct
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .arena_layouts import constants, layout
 from .files import open_regular
 from .layouts import enum_value
 from .os_names import text_of
+
+if TYPE_CHECKING:
+    from ...arrays import Ints, Uint64s
 
 COUNTERS = "count"
 """What meta.json calls the collector of compiled-in counters, and what was found in their arena."""
@@ -286,7 +289,7 @@ class CountArena:
         words = struct.unpack(f"<{len(PLACE_FIELDS)}Q", content)
         return dict(zip(PLACE_FIELDS, words, strict=True))
 
-    def counters_of(self, place: Place, used: int) -> tuple[Any, Any]:
+    def counters_of(self, place: Place, used: int) -> tuple[Ints, Uint64s]:
         """(numbers, values) of the counters of a place that are not 0; `used`: counters that the process has given out."""
         import numpy as np
 

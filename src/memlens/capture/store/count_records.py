@@ -9,11 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from . import count_arena, counted_modules
 from .count_arena import CountArena, Image, ImageEntries, Place
 from .layouts import Packer, enum_value, layouts
+
+if TYPE_CHECKING:
+    from ...arrays import Ints, Records, Uint64s
 
 PART_BYTES = 8 << 20
 """Of static tables in one record: a chunk has at most 64 MiB."""
@@ -40,8 +43,8 @@ class _Known:
     head: dict[str, int] = field(default_factory=dict)
     open_ns: int = 0
     joined_ns: int = 0
-    numbers: Any = None
-    values: Any = None
+    counters: tuple[Ints, Uint64s] | None = None
+    """Their numbers and values."""
     done: bool = False
     """Its thread had ended when it was read: it will not change any more."""
 
@@ -61,8 +64,8 @@ class _Group:
 
     place: Place
     head: dict[str, int]
-    numbers: Any
-    values: Any
+    numbers: Ints
+    values: Uint64s
 
 
 class CountRecords:
@@ -225,10 +228,10 @@ class CountRecords:
         ends = np.array([module.first_counter + module.counters for module in modules], dtype=np.int64)
         ids = np.array([string_id(module.build_id or module.path) for module in modules], dtype=np.uint32)
         times: list[bytes] = []
-        waiting: list[Any] = []
+        waiting: list[Records] = []
         sampled = self._sampled(image, used)
 
-        def rows_of(kind: str, place: Place, numbers: Any, values: Any, label: dict[str, int]) -> Any:
+        def rows_of(kind: str, place: Place, numbers: Ints, values: Uint64s, label: dict[str, int]) -> Records:
             owner = np.searchsorted(firsts, numbers, side="right") - 1
             inside = owner >= 0
             inside[inside] = numbers[inside] < ends[owner[inside]]
@@ -267,7 +270,7 @@ class CountRecords:
             changed, deltas = _difference(numbers, values, before)
             if epoch:
                 before.head, before.open_ns, before.joined_ns = head, open_ns, joined_ns
-                before.numbers, before.values = numbers, values
+                before.counters = numbers, values
                 before.done = bool(place.flags & count_arena.ENDED) and place.thread != 0
             if not len(changed):
                 continue
@@ -298,7 +301,7 @@ class CountRecords:
         known: _KnownImage,
         clock: _Clock,
         sampled: dict[int, list[_Group]],
-        rows_of: Callable[..., Any],
+        rows_of: Callable[[str, Place, Ints, Uint64s, dict[str, int]], Records],
         now: int,
     ) -> None:
         packer, packed, counts = Packer("sample_group"), [], []
@@ -435,9 +438,9 @@ class CountRecords:
         self.processes.append(process)
         if process["trace_state"]:
             names = (name for name in count_arena.PROCESS_FIELDS if name.startswith("trace_") and name != "trace_state")
-            fields: dict[str, Any] = {name.removeprefix("trace_"): process[name] for name in names}
+            fields: dict[str, int] = {name.removeprefix("trace_"): process[name] for name in names}
             state = process["trace_state"] & 0xFFFFFFFF
-            packed = Packer("trace_status").pack(time_ns=now, image=known.number, state=state, **fields)
+            packed = Packer("trace_status").pack(None, time_ns=now, image=known.number, state=state, **fields)
             writer.records("trace_status", [packed], process=known.process, begin_ns=now, end_ns=now)
 
     def close(self) -> None:
@@ -480,16 +483,17 @@ def _unattributed(image: ImageEntries) -> int:
     return len({place.thread for place in image.places if place.flags & count_arena.UNATTRIBUTED})
 
 
-def _difference(numbers: Any, values: Any, before: _Known) -> tuple[Any, Any]:
+def _difference(numbers: Ints, values: Uint64s, before: _Known) -> tuple[Ints, Uint64s]:
     """What was added since the last look, modulo 2^64."""
     import numpy as np
 
-    if before.numbers is None or not len(before.numbers):
+    if before.counters is None or not len(before.counters[0]):
         return numbers, values
-    every = np.union1d(numbers, before.numbers)
+    known, had = before.counters
+    every = np.union1d(numbers, known)
     deltas = np.zeros(len(every), dtype=np.uint64)
     deltas[np.searchsorted(every, numbers)] += values
-    deltas[np.searchsorted(every, before.numbers)] -= before.values
+    deltas[np.searchsorted(every, known)] -= had
     changed = np.flatnonzero(deltas)
     return every[changed], deltas[changed]
 
@@ -533,7 +537,7 @@ def _region_time(
     )
 
 
-def _added(numbers: Any, values: Any, others: Any, more: Any) -> tuple[Any, Any]:
+def _added(numbers: Ints, values: Uint64s, others: Ints, more: Uint64s) -> tuple[Ints, Uint64s]:
     """Two sparse arrays of counters, added modulo 2^64."""
     import numpy as np
 
@@ -544,7 +548,7 @@ def _added(numbers: Any, values: Any, others: Any, more: Any) -> tuple[Any, Any]
     return every, sums
 
 
-def _append(writer: Writer, waiting: list[Any], process: int, now: int, *, kind: str = "block_count") -> None:
+def _append(writer: Writer, waiting: list[Records], process: int, now: int, *, kind: str = "block_count") -> None:
     import numpy as np
 
     if waiting:

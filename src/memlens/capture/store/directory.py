@@ -18,7 +18,7 @@ import secrets
 import stat
 import weakref
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from ...errors import OutputError, os_reason
 from .side_tables import OTHER_NAME, OTHER_PREFIX, SIDE_TABLES
@@ -109,7 +109,7 @@ def _check_is_capture(descriptor: int, path: Path) -> None:
         )
 
 
-def _read_meta(descriptor: int) -> dict[str, Any] | None:
+def _read_meta(descriptor: int) -> dict[str, object] | None:
     """meta.json, if it is one that memlens or its library wrote."""
     try:
         with os.fdopen(open_regular(META_FILE, dir_fd=descriptor), "rb") as file:

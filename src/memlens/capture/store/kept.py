@@ -23,10 +23,13 @@ import secrets
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...version import __version__
 from .calibration import directory as state_directory
+
+if TYPE_CHECKING:
+    from .meta import Meta
 
 MAGIC = b"memlens derived 1\n"
 MAC_BYTES = 32
@@ -59,7 +62,7 @@ def _own_code() -> list[tuple[str, Stat]]:
     return [(str(file), stat_of(file)) for file in files]
 
 
-def key_of(path: Path, meta: Mapping[str, Any], options: Mapping[str, Any]) -> str | None:
+def key_of(path: Path, meta: Meta, options: Mapping[str, object]) -> str | None:
     """The name of what is derived from a capture with these options; None for a capture that may still change."""
     if meta.get("state") != "complete" or meta.get("finishing"):
         return None
@@ -133,8 +136,8 @@ def cache_directory() -> Path:
 class KeptResults:
     """Entries of one capture and one set of options."""
 
-    def __init__(self, path: Path, meta: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-        self._path, self._meta, self._options = path, dict(meta), dict(options)
+    def __init__(self, path: Path, meta: Meta, options: Mapping[str, object]) -> None:
+        self._path, self._meta, self._options = path, meta.copy(), dict(options)
         self.key = self._key()
 
     def _key(self) -> str | None:
@@ -154,11 +157,16 @@ class KeptResults:
             status = os.stat(self._path)
             # A redacted capture is for others to see, and derived tables may have what was left out of it.
             is_own = status.st_uid == os.geteuid() and not status.st_mode & 0o022
-            if is_own and self._meta.get("host") != "redacted" and os.access(self._path, os.W_OK):
+            if is_own and not self._is_redacted and os.access(self._path, os.W_OK):
                 beside = [self._path]
         except OSError:
             pass
         return [*beside, cache_directory()]
+
+    @property
+    def _is_redacted(self) -> bool:
+        """Captures of versions without the field say it by the name of the host only."""
+        return bool(self._meta.get("redacted")) or (self._meta.get("machine") or {}).get("host") == "redacted"
 
     def load(self) -> bytes | None:
         """The content that was saved, if it can be trusted and still holds."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ... import _core
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _STRUCT_CODES = {"<u1": "B", "<u2": "H", "<u4": "I", "<u8": "Q", "<i2": "h", "<i4": "i", "<i8": "q"}
 
@@ -61,7 +64,7 @@ class Layout:
     def has_tail(self) -> bool:
         return any(field.role == "TAIL" for field in self.fields)
 
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype[np.void]:
         import numpy as np
 
         return np.dtype(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 
 def _text(path: str | Path) -> str | None:
@@ -49,9 +49,48 @@ def cpu_model() -> str:
     return platform.machine()
 
 
-def caches() -> list[dict[str, Any]]:
+class Cache(TypedDict):
+    """A cache level of the first CPU."""
+
+    level: int
+    type: str
+    bytes: int
+    line_bytes: int
+    ways: int
+    sets: int
+    shared_by_cpus: int
+
+
+class NumaNode(TypedDict):
+    """A NUMA node."""
+
+    node: int
+    cpus: list[int]
+    bytes: int
+    distances: list[int]
+
+
+class Machine(TypedDict, total=False):
+    """The machine as `meta.json` has it; an old or a redacted capture has less."""
+
+    host: str
+    kernel: str
+    architecture: str
+    cpu: str
+    cpus: int
+    cpu_max_mhz: float | None
+    caches: list[Cache]
+    numa_nodes: list[NumaNode]
+    memory_bytes: int
+    page_bytes: int
+    transparent_hugepages: str
+    numa_balancing: bool
+    fingerprint: str | None
+
+
+def caches() -> list[Cache]:
     """The cache levels of the first CPU, with how many CPUs share each."""
-    found = []
+    found: list[Cache] = []
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         size = _text(index / "size")
         kind = _text(index / "type")
@@ -96,9 +135,9 @@ def cpus_sharing(cpu: int, level: int) -> list[int]:
     return [cpu]
 
 
-def numa_nodes() -> list[dict[str, Any]]:
+def numa_nodes() -> list[NumaNode]:
     """Every NUMA node: CPUs, memory, distances."""
-    nodes = []
+    nodes: list[NumaNode] = []
     for directory in Path("/sys/devices/system/node").glob("node[0-9]*"):
         number = int(directory.name.removeprefix("node"))
         total = 0
@@ -113,7 +152,7 @@ def numa_nodes() -> list[dict[str, Any]]:
                 "distances": [int(d) for d in (_text(directory / "distance") or "").split()],
             }
         )
-    return sorted(nodes, key=lambda node: int(node["node"]))
+    return sorted(nodes, key=lambda node: node["node"])
 
 
 def memory_total_bytes() -> int:
@@ -148,7 +187,7 @@ def cpu_max_mhz() -> float | None:
     return int(text) / 1000 if text and text.strip().isdigit() else None
 
 
-def describe() -> dict[str, Any]:
+def describe() -> Machine:
     """The machine as `meta.json` keeps it."""
     thp = _text("/sys/kernel/mm/transparent_hugepage/enabled") or ""
     return {

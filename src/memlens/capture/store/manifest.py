@@ -14,18 +14,21 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from ...errors import CaptureError
 from .directory import META_FILE, MOST_META_BYTES
 from .files import open_regular
 from .side_tables import other_table_name
 
+if TYPE_CHECKING:
+    from .meta import FileEntry
+
 SEAL = re.compile(rb',\n "sha256": "([0-9a-f]{64})"\n}\n\Z')
 """The end of meta.json; the sum is that of all bytes before it."""
 
 
-def meta_text(content: Mapping[str, Any]) -> bytes:
+def meta_text(content: Mapping[str, object]) -> bytes:
     """meta.json with its own checksum as the last key.
 
     >>> SEAL.search(meta_text({"state": "complete"})) is not None
@@ -82,16 +85,16 @@ def verify(path: Path, chunk_counts: Mapping[str, int]) -> Verdict:
     for name, entry in listed.items():
         if not isinstance(entry, dict) or "/" in name:
             continue
-        _compare(found, path, name, entry, chunk_counts.get(name), growing=bool(meta.get("finishing")))
+        _compare(
+            found, path, name, cast("FileEntry", entry), chunk_counts.get(name), growing=bool(meta.get("finishing"))
+        )
     for name in sorted(chunk_counts.keys() - listed.keys()):
         found.changed.add(name)
         found.notes.append(f"{name} is not in the capture's list of files: it was added later.")
     return found
 
 
-def _compare(
-    found: Verdict, path: Path, name: str, entry: dict[str, Any], chunks: int | None, *, growing: bool
-) -> None:
+def _compare(found: Verdict, path: Path, name: str, entry: FileEntry, chunks: int | None, *, growing: bool) -> None:
     is_table = name.endswith(".parquet")
     is_derived = is_table and other_table_name(name) is None
     remedy = "; the table is made from the records" if is_derived else ""

@@ -10,10 +10,13 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, cast
 
 from ...errors import CaptureError
 from .files import read_whole
+
+if TYPE_CHECKING:
+    from .machine import Machine
 
 MOST_BYTES = 64 << 20
 """Of the file; the largest part are ranges of shared memory, some 30 bytes each."""
@@ -23,15 +26,100 @@ TIME_TOP = (1 << 63) - 1
 BYTES_TOP = 1 << 62
 REMEDY = "the file was damaged or changed: restore it from a copy, or record again"
 
-Check = Callable[[Any], "str | tuple[str, str] | None"]
+Check = Callable[[object], "str | tuple[str, str] | None"]
 """What was expected where a value is wrong: the text, or (place below it, text); None when it is right."""
+
+
+class SharedSegment(TypedDict):
+    """A segment of shared memory that was there before the recording."""
+
+    device: list[int]
+    inode: int
+    placed: list[list[int]]
+
+
+class QualityMeta(TypedDict, total=False):
+    """What the recorder knows of the quality of a capture."""
+
+    notes: list[str]
+    stack: str
+    incomplete: bool
+
+
+class UnnamedModule(TypedDict):
+    """A module with code addresses that have no name."""
+
+    module: str
+    addresses: int
+    build_id: str
+    remedy: str
+
+
+class FileEntry(TypedDict, total=False):
+    """A file of a capture: chunks of record files, digests of others."""
+
+    bytes: int
+    chunks: int
+    sha256: str
+
+
+class Rusage(TypedDict, total=False):
+    """What the kernel counted of the whole tree."""
+
+    minor_faults: int
+    major_faults: int
+    peak_rss_bytes: int | None
+    peak_rss_floor_bytes: int
+    user_s: float
+    system_s: float
+
+
+Meta = TypedDict(
+    "Meta",
+    {
+        "format_version": int,
+        "memlens_version": str,
+        "state": str,
+        "finishing": bool,
+        "redacted": bool,
+        "command": list[str] | None,
+        "pid": int | None,
+        "working_directory": str,
+        "started": str,
+        "started_unix_ns": int,
+        "begin_ns": int,
+        "end_ns": int,
+        "wall_s": float,
+        "wait_status": int | None,
+        "cgroup": str | None,
+        "machine": "Machine",
+        "calibration": dict[str, Any] | None,
+        "collectors": dict[str, dict[str, Any]],
+        "session": dict[str, object],
+        "channel": dict[str, object],
+        "slow": dict[str, object],
+        "count": dict[str, object],
+        "trace": dict[str, object],
+        "quality": QualityMeta,
+        "rusage": Rusage,
+        "files": dict[str, FileEntry],
+        "shared_memory_before": list[SharedSegment],
+        "unnamed_modules": list[UnnamedModule],
+        "unsupported": list[dict[str, str]],
+        "fault_recording_ns": float | None,
+        "import": dict[str, object],
+        "emulate": dict[str, object],
+    },
+    total=False,
+)
+"""The content of meta.json, once checked (`check_meta`): what memlens reads of it. A part of the recorder may keep more."""
 
 
 # ---- what a value may be ---------------------------------------------------------------
 
 
 def integer(low: int, high: int) -> Check:
-    def check(value: Any) -> str | None:
+    def check(value: object) -> str | None:
         if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
             return None
         return f"an integer from {low} to {high}"
@@ -40,7 +128,7 @@ def integer(low: int, high: int) -> Check:
 
 
 def number(low: float = 0.0, high: float = 1e18) -> Check:
-    def check(value: Any) -> str | None:
+    def check(value: object) -> str | None:
         if isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high:
             return None
         return f"a number from {low:g} to {high:g}"
@@ -48,22 +136,22 @@ def number(low: float = 0.0, high: float = 1e18) -> Check:
     return check
 
 
-def page_size(value: Any) -> str | None:
+def page_size(value: object) -> str | None:
     right = (
         isinstance(value, int) and not isinstance(value, bool) and 512 <= value <= 1 << 24 and not value & (value - 1)
     )
     return None if right else "a power of two from 512 to 16777216"
 
 
-def text(value: Any) -> str | None:
+def text(value: object) -> str | None:
     return None if isinstance(value, str) else "a text"
 
 
-def flag(value: Any) -> str | None:
+def flag(value: object) -> str | None:
     return None if isinstance(value, bool) else "true or false"
 
 
-def scalar(value: Any) -> str | tuple[str, str] | None:
+def scalar(value: object) -> str | tuple[str, str] | None:
     if isinstance(value, (str, bool)) or value is None:
         return None
     return number(-1e19, 1e20)(value)
@@ -78,19 +166,19 @@ def or_null(check: Check) -> Check:
 
 
 def either(*checks: Check) -> Check:
-    def check(value: Any) -> str | tuple[str, str] | None:
+    def check(value: object) -> str | tuple[str, str] | None:
         wrong = [one(value) for one in checks]
         return None if None in wrong else wrong[0]
 
     return check
 
 
-def anything(_: Any) -> None:
+def anything(_: object) -> None:
     return None
 
 
 def list_of(each: Check, *, most: int = 1 << 20) -> Check:
-    def check(value: Any) -> str | tuple[str, str] | None:
+    def check(value: object) -> str | tuple[str, str] | None:
         if not isinstance(value, list) or len(value) > most:
             return f"a list of at most {most}"
         for index, one in enumerate(value):
@@ -105,7 +193,7 @@ def list_of(each: Check, *, most: int = 1 << 20) -> Check:
 def record_of(fields: dict[str, Check], *, needed: tuple[str, ...] = (), others: Check = anything) -> Check:
     """An object: the checks of its fields, which must be there, and what others may be."""
 
-    def check(value: Any) -> str | tuple[str, str] | None:
+    def check(value: object) -> str | tuple[str, str] | None:
         if not isinstance(value, dict):
             return "an object"
         for name in needed:
@@ -229,7 +317,7 @@ _FIELDS: dict[str, Check] = {
 _META = record_of(_FIELDS, needed=("format_version",))
 
 
-def why_not_field(name: str, value: Any) -> str | None:
+def why_not_field(name: str, value: object) -> str | None:
     """Why a reader would refuse a field that somebody wants to write; None: it is right."""
     try:
         json.dumps(value, allow_nan=False)
@@ -250,7 +338,7 @@ def is_known_field(name: str) -> bool:
 # ---- reading ------------------------------------------------------------------------------
 
 
-def read_meta(path: Path) -> dict[str, Any]:
+def read_meta(path: Path) -> Meta:
     """The content of a capture's meta.json, checked.
 
     Raises
@@ -269,10 +357,10 @@ def read_meta(path: Path) -> dict[str, Any]:
         raise CaptureError(f"{path} is damaged: {error}", hint=REMEDY) from error
     if not isinstance(meta, dict) or not isinstance(meta.get("format_version"), int):
         raise CaptureError(f"{path} is not a memlens capture's", hint="give the directory that memlens record wrote")
-    return meta
+    return cast("Meta", meta)
 
 
-def check_meta(path: Path, meta: dict[str, Any]) -> None:
+def check_meta(path: Path, meta: Meta) -> None:
     """Raises CaptureError for the first field that is wrong."""
     _check_plain(path, meta)
     wrong = _META(meta)
@@ -286,7 +374,7 @@ def check_meta(path: Path, meta: dict[str, Any]) -> None:
     )
 
 
-def _check_pairs(meta: dict[str, Any]) -> tuple[str, str] | None:
+def _check_pairs(meta: Meta) -> tuple[str, str] | None:
     """What only several values together can be wrong in."""
     for index, segment in enumerate(meta.get("shared_memory_before") or []):
         place = f".shared_memory_before[{index}]"
@@ -301,9 +389,9 @@ def _check_pairs(meta: dict[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-def _check_plain(path: Path, meta: dict[str, Any]) -> None:
+def _check_plain(path: Path, meta: Meta) -> None:
     """Bounds of everything, also of fields that are not known: depth, numbers that fit, texts that can be written."""
-    waiting: list[tuple[Any, int, str]] = [(meta, 0, "")]
+    waiting: list[tuple[object, int, str]] = [(meta, 0, "")]
     while waiting:
         value, level, place = waiting.pop()
         if level > MOST_LEVELS:
@@ -327,7 +415,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _at(value: Any, place: str) -> Any:
+def _at(value: Any, place: str) -> object:
     """The value at a place, None where there is none."""
     import re
 
@@ -339,6 +427,6 @@ def _at(value: Any, place: str) -> Any:
     return value
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}…"

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from ... import _core
 from ...errors import CaptureError, CaptureVersionError, NoDataError, os_reason
@@ -32,6 +32,8 @@ from .standalone import RUNTIME_WRITER, LeftCounts, LeftRings, OwnIds
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from .meta import Meta
+
 BATCH_BYTES = 4 << 20
 """Small chunks are joined up to this: a tree of thousands of processes has thousands of them."""
 
@@ -44,6 +46,18 @@ class ChunkLike(Protocol):
     def payload(self) -> bytes | None: ...
 
 
+class ChunkFile(Protocol):
+    """A file with chunks by number, or what stands for one."""
+
+    def header(self, index: int) -> dict[str, int]: ...
+    def payload(self, index: int) -> bytes | None: ...
+    def refresh(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def damage(self) -> dict[str, int]: ...
+
+
 class Chunk:
     """One chunk of a file; its ids are the capture's."""
 
@@ -54,7 +68,7 @@ class Chunk:
     bytes_read = 0
     """Of all captures of this process, compressed as they are: what a growing capture and a selection save."""
 
-    def __init__(self, reader: Any, index: int, own_ids: OwnIds | None = None) -> None:
+    def __init__(self, reader: ChunkFile, index: int, own_ids: OwnIds | None = None) -> None:
         self.reader = reader
         self.index = index
         self.own_ids = own_ids
@@ -64,7 +78,7 @@ class Chunk:
 
     def payload(self) -> bytes | None:
         with Chunk._reading:
-            payload: bytes | None = self.reader.payload(self.index)
+            payload = self.reader.payload(self.index)
             Chunk.payloads_read += 1
             Chunk.bytes_read += self.header.get("stored_bytes", 0)
         if payload is None or self.own_ids is None:
@@ -78,7 +92,7 @@ class RecordStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.meta = self._read_meta()
-        self._readers: dict[str, Any] = {}
+        self._readers: dict[str, ChunkFile] = {}
         self._chunks: list[Chunk] = []
         self._own_ids: dict[str, OwnIds] = {}
         self._own_processes: dict[str, int] = {}
@@ -89,7 +103,7 @@ class RecordStore:
             raise CaptureError(f"{path} has no record file", hint="it was damaged or copied in part; record again")
 
     # ---- opening ------------------------------------------------------------------
-    def _read_meta(self) -> dict[str, Any]:
+    def _read_meta(self) -> Meta:
         file = self.path / META_FILE
         try:
             if not stat.S_ISDIR(os.stat(self.path).st_mode):
@@ -134,7 +148,7 @@ class RecordStore:
             if reader is None:
                 refuse_special(file)
                 try:
-                    reader = _core.ChunkReader(str(file))
+                    reader = cast("ChunkFile", _core.ChunkReader(str(file)))
                 except _core.FormatError as error:
                     kind, _, version = error.args
                     if kind == 1:
@@ -156,9 +170,9 @@ class RecordStore:
             self._forget()
         return added
 
-    def _own_ids_of(self, file: Path, reader: Any) -> OwnIds | None:
+    def _own_ids_of(self, file: Path, reader: ChunkFile) -> OwnIds | None:
         """Files that a process wrote itself count their strings, stacks and processes from 1, each for itself."""
-        if reader.file_header["writer"] != RUNTIME_WRITER:
+        if not isinstance(reader, _core.ChunkReader) or reader.file_header["writer"] != RUNTIME_WRITER:
             return None
         if file.stem not in self._own_ids:
             # records-HOST-PID-TIME: a process has a file for each program that it executed.
@@ -448,7 +462,7 @@ class RecordStore:
             rows = np.frombuffer(whole, dtype=layout.dtype())
             fixed = {f.name: rows[f.name] for f in layout.fields}
         numbers = np.repeat(np.array([process for process, _ in chunks], dtype=np.uint32), counts)
-        arrays: dict[str, Any] = {"process": pa.array(numbers)}
+        arrays: dict[str, pa.Array] = {"process": pa.array(numbers)}
         for field in layout.fields:
             if field.role in ("RESERVED", "TAIL"):
                 continue

@@ -6,7 +6,10 @@ Readers ask by the kind of a record. They know no collector by its name: who rec
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .meta import Meta
 
 MARKS: dict[str, str] = {
     "fault": "single",
@@ -19,7 +22,7 @@ MARKS: dict[str, str] = {
 """By record kind, the setting that every version has kept of its collector, and that no other collector has."""
 
 
-def settings_of(meta: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+def settings_of(meta: Meta, kind: str) -> Mapping[str, Any] | None:
     """How the records of a kind were made; None where nothing was to record them.
 
     >>> settings_of({"collectors": {"a": {"rate_hz": 10.0}, "b": {"single": True}}}, "fault")
@@ -27,5 +30,5 @@ def settings_of(meta: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
     >>> settings_of({"collectors": {}}, "fault") is None
     True
     """
-    every: Mapping[str, Any] = meta.get("collectors") or {}
+    every = meta.get("collectors") or {}
     return next((one for one in every.values() if isinstance(one, dict) and MARKS[kind] in one), None)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ... import _core
     from ...results import Quality
+    from .meta import Meta
 
 
 class TimedPayload(NamedTuple):
@@ -34,7 +36,7 @@ class RecordSource(Protocol):
     @property
     def path(self) -> Path: ...
     @property
-    def meta(self) -> dict[str, Any]: ...
+    def meta(self) -> Meta: ...
     @property
     def complete(self) -> bool: ...
     @property
@@ -56,5 +58,5 @@ class TableSource(RecordSource, Protocol):
     """Tables too, by name: those beside the records, and those that are made of them."""
 
     def table(self, name: str) -> pa.Table: ...
-    def note_window_uses(self, engine: Any) -> None:
+    def note_window_uses(self, engine: _core.Replay) -> None:
         """Tells a replay which code and stacks the windows name, and when."""

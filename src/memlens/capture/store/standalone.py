@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 from ... import _core
 from .count_arena import CountArena, ImageEntries
@@ -86,7 +85,7 @@ class LeftRings:
         layout = layout_of_kind(kind)
         if layout is None or layout.has_tail or layout.time_field is None:
             return 0, 0
-        rows: Any = np.frombuffer(payload, dtype=layout.dtype())[layout.time_field]
+        rows = np.frombuffer(payload, dtype=layout.dtype())[layout.time_field]
         return int(rows.min()), int(rows.max())
 
     def payload(self, index: int) -> bytes:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from .arena_layouts import constants
 from .layouts import enum_value, layouts, records_with_tails
 
 if TYPE_CHECKING:
+    from ...arrays import Uint64s
     from .source import RecordSource
 
 ENTRIES = constants()["ML_STREAM_ENTRIES"]
 MAX_VARINT_BYTES = 10
 
 
-def decode_pc_stream(stream: bytes, recorded: int) -> dict[str, Any]:
+def decode_pc_stream(stream: bytes, recorded: int) -> dict[str, Uint64s]:
     """Columns pc, address, bytes and operation of a ``pc_delta`` stream. Raises ValueError where it is damaged.
 
     >>> columns = decode_pc_stream(bytes.fromhex("80c08004402100202100 2021"), 3)
@@ -51,13 +53,13 @@ def decode_pc_stream(stream: bytes, recorded: int) -> dict[str, Any]:
     return {"pc": pc, "address": address, "bytes": third >> np.uint64(2), "operation": third & np.uint64(3)}
 
 
-def _unzigzag(values: Any) -> Any:
+def _unzigzag(values: Uint64s) -> Uint64s:
     import numpy as np
 
     return (values >> np.uint64(1)) ^ (np.uint64(0) - (values & np.uint64(1)))
 
 
-def sampled_loads(capture: RecordSource, *, max_windows: int) -> tuple[dict[str, Any], int]:
+def sampled_loads(capture: RecordSource, *, max_windows: int) -> tuple[dict[str, Uint64s], int]:
     """Loads of at most so many windows, evenly chosen: columns window, process, pc, address, bytes; and damaged windows."""
     import numpy as np
 
@@ -69,10 +71,10 @@ def sampled_loads(capture: RecordSource, *, max_windows: int) -> tuple[dict[str,
         for record, tail in records_with_tails(layout, payload)
         if record["encoding"] == pc_delta
     ]
-    chosen = range(len(windows))
+    chosen: Iterable[int] = range(len(windows))
     if len(windows) > max_windows:
-        chosen = sorted({int(at) for at in np.linspace(0, len(windows) - 1, max_windows)})  # type: ignore[assignment]
-    parts: dict[str, list[Any]] = {name: [] for name in ("window", "process", "pc", "address", "bytes")}
+        chosen = sorted({int(at) for at in np.linspace(0, len(windows) - 1, max_windows)})
+    parts: dict[str, list[Uint64s]] = {name: [] for name in ("window", "process", "pc", "address", "bytes")}
     damaged = 0
     for number in chosen:
         process, recorded, tail = windows[number]

@@ -14,9 +14,9 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 from ... import _core
 from ...errors import OutputError, os_reason
@@ -29,6 +29,8 @@ from .side_tables import MOST_OTHER_BYTES, MOST_OTHER_TABLES, OTHER_NAME, other_
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from .meta import FileEntry, Meta
 
 RECORD_FILE = "records-recorder.mlc"
 META_PARTIAL = "meta.partial"
@@ -77,7 +79,18 @@ def redacted_text(text: str, *, host: str | None = None) -> str:
     return text
 
 
-def _redacted_notes(value: Any) -> Any:
+class Progress(TypedDict):
+    """What is in the files of a capture so far."""
+
+    bytes: int
+    chunks: int
+    failed_errno: int
+    dropped_records: int
+    side_errno: int | None
+    tables: dict[str, FileEntry]
+
+
+def _redacted_notes(value: object) -> object:
     """Sentences of meta.json: also without paths."""
     if isinstance(value, str):
         return redacted_text(re.sub(r"(?<![\w/])/(?:[^\s/:,;]+/)*([^\s/:,;]+)", r"\1", value))
@@ -122,7 +135,14 @@ class CaptureWriter:
     """
 
     def __init__(
-        self, path: Path, meta: dict[str, Any], *, force: bool = False, redact: bool = False, writer: int = 1
+        self,
+        path: Path,
+        meta: Meta,
+        *,
+        more: Mapping[str, object] | None = None,
+        force: bool = False,
+        redact: bool = False,
+        writer: int = 1,
     ) -> None:
         self.path = path
         self.side_failure: OSError | None = None
@@ -135,18 +155,19 @@ class CaptureWriter:
         """Of what waits, oldest first, how many the packer has; and how many it has had that are written already."""
         self.strings: dict[int, str] = {}
         """Every string written so far, as it was before redaction."""
-        self._adopted: dict[str, Any] | None = None
-        self.tables: dict[str, dict[str, Any]] = {}
+        self._adopted: Progress | None = None
+        self.tables: dict[str, FileEntry] = {}
         """Side tables written so far, as meta.json lists them."""
         try:
             self.directory = CaptureDirectory(path, force=force)
             try:
-                self.meta = {
+                self.meta: Meta = {
                     "format_version": _core.FORMAT_CURRENT,
                     "memlens_version": __version__,
                     "state": "recording",
                     **meta,
                 }
+                self.fields.update(more or {})
                 self.write_meta()
                 self._chunks = _core.ChunkWriter(str(self.root / RECORD_FILE), writer=writer)
             except BaseException:
@@ -159,13 +180,18 @@ class CaptureWriter:
             ) from error
 
     @property
+    def fields(self) -> dict[str, Any]:
+        """`meta` by names that parts of the recorder chose."""
+        return cast("dict[str, Any]", self.meta)
+
+    @property
     def root(self) -> Path:
         """Where the files are, also after the directory was moved or another took its name."""
         return self.directory.root
 
     @property
     def record_bytes(self) -> int:
-        return int(self.progress()["bytes"])
+        return self.progress()["bytes"]
 
     @property
     def failure(self) -> OSError | None:
@@ -175,9 +201,9 @@ class CaptureWriter:
 
     @property
     def dropped_records(self) -> int:
-        return int(self.progress()["dropped_records"])
+        return self.progress()["dropped_records"]
 
-    def progress(self) -> dict[str, Any]:
+    def progress(self) -> Progress:
         """What is in the files so far, as plain values for another process."""
         if self._adopted is not None:
             return self._adopted
@@ -190,7 +216,7 @@ class CaptureWriter:
             "tables": self.tables,
         }
 
-    def adopt(self, progress: dict[str, Any]) -> None:
+    def adopt(self, progress: Progress) -> None:
         """Another process goes on writing: what it says of the files holds, and this one writes meta.json only."""
         self._adopted = progress
         self.tables = progress["tables"]
@@ -208,7 +234,7 @@ class CaptureWriter:
             whole = size - reader.damage["torn_tail_bytes"]
             if whole < size:
                 os.truncate(self.root / RECORD_FILE, whole)
-            self._adopted.update(bytes=whole, chunks=reader.count)
+            self._adopted.update({"bytes": whole, "chunks": reader.count})
 
     def append(
         self,
@@ -302,7 +328,7 @@ class CaptureWriter:
         self.write_later()
         self._chunks.close()
 
-    def write_table(self, name: str, table: Any) -> None:
+    def write_table(self, name: str, table: pa.Table) -> None:
         """Writes a side table; like `append`, a full disk is no reason to fail the program."""
         import pyarrow.parquet as parquet
 
@@ -311,7 +337,10 @@ class CaptureWriter:
             with self.directory.create(partial) as file:
                 parquet.write_table(table, file, compression="zstd")
             with open(self.root / partial, "rb") as written:
-                entry = {"bytes": os.fstat(written.fileno()).st_size, "sha256": manifest.digest(written.fileno())}
+                entry: FileEntry = {
+                    "bytes": os.fstat(written.fileno()).st_size,
+                    "sha256": manifest.digest(written.fileno()),
+                }
             self.directory.rename(partial, f"{name}.parquet")
             self.tables[f"{name}.parquet"] = entry
         except OSError as error:
@@ -352,20 +381,20 @@ class CaptureWriter:
                 self.directory.unlink(META_PARTIAL)
             raise
 
-    def update_meta(self, **meta: Any) -> None:
+    def update_meta(self, **meta: Unpack[Meta]) -> None:
         """Writes what is known by now, for a reader that comes after a crash."""
         self.meta.update(meta)
         with contextlib.suppress(OSError):
             self.write_meta()
 
     @property
-    def listed_files(self) -> dict[str, dict[str, Any]]:
+    def listed_files(self) -> dict[str, FileEntry]:
         """What meta.json says of the files of a complete capture."""
         progress = self.progress()
-        records = {"bytes": progress["bytes"], "chunks": progress["chunks"]}
+        records: FileEntry = {"bytes": progress["bytes"], "chunks": progress["chunks"]}
         return {RECORD_FILE: records, **self.tables}
 
-    def finish(self, **meta: Any) -> None:
+    def finish(self, **meta: Unpack[Meta]) -> None:
         """Closes the record file and marks the capture complete."""
         if self._adopted is None:
             self.close_records()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import NoDataError
 
@@ -59,6 +59,6 @@ def table_schema(name: str) -> pa.Schema:
     return schema()
 
 
-def derive_table(capture: Models, name: str, **options: Any) -> pa.Table:
+def derive_table(capture: Models, name: str, **options: object) -> pa.Table:
     """One side table from the capture's records."""
     return tables()[name].make(capture, **options)

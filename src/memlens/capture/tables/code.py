@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from .descriptor import PROCESS, Models, TableDescriptor
 
@@ -10,6 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
+
+    from ..model.call_stacks import StackSource
+
 
 MOST_AT_ONCE = 2_000_000
 """Of more allocations the table `objects` is streamed; its side table is not written."""
@@ -48,7 +52,7 @@ def _objects(capture: Models) -> pa.Table:
     return capture.objects.everything.table()
 
 
-def _with_places(capture: Any, objects: pa.Table) -> pa.Table:
+def _with_places(capture: StackSource, objects: pa.Table) -> pa.Table:
     """With the place that allocated each: the first frame of its stack that is no allocator, library or wrapper."""
     import numpy as np
     import pyarrow as pa
@@ -58,7 +62,9 @@ def _with_places(capture: Any, objects: pa.Table) -> pa.Table:
     stacks = objects.column("stack").fill_null(0).to_numpy()
     distinct, which = np.unique(stacks, return_inverse=True)
     calls = call_stacks(capture) if distinct.any() else None
-    places = [calls.site(int(stack)) if calls is not None and stack else NO_FRAME for stack in distinct]
+    places: list[Mapping[str, object]] = [
+        calls.site(int(stack)) if calls is not None and stack else NO_FRAME for stack in distinct
+    ]
     for name, kind in PLACE_COLUMNS.items():
         values = pa.array([place[name] for place in places], type=getattr(pa, kind)())
         objects = objects.append_column(name, values.take(pa.array(which)))

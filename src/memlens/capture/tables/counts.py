@@ -6,7 +6,7 @@ Large; analyses use sums instead.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..model.count_tables import MIX
 from ..store.count_arena import EVENT_0_READ, EVENTS, EVENTS_TOLD
@@ -15,6 +15,7 @@ from .descriptor import IMAGE, MODULE, PROCESS, REGION, Models, TableDescriptor
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ...arrays import Array, Ints
     from ..model.counting import Counts, Places
     from ..store.source import TableSource
 
@@ -49,7 +50,7 @@ def site_counts(counts: Counts) -> pa.Table:
     accesses = counts.accesses(rows)
     static = counts.capture.table("count_sites")
     take = pa.array(rows.what)
-    columns: dict[str, Any] = _place_columns(counts, places, rows.place)
+    columns: dict[str, Array | pa.Array] = _place_columns(counts, places, rows.place)
     columns |= {
         "module": static.column("module").take(take),
         "site": static.column("site").take(take),
@@ -86,7 +87,7 @@ def block_counts(counts: Counts) -> pa.Table:
     target = order[at_safe[found]] if len(keys) else np.zeros(0, dtype=np.int64)
     static = counts.capture.table("count_blocks")
     function = pa.array(counts.blocks["function"][rows.what])
-    columns: dict[str, Any] = _place_columns(counts, places, rows.place)
+    columns: dict[str, Array | pa.Array] = _place_columns(counts, places, rows.place)
     take = pa.array(rows.what)
     columns |= {
         "module": static.column("module").take(take),
@@ -107,7 +108,7 @@ def block_counts(counts: Counts) -> pa.Table:
     return pa.table(columns)
 
 
-def _place_columns(counts: Counts, places: Places, rows: Any) -> dict[str, Any]:
+def _place_columns(counts: Counts, places: Places, rows: Ints) -> dict[str, Array | pa.Array]:
     import numpy as np
     import pyarrow as pa
 

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from ..store.source import TableSource
+from ..model.call_stacks import StackSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..model.accesses import Windows
     from ..model.counting import Counts
-    from ..model.objects import Objects
-    from ..model.replay import Replay
     from ..model.tracing import TraceSites
 
 PROCESS = "process number in this capture, from 1; 0 = the whole capture"
@@ -29,13 +27,9 @@ IMAGE = "program image: a process from exec or fork on; joins `count_status.imag
 CODE = "code location of `pc`, null when it is not known; joins `sites.id`"
 
 
-class Models(TableSource, Protocol):
+class Models(StackSource, Protocol):
     """A capture as makers of tables see it."""
 
-    @property
-    def replay(self) -> Replay: ...
-    @property
-    def objects(self) -> Objects: ...
     @property
     def windows(self) -> Windows: ...
     @property
@@ -52,17 +46,17 @@ class TableDescriptor:
     name: str
     text: str
     """What a row is, in a sentence or two."""
-    make: Callable[[Any], pa.Table]
+    make: Callable[..., pa.Table]
     """Models → the whole table, derived from records."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """The meaning of each column."""
     schema: Callable[[], pa.Schema] | None = None
     """Side tables: the columns that a kept file must have to be taken for this table."""
-    finish: Callable[[Any, pa.Table], pa.Table] | None = None
+    finish: Callable[[Models, pa.Table], pa.Table] | None = None
     """Side tables: what is added to the table of a file as well as to a derived one."""
-    stream: Callable[[Any], pa.RecordBatchReader] | None = None
+    stream: Callable[[Models], pa.RecordBatchReader] | None = None
     """For tables that may not fit in memory."""
-    count_rows: Callable[[Any], int] | None = None
+    count_rows: Callable[[Models], int] | None = None
     """The number of rows without making the table."""
     record: str = ""
     """The record kind whose records the table holds as they were recorded."""

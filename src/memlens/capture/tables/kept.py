@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
 
 from ...errors import CaptureError
 from ..store import calibration
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
+
+    from ..store.meta import Meta
 
 LEAST_S = 0.5
 """What is made faster is not kept."""
@@ -31,7 +33,7 @@ class Deriving(Protocol):
     @property
     def path(self) -> Path: ...
     @property
-    def meta(self) -> dict[str, Any]: ...
+    def meta(self) -> Meta: ...
     def table(self, name: str) -> pa.Table: ...
 
 
@@ -51,7 +53,7 @@ def files_read(capture: Deriving) -> list[str]:
     return found
 
 
-def kept_or_made(capture: Deriving, name: str, options: dict[str, Any], make: Callable[[], pa.Table]) -> pa.Table:
+def kept_or_made(capture: Deriving, name: str, options: Mapping[str, object], make: Callable[[], pa.Table]) -> pa.Table:
     """A derived table: the one that was kept, or a new one, which is kept where making it took long."""
     import pyarrow as pa
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypedDict
 
 from ... import _core
 from ..store.os_names import file_of
@@ -102,23 +103,125 @@ def _pinning_schema() -> pa.Schema:
     )
 
 
-def process_rows(capture: RecordSource) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+class _ProcessEvent(TypedDict):
+    """A record `process_event`."""
+
+    process: int
+    time_ns: int
+    pid: int
+    thread: int
+    parent_process: int
+    parent_thread: int
+    status: int
+    name: str | None
+    operation: str
+
+
+class ProcessRow(TypedDict):
+    """A row of `processes`."""
+
+    process: int
+    pid: int
+    parent: int
+    name: str | None
+    program: str | None
+    begin_ns: int
+    end_ns: int | None
+    execs: int
+    threads: int
+    status: int | None
+
+
+class ThreadRow(TypedDict):
+    """A row of `threads`."""
+
+    process: int
+    thread: int
+    name: str | None
+    begin_ns: int
+    end_ns: int | None
+
+
+class CodeMapping(TypedDict):
+    """A record `mapping` of code, and its process."""
+
+    process: int
+    path: str
+    protection: int
+    inode: int
+    device_major: int
+    device_minor: int
+
+
+class ModuleRow(TypedDict):
+    """A row of `modules`."""
+
+    path: str
+    inode: int
+    device_major: int
+    device_minor: int
+    build_id: str
+    processes: int
+    status: str
+
+
+class PinningRow(TypedDict):
+    """A row of `pinning`."""
+
+    process: int
+    thread: int
+    time_ns: int
+    operation: str
+    policy: int
+    members: list[int]
+
+
+class _RegionEvent(TypedDict):
+    """A record `region_event`."""
+
+    process: int
+    time_ns: int
+    thread: int
+    operation: str
+    region: str
+    parent: str | None
+    executions: int
+    sampled_ns: int
+
+
+class RegionRow(TypedDict):
+    """A row of `regions`."""
+
+    name: str
+    kind: str
+    process: int
+    thread: int
+    begin_ns: int
+    end_ns: int | None
+    depth: int
+    parent: str | None
+    open: bool
+    executions: int
+    sampled: bool
+
+
+def process_rows(capture: RecordSource) -> tuple[list[ProcessRow], list[ThreadRow]]:
     """Processes and threads from process events."""
-    events: list[dict[str, Any]] = []
+    events: list[_ProcessEvent] = []
     for batch in capture.batches("process_event"):
         events.extend(batch.to_pylist())
     events.sort(key=lambda event: event["time_ns"])
-    processes: dict[int, dict[str, Any]] = {}
-    threads: dict[tuple[int, int], dict[str, Any]] = {}
+    processes: dict[int, ProcessRow] = {}
+    threads: dict[tuple[int, int], ThreadRow] = {}
     for event in events:
         number, tid, now = event["process"], event["thread"], event["time_ns"]
         process = processes.setdefault(
             number,
-            dict(process=number, pid=event["pid"], parent=0, name=None, program=None, begin_ns=now, end_ns=None,
-                 execs=0, threads=0, status=None),
+            ProcessRow(process=number, pid=event["pid"], parent=0, name=None, program=None, begin_ns=now, end_ns=None,
+                       execs=0, threads=0, status=None),
         )  # fmt: skip
         thread = threads.setdefault(
-            (number, tid), dict(process=number, thread=tid, name=None, begin_ns=now, end_ns=None)
+            (number, tid), ThreadRow(process=number, thread=tid, name=None, begin_ns=now, end_ns=None)
         )
         operation = event["operation"]
         if operation == "fork":
@@ -154,13 +257,13 @@ def process_rows(capture: RecordSource) -> tuple[list[dict[str, Any]], list[dict
     return list(processes.values()), list(threads.values())
 
 
-def executable_mappings(capture: RecordSource) -> list[dict[str, Any]]:
+def executable_mappings(capture: RecordSource) -> list[CodeMapping]:
     """Mappings of code from files, in the order of recording."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     none = pa.scalar(0, pa.uint64())  # a plain 0 is signed: larger inodes would not fit
-    rows: list[dict[str, Any]] = []
+    rows: list[CodeMapping] = []
     for batch in capture.batches("mapping", columns=["path", "protection", "inode", "device_major", "device_minor"]):
         code = pc.and_(
             pc.greater_equal(batch.column("protection"), 4),
@@ -178,12 +281,12 @@ def _programs(capture: RecordSource) -> dict[int, str]:
     return found
 
 
-def module_rows(capture: RecordSource, *, paths: dict[str, str] | None = None) -> list[dict[str, Any]]:
+def module_rows(capture: RecordSource, *, paths: dict[str, str] | None = None) -> list[ModuleRow]:
     """Executable files that were mapped, with the build-id of the file as it is now.
 
     `paths` maps a recorded path to the real one when the capture is redacted.
     """
-    modules: dict[tuple[str, int], dict[str, Any]] = {}
+    modules: dict[tuple[str, int], ModuleRow] = {}
     users: dict[tuple[str, int], set[int]] = {}
     for row in executable_mappings(capture):
         key = (row["path"], row["inode"])
@@ -199,7 +302,7 @@ def module_rows(capture: RecordSource, *, paths: dict[str, str] | None = None) -
                 build_id = _core.read_build_id(real)
         except OSError:
             status = "the file is not there"
-        modules[key] = dict(
+        modules[key] = ModuleRow(
             path=row["path"], inode=row["inode"], device_major=row["device_major"], device_minor=row["device_minor"],
             build_id=build_id, processes=0, status=status,
         )  # fmt: skip
@@ -208,25 +311,25 @@ def module_rows(capture: RecordSource, *, paths: dict[str, str] | None = None) -
     return list(modules.values())
 
 
-def pinning_rows(capture: RecordSource) -> list[dict[str, Any]]:
+def pinning_rows(capture: RecordSource) -> list[PinningRow]:
     rows = []
     for batch in capture.batches("pinning"):
         for row in batch.to_pylist():
             mask = int.from_bytes(row["tail"][:MASK_BYTES], "little")
             rows.append(
-                dict(process=row["process"], thread=row["thread"], time_ns=row["time_ns"], operation=row["operation"],
-                     policy=row["policy"], members=[bit for bit in range(mask.bit_length()) if mask >> bit & 1])
+                PinningRow(process=row["process"], thread=row["thread"], time_ns=row["time_ns"], operation=row["operation"],
+                           policy=row["policy"], members=[bit for bit in range(mask.bit_length()) if mask >> bit & 1])
             )  # fmt: skip
     return rows
 
 
-def region_rows(capture: RecordSource) -> list[dict[str, Any]]:
+def region_rows(capture: RecordSource) -> list[RegionRow]:
     """Regions from their begin and end events, and phases, each until the process's next one.
 
     A begin without an end lasts until its thread's end, or the capture's, and is `open`. An end
     closes the innermost open region of its name; what was begun inside it ends with it, `open` too.
     """
-    events: list[dict[str, Any]] = []
+    events: list[_RegionEvent] = []
     for batch in capture.batches("region_event"):
         events.extend(batch.to_pylist())
     if not events:
@@ -236,26 +339,26 @@ def region_rows(capture: RecordSource) -> list[dict[str, Any]]:
     process_ends = {row["process"]: row["end_ns"] for row in process_table}
     thread_ends = {(row["process"], row["thread"]): row["end_ns"] for row in thread_table}
     last_ns = max(capture.end_ns, events[-1]["time_ns"])
-    rows: list[dict[str, Any]] = []
-    running: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    phases: dict[int, dict[str, Any]] = {}
+    rows: list[RegionRow] = []
+    running: dict[tuple[int, int], list[RegionRow]] = {}
+    phases: dict[int, RegionRow] = {}
     for event in events:
         process, now = event["process"], event["time_ns"]
         executions = event["executions"] or 1
-        row = dict(name=event["region"], kind="region", process=process, thread=event["thread"], begin_ns=now, end_ns=None,
-                   depth=0, parent=None, open=True, executions=executions,
-                   sampled=executions > 1 or event["sampled_ns"] > 0)  # fmt: skip
+        row = RegionRow(name=event["region"], kind="region", process=process, thread=event["thread"], begin_ns=now, end_ns=None,
+                        depth=0, parent=None, open=True, executions=executions,
+                        sampled=executions > 1 or event["sampled_ns"] > 0)  # fmt: skip
         if event["operation"] == "phase":
             before = phases.get(process)
             if before is not None:
-                before.update(end_ns=now, open=False)
-            row.update(kind="phase", thread=0)
+                before.update({"end_ns": now, "open": False})
+            row.update({"kind": "phase", "thread": 0})
             phases[process] = row
             rows.append(row)
             continue
         stack = running.setdefault((process, event["thread"]), [])
         if event["operation"] == "begin":
-            row.update(depth=len(stack), parent=stack[-1]["name"] if stack else event["parent"])
+            row.update({"depth": len(stack), "parent": stack[-1]["name"] if stack else event["parent"]})
             stack.append(row)
             rows.append(row)
         elif event["operation"] == "end":
@@ -265,8 +368,8 @@ def region_rows(capture: RecordSource) -> list[dict[str, Any]]:
             for inner in stack[at + 1 :]:
                 inner["end_ns"] = now
             begun = stack[at]
-            begun.update(end_ns=now, open=False, executions=max(begun["executions"], executions),
-                         sampled=begun["sampled"] or row["sampled"])  # fmt: skip
+            begun.update({"end_ns": now, "open": False, "executions": max(begun["executions"], executions),
+                          "sampled": begun["sampled"] or row["sampled"]})  # fmt: skip
             del stack[at:]
     for row in rows:
         if row["end_ns"] is None:
@@ -296,7 +399,7 @@ def _pinning(capture: RecordSource) -> pa.Table:
     return _table(pinning_rows(capture), _pinning_schema())
 
 
-def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+def _table(rows: Sequence[Mapping[str, object]], schema: pa.Schema) -> pa.Table:
     import pyarrow as pa
 
     return pa.Table.from_pylist(rows, schema=schema)

@@ -6,12 +6,13 @@ A connection sees the tables that the query names, and nothing of this machine: 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ...errors import QueryError
 from .catalogue import tables
 
 if TYPE_CHECKING:
+    import duckdb
     import pyarrow as pa
 
 
@@ -30,7 +31,7 @@ class Queried(Protocol):
     def row_count(self, name: str) -> int: ...
 
 
-def connect(capture: Queried, sql: str) -> Any:
+def connect(capture: Queried, sql: str) -> duckdb.DuckDBPyConnection:
     """A DuckDB connection that sees the tables which the query names, and nothing of this machine."""
     import duckdb
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...registry import Asked, CollectorDescriptor, Option
 from ...units import human_bytes
 from .. import preload
 from ..facts import Availability
 from ..protocol import NEVER_S, ChannelPlan, Collector
+
+if TYPE_CHECKING:
+    from ..facts import Facts
 
 EXACT_WAIT_MS = 5000
 """How long a thread of the program waits for a recorder that makes no progress, when every object counts."""
@@ -37,13 +40,13 @@ def byte_count(text: str) -> int:
     return int(digits) * factor
 
 
-def probe(facts: Mapping[str, Any]) -> Availability:
+def probe(facts: Facts) -> Availability:
     if not preload.library().is_file():
         return Availability(False, "not usable", (("libmemlens.so is not installed beside memlens", "make build"),))
     return Availability(True, "every large object, a sample of small ones, with call stacks; regions and tags")
 
 
-def settings(values: Mapping[str, Any], asked: Asked) -> AllocOptions:
+def settings(values: Mapping[str, int], asked: Asked) -> AllocOptions:
     return AllocOptions(values["sample_bytes"], values["large_bytes"])
 
 
@@ -60,7 +63,7 @@ class Alloc(Collector[AllocOptions]):
     def due_s(self) -> float:
         return EXACT_TICK_S if self.settings.sample_bytes == 0 and self.recording.channel is not None else NEVER_S
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, int]:
         return vars(self.settings).copy()
 
 
@@ -74,7 +77,7 @@ def words(options: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def quality(options: Mapping[str, Any], meta: Mapping[str, Any], is_incomplete: bool, lost: int) -> list[str]:
+def quality(options: Mapping[str, int], meta: Mapping[str, object], is_incomplete: bool, lost: int) -> list[str]:
     rate = options.get("sample_bytes", 0)
     return [f"small objects sampled, one in {human_bytes(rate)}" if rate else "every object"]
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...registry import CollectorDescriptor
 from ..facts import Availability, why_no_perf_event
 
+if TYPE_CHECKING:
+    from ..facts import Facts
 
-def probe(facts: Mapping[str, Any]) -> Availability:
+
+def probe(facts: Facts) -> Availability:
     if not facts["has_pmu"]:
         return Availability(
             False,
@@ -23,7 +25,7 @@ def probe(facts: Mapping[str, Any]) -> Availability:
         )
     if facts["hardware_event_errno"]:
         return Availability(
-            False, "comes in a later version", (why_no_perf_event(dict(facts), facts["hardware_event_errno"]),)
+            False, "comes in a later version", (why_no_perf_event(facts, facts["hardware_event_errno"]),)
         )
     return Availability(False, f"comes in a later version; this machine has {', '.join(facts['pmu_devices'])}")
 

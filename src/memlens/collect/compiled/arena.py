@@ -10,13 +10,16 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ... import _recorder
 from ...capture.store import count_arena
 from ...capture.store.count_arena import CountArena, Image, ImageEntries
 from ...capture.store.count_records import CountRecords, Writer
 from ...capture.store.layouts import Packer
+
+if TYPE_CHECKING:
+    from ...capture.tables.run import ProcessRow
 
 HARDWARE, SOFTWARE, CACHE, RAW = 0, 1, 3, 4
 MISS = 1 << 16
@@ -121,14 +124,14 @@ class Counting(CountRecords):
         return [f"{count_arena.VARIABLE}={self.arena.value}"]
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """What a reader must know."""
         options = self.options
         kinds = {
             count_arena.SAMPLE_ALL: "all", count_arena.SAMPLE_EVERY: "every", count_arena.SAMPLE_RANDOM: "random",
             count_arena.SAMPLE_BUDGET: "budget",
         }  # fmt: skip
-        described: dict[str, Any] = {
+        described: dict[str, object] = {
             "sampling": kinds[options.sampling],
             "events": list(self.events),
             "add_ps": self.add_ps,
@@ -199,9 +202,9 @@ class Counting(CountRecords):
             self._write_epoch(writer, string_id, images, process_of)
 
 
-def with_process_ends(rows: list[dict[str, Any]]) -> Callable[[ImageEntries], tuple[int, int] | None]:
+def with_process_ends(rows: list[ProcessRow]) -> Callable[[ImageEntries], tuple[int, int] | None]:
     """Finds the process of an image among rows of the table `processes`: by pid, and alive when the image was born."""
-    by_pid: dict[int, list[dict[str, Any]]] = {}
+    by_pid: dict[int, list[ProcessRow]] = {}
     for row in rows:
         by_pid.setdefault(row["pid"], []).append(row)
 

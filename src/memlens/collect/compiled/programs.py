@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...capture.store import count_arena
 from ...capture.store.layouts import Packer, enum_value
@@ -26,7 +26,7 @@ class CompiledPrograms(Part):
         """Sites that record, as the arena takes them; empty: all."""
         self.users: list[str] = []
         self.arena: Counting | None = None
-        self.totals: dict[str, Any] = {}
+        self.totals: dict[str, int] = {}
         """What the programs left; after `finish`."""
 
     def prepare(self, program: str) -> None:
@@ -63,7 +63,7 @@ class CompiledPrograms(Part):
             write_count_tables(capture, self.recording.writer, self.arena.sections)
 
 
-def _write(recording: Recording, arena: Counting) -> dict[str, Any]:
+def _write(recording: Recording, arena: Counting) -> dict[str, int]:
     from ...capture.reader import Capture
 
     writer = recording.writer

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...capture.reader import Capture
 from ...capture.store.writer import CaptureWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def write_count_tables(
@@ -25,7 +28,7 @@ def write_count_tables(
     writer.meta.setdefault("quality", {}).setdefault("notes", []).extend(problems(decoded, paths))
 
 
-def _callees(capture: Capture, writer: CaptureWriter, tables: dict[str, Any]) -> Any:
+def _callees(capture: Capture, writer: CaptureWriter, tables: dict[str, pa.Table]) -> pa.Table:
     """The library that defines each function which counted code calls and no counted module has, where one is found."""
     import pyarrow as pa
 

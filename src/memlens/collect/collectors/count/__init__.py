@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....capture.store import count_records
 from ....errors import CollectorError
@@ -15,8 +15,11 @@ from ...facts import Availability
 from ...protocol import Collector
 from .options import parse
 
+if TYPE_CHECKING:
+    from ...facts import Facts
 
-def probe(facts: Mapping[str, Any]) -> Availability:
+
+def probe(facts: Facts) -> Availability:
     events = (
         "perf events at the ends of regions" if facts["has_pmu"] else "no hardware events: this machine shows no PMU"
     )
@@ -60,7 +63,7 @@ class Count(Collector[CountOptions]):
         self._programs.options = self.settings
         self._programs.users.append(self.name)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         assert self._programs.arena is not None
         return self._programs.arena.settings
 
@@ -90,7 +93,7 @@ def words(options: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def quality(options: Mapping[str, Any], meta: Mapping[str, Any], is_incomplete: bool, lost: int) -> list[str]:
+def quality(options: Mapping[str, object], meta: Mapping[str, object], is_incomplete: bool, lost: int) -> list[str]:
     how = options.get("sampling", "all")
     return [f"counted: {'every execution' if how == 'all' else f'sampled executions ({how})'}, IR-exact"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....registry import Asked, CollectorDescriptor, Option
 from ...facts import Availability
@@ -14,11 +14,14 @@ from ...protocol import ChannelPlan, Collector, Launch, SessionPlan
 from . import emulator
 from .emulator import EmulateOptions
 
+if TYPE_CHECKING:
+    from ...facts import Facts
+
 WAIT_MS = 10_000
 """How long an emulated thread waits for a recorder that makes no progress."""
 
 
-def probe(facts: Mapping[str, Any]) -> Availability:
+def probe(facts: Facts) -> Availability:
     if not facts["qemu_user"]:
         return Availability(
             False,
@@ -66,7 +69,7 @@ class Emulate(Collector[EmulateOptions]):
     def plan_session(self, plan: SessionPlan) -> None:
         plan.emulated = True
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         return {
             **self.settings.settings,
             "qemu": self._launch.emulator.version,
@@ -92,7 +95,7 @@ class Emulate(Collector[EmulateOptions]):
         return []
 
 
-def words(options: Mapping[str, Any]) -> list[str]:
+def words(options: Mapping[str, object]) -> list[str]:
     said = [f"{options.get('machine')} under qemu {options.get('qemu')}"]
     if "window" in options:
         said.append(f"windows of {options['window']:,} in {options['period']:,} accesses")

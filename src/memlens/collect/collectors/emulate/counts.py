@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ....capture.store.arena_layouts import constants, layout
 from ....capture.store.layouts import Packer, enum_names, enum_value, layouts
 from ....capture.store.writer import CaptureWriter
+
+if TYPE_CHECKING:
+    from ....arrays import Bools, Ints, Records, Uint64s
 
 _C = constants()
 BLOCK_BYTES = _C["ML_BLOCK_BYTES"]
@@ -33,11 +36,11 @@ class _Image:
     """The counters of one program image: a process between exec, fork and exit."""
 
     def __init__(self) -> None:
-        self.slots: list[tuple[int, Any]] = []
-        self.counters: list[tuple[int, int, int, Any]] = []
+        self.slots: list[tuple[int, Records]] = []
+        self.counters: list[tuple[int, int, int, Records]] = []
         self.regions: list[str] = [""]
-        self.members: list[Any] = []
-        self.runs: dict[tuple[int, int], list[tuple[Any, Any]]] = defaultdict(list)
+        self.members: list[Records] = []
+        self.runs: dict[tuple[int, int], list[tuple[Ints, Uint64s]]] = defaultdict(list)
 
 
 def _images(extents: Iterable[bytes]) -> tuple[dict[tuple[int, int], _Image], int, int]:
@@ -119,7 +122,7 @@ def code_counts(writer: CaptureWriter, extents: Iterable[bytes], processes: dict
             slots[first : first + len(rows)] = rows
         whole = (slots["store"] & WHOLE) != 0
         slots["store"] &= ~np.uint16(WHOLE)
-        by_place: dict[tuple[int, int], list[tuple[int, Any]]] = defaultdict(list)
+        by_place: dict[tuple[int, int], list[tuple[int, Records]]] = defaultdict(list)
         for thread, region, first, rows in image.counters:
             by_place[thread, region].append((first, rows))
         for place in image.runs:
@@ -154,7 +157,7 @@ def code_counts(writer: CaptureWriter, extents: Iterable[bytes], processes: dict
     return dict(totals)
 
 
-def _run_blocks(slots: Any, counters: Any, members: list[Any]) -> None:
+def _run_blocks(slots: Records, counters: Records, members: list[Records]) -> None:
     """Blocks that counted their executions: their instructions get the parts that each execution makes."""
     for table in members:
         known = table[(table["block"] < len(slots)) & (table["slot"] < len(slots))]
@@ -163,7 +166,7 @@ def _run_blocks(slots: Any, counters: Any, members: list[Any]) -> None:
     counters["parts_0"][slots["store"] == BLOCK_RUNS] = 0
 
 
-def _records(slots: Any, counters: Any, whole: Any, dtype: Any) -> Any:
+def _records(slots: Records, counters: Records, whole: Bools, dtype: np.dtype[np.void]) -> Records:
     """One record an instruction, from its slots: directions and widths, counted inline or by calls."""
     used = np.flatnonzero(counters["parts_0"] + counters["parts_1"])
     slots, counters, whole = slots[used], counters[used], whole[used]

@@ -66,9 +66,9 @@ class EmulateOptions:
     functions: str = ""
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """What a reader must know."""
-        described: dict[str, Any] = {"counts": True, "pages": self.pages, "stacks": self.stacks}
+        described: dict[str, object] = {"counts": True, "pages": self.pages, "stacks": self.stacks}
         if self.full:
             described["full"] = True
         elif self.window:
@@ -315,7 +315,7 @@ def launch(
         others = os.environ.get("LD_PRELOAD", "")
         path = plain_path(library)
         preloaded = ["-E", f"LD_PRELOAD={path}:{others}" if others else f"LD_PRELOAD={path}"]
-    settings: dict[str, Any] = {
+    settings: dict[str, object] = {
         "arena": arena.path, "full": int(options.full), "pages": int(options.pages), "stacks": int(options.stacks),
         "wait": int(options.wait), "seed": options.seed, "stack": int(options.split_stack), "frames": int(options.frames),
     }  # fmt: skip

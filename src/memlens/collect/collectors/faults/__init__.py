@@ -9,7 +9,7 @@ import resource
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....errors import UsageError, os_reason
 from ....registry import Asked, CollectorDescriptor, Option
@@ -17,6 +17,9 @@ from ...facts import Availability, why_no_perf_event
 from ...protocol import Collector, SessionPlan
 from .page_tables import PageTables
 from .shared_before import shared_memory_before
+
+if TYPE_CHECKING:
+    from ...facts import Facts
 
 LEAST_RING_BYTES = 512 << 10
 STACK_MODES = {"none": 0, "fp": 1, "dwarf": 2}
@@ -48,8 +51,7 @@ class FaultOptions:
     """One event a fault: what was mapped before it is not asked."""
 
 
-def probe(facts: Mapping[str, Any]) -> Availability:
-    facts = dict(facts)
+def probe(facts: Facts) -> Availability:
     if facts["fault_event_errno"]:
         return Availability(False, "not usable", (why_no_perf_event(facts, facts["fault_event_errno"]),))
     reasons = []
@@ -115,14 +117,14 @@ class Faults(Collector[FaultOptions]):
             return "too many open files for this many CPUs and threads", "raise the limit: ulimit -n 65536"
         return f"{error.filename}: {os_reason(error)}", "see memlens doctor"
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         return {
             "stacks": self.settings.stacks,
             "single": self.settings.single,
             "budget_share": self.recording.options.budget_share or None,
         }
 
-    def begin_meta(self) -> dict[str, Any]:
+    def begin_meta(self) -> dict[str, object]:
         return {"shared_memory_before": shared_memory_before()}
 
     def attach(self, pid: int) -> None:
@@ -133,7 +135,7 @@ class Faults(Collector[FaultOptions]):
             knows_unexplained=self.recording.session_plan.timeline_hz > 0,
         )
 
-    def quality(self) -> dict[str, Any]:
+    def quality(self) -> dict[str, str]:
         return {"stack": self.settings.stacks}
 
     def tick(self) -> None:
@@ -163,7 +165,7 @@ def words(options: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def quality(options: Mapping[str, Any], meta: Mapping[str, Any], is_incomplete: bool, lost: int) -> list[str]:
+def quality(options: Mapping[str, object], meta: Mapping[str, Any], is_incomplete: bool, lost: int) -> list[str]:
     session = meta.get("session", {})
     seen = "user and system calls" if session.get("include_kernel") else "user code only"
     whole = "incomplete" if is_incomplete else "sampled" if session.get("sampled_faults") else "all"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Any
 
 MOST_SEGMENTS = 1000
 MOST_RANGES = 1000
@@ -30,7 +29,7 @@ def placed_ranges(fd: int, length: int) -> list[list[int]]:
 
 def shared_memory_before(
     directory: Path = Path("/dev/shm"), system_v: Path = Path("/proc/sysvipc/shm")
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Segments with resident pages: device, inode and the ranges that are placed."""
     found = []
     with contextlib.suppress(OSError):

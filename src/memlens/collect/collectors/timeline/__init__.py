@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....errors import UsageError
 from ....registry import Asked, CollectorDescriptor, Option
@@ -13,13 +13,16 @@ from ...program import memory_cgroup
 from ...protocol import Collector, SessionPlan
 from .readings import Readings
 
+if TYPE_CHECKING:
+    from ...facts import Facts
+
 
 @dataclass(frozen=True)
 class TimelineOptions:
     rate_hz: float = 10.0
 
 
-def probe(facts: Mapping[str, Any]) -> Availability:
+def probe(facts: Facts) -> Availability:
     return Availability(True, "RSS, PSS, huge pages, faults, CPU time and cgroup limit over time")
 
 
@@ -36,7 +39,7 @@ class Timeline(Collector[TimelineOptions]):
     def plan_session(self, plan: SessionPlan) -> None:
         plan.timeline_hz = self.settings.rate_hz
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         return vars(self.settings).copy()
 
     def attach(self, pid: int) -> None:
@@ -59,11 +62,11 @@ class Timeline(Collector[TimelineOptions]):
         ]
 
 
-def words(options: Mapping[str, Any]) -> list[str]:
+def words(options: Mapping[str, object]) -> list[str]:
     return [f"{options['rate_hz']:g} readings a second"] if "rate_hz" in options else []
 
 
-def quality(options: Mapping[str, Any], meta: Mapping[str, Any], is_incomplete: bool, lost: int) -> list[str]:
+def quality(options: Mapping[str, object], meta: Mapping[str, object], is_incomplete: bool, lost: int) -> list[str]:
     return [f"timeline sampled at {options.get('rate_hz', 0):g} Hz"]
 
 

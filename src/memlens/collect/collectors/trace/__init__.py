@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....capture.store import counted_modules
 from ....errors import CollectorError
@@ -19,11 +19,15 @@ from . import tracing
 from .tracing import Selection, TraceOptions
 from .window_pages import WindowPages
 
+if TYPE_CHECKING:
+    from ...facts import Facts
+    from ...recorder import Recorder
+
 WAIT_MS = 5000
 """Where the program is to wait for room rather than lose a window."""
 
 
-def probe(facts: Mapping[str, Any]) -> Availability:
+def probe(facts: Facts) -> Availability:
     detail = "programs built with memlens cc --memlens=trace"
     if facts["clang"]:
         return Availability(True, detail)
@@ -58,7 +62,7 @@ def wanted(program: str, options: TraceOptions, is_asked: bool) -> bool:
 class Trace(Collector[TraceOptions]):
     """Windows come through the channel; sites have their numbers from the arena of compiled programs."""
 
-    def __init__(self, options: TraceOptions, recording: Any) -> None:
+    def __init__(self, options: TraceOptions, recording: Recorder) -> None:
         super().__init__(options, recording)
         self._selection: Selection | None = None
         self._pages: WindowPages | None = None

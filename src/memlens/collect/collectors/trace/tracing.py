@@ -12,13 +12,16 @@ import secrets
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .... import _core
 from ....capture.store import counted_modules
 from ....capture.store.layouts import listed
 from ....errors import UsageError
 from ...compiled.built import sums
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 VARIABLE = "MEMLENS_TRACE"
 RING_BYTES = 4 << 20
@@ -67,9 +70,9 @@ class TraceOptions:
         return f"{VARIABLE}={','.join(words)}"
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """What a reader must know."""
-        described: dict[str, Any] = {"window": self.window, "period": self.period, "seed": self.seed}
+        described: dict[str, object] = {"window": self.window, "period": self.period, "seed": self.seed}
         if self.full:
             described = {"full": True}
         return {
@@ -136,7 +139,7 @@ class Selection:
     """Build-ids of the files that were looked at."""
 
 
-def _names(tables: Mapping[str, Any]) -> Iterator[tuple[int, str, list[str]]]:
+def _names(tables: Mapping[str, pa.Table]) -> Iterator[tuple[int, str, list[str]]]:
     """Number of each recorded site, the function that it is written in, and those that this was inlined into."""
     sites = tables["count_sites"]
     rows = sites.column("name").to_pylist(), sites.column("inlined_into").to_pylist()
