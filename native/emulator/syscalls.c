@@ -154,10 +154,10 @@ static void guest_call(struct vcpu *vcpu, uint64_t a1, uint64_t a2, uint64_t a3,
 static bool leads_to_emulator(uint64_t arguments) {
   const uint64_t *words = checked(arguments, 3 * sizeof *words);
   if (words == NULL || words[0] == 0 || words[1] == 0 || words[2] == 0) return false;
-  const char *option = checked(words[1], 3), *command = checked(words[2], 16);
+  const size_t length = strlen(ml_plugin.emulator);
+  const char *option = checked(words[1], 3), *command = checked(words[2], 16 + length);
   return option != NULL && command != NULL && strncmp(option, "-c", 3) == 0 && strncmp(command, "exec ", 5) == 0 &&
-         strnlen(command, 4096) < 131072 && strstr(command, ml_plugin.emulator) != NULL &&
-         strstr(command, ml_plugin.emulator) < command + 16;
+         memmem(command, strnlen(command, 16 + length), ml_plugin.emulator, length) != NULL;
 }
 
 static void before_exec(struct vcpu *vcpu, uint64_t path, uint64_t arguments) {

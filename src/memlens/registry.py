@@ -134,6 +134,8 @@ class AnalysisDescriptor(Descriptor):
     """How many captures it reads; the report runs those of one."""
     in_report: bool = True
     """False: runs only when it is asked for by name."""
+    applies: Callable[..., bool] | None = None
+    """Whether reports of a capture have it; None: always. Where it does not apply, they leave it out without a reason."""
     run: Callable[..., Any] = field(kw_only=True)
     """Capture → Result."""
     consumer: Callable[..., Any] | None = None

@@ -32,8 +32,8 @@ SEVERITIES = ("high", "medium", "low")
 def list() -> dict[str, str]:
     """Every analysis and the question that it answers; `run` runs one by name.
 
+    >>> list()["first_touch"]
     'Which function, line and thread touched the memory first, and so placed it?'
-    'Which function, line, thread and node placed the pages?'
     """
     return {name: descriptor.question for name, descriptor in registry.all_of("analysis").items()}
 
@@ -98,7 +98,7 @@ def run_all(capture: Capture, options: Mapping[str, Mapping[str, object]] | None
     wanted = {
         name: descriptor
         for name, descriptor in registry.all_of("analysis").items()
-        if descriptor.captures == 1 and descriptor.in_report and all(need in kinds for need in descriptor.needs)
+        if _in_report(descriptor, capture) and all(need in kinds for need in descriptor.needs)
     }
     read = _read_once(capture, {name: d for name, d in wanted.items() if d.consumer is not None}, options or {})
     results: dict[str, Result] = {}
@@ -114,6 +114,12 @@ def run_all(capture: Capture, options: Mapping[str, Mapping[str, object]] | None
         else _joined(registry.guarded("analysis", wanted[name], partial(wanted[name].join, one, results), one), one)
         for name, one in results.items()
     }
+
+
+def _in_report(descriptor: AnalysisDescriptor, capture: Capture) -> bool:
+    if descriptor.captures != 1 or not descriptor.in_report:
+        return False
+    return descriptor.applies is None or descriptor.applies(capture)
 
 
 def _joined(result: Result, before: Result) -> Result:
@@ -292,7 +298,7 @@ def absences_of(capture: Capture, results: Mapping[str, Result]) -> tuple[Absenc
             provide=descriptor.provide,
         )
         for name, descriptor in registry.all_of("analysis").items()
-        if descriptor.captures == 1 and descriptor.in_report and name not in results and descriptor.provide
+        if _in_report(descriptor, capture) and name not in results and descriptor.provide
     )
 
 

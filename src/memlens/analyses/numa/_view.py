@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 from ...view import Chart, Column, Figure, Table, View, detail, key, measure
 
 if TYPE_CHECKING:
+    from ...capture.reader import Capture
     from ...results import Result
+
+
+def on_several_nodes(capture: Capture) -> bool:
+    """Whether a report has NUMA sections: on one node nothing is remote."""
+    return len(capture.meta.get("machine", {}).get("numa_nodes") or ()) > 1
+
 
 LABELS = {
     "local": ("local", "By a thread bound to a node, to a bound page on the same node."),

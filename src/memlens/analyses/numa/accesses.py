@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from ...registry import AnalysisDescriptor, Option
-from ._view import numa_view
+from ._view import numa_view, on_several_nodes
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
 
+    from ...arrays import Uint32s
     from ...capture.model.access_pass import TaskPool, TimeGroup
     from ...capture.model.locality import AccessBatch
     from ...capture.reader import Capture
@@ -59,7 +60,7 @@ class _Shares:
         self.windows = np.zeros(0)
 
     def add(
-        self, group: npt.NDArray[np.int64], classes: npt.NDArray[np.uint8], weight: Floats, width: Floats, unit: Words
+        self, group: npt.NDArray[np.int64], classes: npt.NDArray[np.uint8], weight: Floats, width: Floats, unit: Uint32s
     ) -> None:
         import numpy as np
 
@@ -343,5 +344,6 @@ DESCRIPTOR = AnalysisDescriptor(
     run=numa,
     consumer=NumaConsumer,
     view=numa_view,
+    applies=on_several_nodes,
     provide="memlens record --emulate=full, or memlens cc --memlens=trace and memlens record",
 )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...registry import AnalysisDescriptor
 from ...view import Chart, Figure, Table, View, detail, key, measure
+from ._view import on_several_nodes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +70,7 @@ def placement(capture: Capture) -> Result:
         sites = whole.replay.code_sites
         places = tuple(sites.column(name).take(pa.array(touches.code)) for name in ("function", "file", "line"))
         rows = part.rows(
-            len(touches.page), "first touches", process=touches.process, thread=touches.thread, time_ns=touches.time_ns,
+            len(touches.page), "first touches", process=touches.process.astype(np.uint32), thread=touches.thread.astype(np.uint32), time_ns=touches.time_ns,
             address=touches.page << np.uint64(12), place=(places[0], places[1], places[2]),
         )  # fmt: skip
     page_bytes = capture.replay.page_bytes
@@ -273,5 +274,6 @@ DESCRIPTOR = AnalysisDescriptor(
     needs=("fault",),
     run=placement,
     view=view,
+    applies=on_several_nodes,
     provide="memlens record (collectors faults and alloc; memlens doctor says whether they work here)",
 )

@@ -369,7 +369,9 @@ class PagePlaces:
         """Generations of the pages in a range of addresses; of all pages where the end is 0."""
         shift = PROCESS_SHIFT - PAGE_SHIFT
         base = process << shift
-        first, last = (base | begin >> PAGE_SHIFT, base | -(-end >> PAGE_SHIFT)) if end else (base, (process + 1) << shift)
+        first, last = (
+            (base | begin >> PAGE_SHIFT, base | -(-end >> PAGE_SHIFT)) if end else (base, (process + 1) << shift)
+        )
         low, high = np.searchsorted(self.key, np.array([first, last], dtype=np.uint64)).tolist()
         return slice(low, high)
 
