@@ -30,7 +30,7 @@ class Machine(CaptureBuilder):
     def __init__(self, threads: int, pages: int) -> None:
         super().__init__()
         self.machine["numa_nodes"] = NODES
-        self.meta["collectors"] = {"alloc": {}, "faults": {}, "trace": {}}
+        self.meta["collectors"] = {"alloc": {"sample_bytes": 1}, "faults": {"single": True}}
         self.event(1, "exec", name="test")
         self.pin(2, 100, 0b1111, "found")
         self.mapping(3, FIRST_PAGE, pages)

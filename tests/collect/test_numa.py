@@ -340,7 +340,9 @@ def test_the_access_matrix_has_threads_by_node(captures: Captures) -> None:
     for row in result.tables["matrix"].to_pylist():
         cells[row["home"], row["page_node"]] += row["accesses"]
     # Arrays that threads on node 1 use on node 0: bound, huge, a quarter of interleaved; global variables beside.
-    assert cells["node 1", 0] == pytest.approx(2.25 * USE, abs=100)
+    # So may be `floating`, which an unpinned thread placed.
+    others = {2.25 * USE, 3.25 * USE}
+    assert min(abs(cells["node 1", 0] - expected) for expected in others) < 100, cells
     assert cells["unpinned", 4] == USE == cells["node 1", 4] == cells["node 0", 4]
     assert result.figures["bound_threads"] >= 4 and result.figures["unpinned_threads"] == 1
 

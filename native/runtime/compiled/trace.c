@@ -114,7 +114,7 @@ void ml_trace_start(void) {
 #endif
       state = ML_TRACE_ON;
       ml_trace_services = services;
-      if (services->bytes >= sizeof *services) services->on_pinning(stamp);
+      if (services->bytes >= sizeof *services && services->on_pinning != NULL) services->on_pinning(stamp);
     }
     ml_process.shared->trace_state = state;
   }

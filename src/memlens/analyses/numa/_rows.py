@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
+    from ...results import Cell
     from .._groups import Dimension
-    from .accesses import NumaConsumer, _Shares
+    from ._pass import NumaPass, _Shares
 
-    Cell = str | int | float | bool | None
     Row = dict[str, Cell]
 
 
@@ -40,7 +40,7 @@ def _remote(sums: _Shares, number: int, whole: bool) -> tuple[float | None, floa
     return share, float((residual * windows / (windows - 1)) ** 0.5 / compared)
 
 
-def _worst(pass_: NumaConsumer) -> dict[str, Cell]:
+def _worst(pass_: NumaPass) -> dict[str, Cell]:
     """The object that most remote accesses go to, and which thread placed the pages of them, at which line."""
     import numpy as np
 
@@ -70,7 +70,7 @@ def _worst(pass_: NumaConsumer) -> dict[str, Cell]:
     return found
 
 
-def figures_of(pass_: NumaConsumer) -> dict[str, Cell]:
+def figures_of(pass_: NumaPass) -> dict[str, Cell]:
     sums = pass_.sums["program"]
     have = len(sums.weight) > 0
     weights = sums.weight[0] if have else [0.0] * len(CLASSES)
@@ -95,7 +95,7 @@ def figures_of(pass_: NumaConsumer) -> dict[str, Cell]:
         "remote_bytes": float(sum(moved[NUMBER[name]] for name in REMOTE)),
         "unpinned_share": unpinned / float(sum(weights)) if sum(weights) else None,
         "mean_distance": sum(distance * count for distance, count in distances) / counted if counted else None,
-        "stack_accesses": None if pass_._stack else pass_.of_stack,
+        "stack_accesses": None if pass_.with_stack else pass_.of_stack,
         "bound_threads": sum(1 for state in states if state is not None and state.home >= 0),
         "unpinned_threads": sum(1 for state in states if state is not None and state.home == -1),
         "threads": len(states),
@@ -104,7 +104,7 @@ def figures_of(pass_: NumaConsumer) -> dict[str, Cell]:
     return figures | _worst(pass_)
 
 
-def group_rows(pass_: NumaConsumer, name: str, dimension: Dimension, most: int) -> pa.Table:
+def group_rows(pass_: NumaPass, name: str, dimension: Dimension, most: int) -> pa.Table:
     import pyarrow as pa
 
     sums, whole = pass_.sums[name], pass_.accesses.is_whole
@@ -158,7 +158,7 @@ def _home_name(home: int) -> str:
     return {-1: "unpinned", -2: "not recorded"}.get(home, f"node {home}")
 
 
-def matrix_rows(pass_: NumaConsumer) -> pa.Table:
+def matrix_rows(pass_: NumaPass) -> pa.Table:
     """Accesses by the thread's home and the page's node, and by thread."""
     import pyarrow as pa
 
@@ -186,7 +186,7 @@ def matrix_rows(pass_: NumaConsumer) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=schema)
 
 
-def _distances(pass_: NumaConsumer) -> dict[int | None, float]:
+def _distances(pass_: NumaPass) -> dict[int | None, float]:
     found: dict[int | None, float] = {}
     for (_, home), cells in pass_.matrix.items():
         for node in range(pass_.n_nodes):
@@ -196,7 +196,7 @@ def _distances(pass_: NumaConsumer) -> dict[int | None, float]:
     return found
 
 
-def distance_rows(pass_: NumaConsumer) -> pa.Table:
+def distance_rows(pass_: NumaPass) -> pa.Table:
     """Accesses by the distance of thread and page as the firmware states it; null: the thread is not pinned."""
     import pyarrow as pa
 
@@ -210,7 +210,7 @@ def distance_rows(pass_: NumaConsumer) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=schema)
 
 
-def object_thread_rows(pass_: NumaConsumer, most: int) -> pa.Table:
+def object_thread_rows(pass_: NumaPass, most: int) -> pa.Table:
     """The range of each object that each thread uses, and the thread's share of the object's accesses."""
     import pyarrow as pa
 

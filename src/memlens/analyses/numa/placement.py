@@ -114,7 +114,7 @@ def placement(capture: Capture) -> Result:
         notes.append(
             Note(
                 "placement.no_affinity",
-                "Affinity and memory policies were not recorded (collector alloc): threads are not known to be bound or unpinned.",
+                "Affinity and memory policies were not recorded: threads are not known to be bound or unpinned.",
             )
         )
     elif not_recorded:
@@ -275,5 +275,5 @@ DESCRIPTOR = AnalysisDescriptor(
     run=placement,
     view=view,
     applies=on_several_nodes,
-    provide="memlens record (collectors faults and alloc; memlens doctor says whether they work here)",
+    provide="memlens record (memlens doctor says whether it works here)",
 )

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from ..store.settings import settings_of
 from ..store.source import TableSource
 from .replay import FAULT_CLASSES
 
@@ -152,7 +153,7 @@ class ThreadHomes:
         self.topology = topology
         self.states: dict[tuple[int, int], list[ThreadState]] = {}
         only_node = topology.with_cpus[0] if len(topology.with_cpus) == 1 and not topology.without_cpus else None
-        self.is_recorded = only_node is not None or "alloc" in capture.meta.get("collectors", {})
+        self.is_recorded = only_node is not None or settings_of(capture.meta, "allocation") is not None
         """Whether changes of affinity are known: without the library in the program nobody sees them."""
         if not self.is_recorded:
             return
