@@ -343,7 +343,7 @@ def test_the_access_matrix_has_threads_by_node(captures: Captures) -> None:
     # So may be `floating`, which an unpinned thread placed.
     others = {2.25 * USE, 3.25 * USE}
     assert min(abs(cells["node 1", 0] - expected) for expected in others) < 100, cells
-    assert cells["unpinned", 4] == USE == cells["node 1", 4] == cells["node 0", 4]
+    assert cells["unpinned", 4] == USE == cells["node 1", 4] == cells["node 0", 4] - PAGES  # first touches
     assert result.figures["bound_threads"] >= 4 and result.figures["unpinned_threads"] == 1
 
 
