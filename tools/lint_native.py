@@ -85,7 +85,9 @@ def check_bugs(build: Path) -> bool:
         stamp = passed / digest.hexdigest()
         if stamp.exists():
             return ""
-        done = subprocess.run([clang_tidy, "-p", str(build), "--quiet", path], capture_output=True, text=True)
+        # GCC 12's own stable_sort uses what it has deprecated, and -Werror makes an error of it.
+        command = [clang_tidy, "-p", str(build), "--quiet", "--extra-arg=-Wno-deprecated-declarations", path]
+        done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode == 0:
             stamp.touch()
             return ""

@@ -46,7 +46,8 @@ static void run_anywhere(void) {
 }
 
 static void bind_to(void *base, size_t bytes, int policy, unsigned long nodes) {
-    long failed = mbind ? mbind(base, bytes, policy, &nodes, 65, 0) : syscall(SYS_mbind, base, bytes, policy, &nodes, 65UL, 0UL);
+    long failed =
+        mbind ? mbind(base, bytes, policy, &nodes, 65, 0) : syscall(SYS_mbind, base, bytes, policy, &nodes, 65UL, 0UL);
     if (failed) fail("mbind: %s", strerror(errno));
 }
 
@@ -97,7 +98,8 @@ static void hold(void) {
 #define MAPPED(bytes) mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
 
 int main(int argc, char **argv) {
-    const struct option_spec options[] = {number_option("hold-ms", &hold_ms, "how long nothing happens before pages are moved, and at the end")};
+    const struct option_spec options[] = {
+        number_option("hold-ms", &hold_ms, "how long nothing happens before pages are moved, and at the end")};
     parse_options(argc, argv, options, sizeof options / sizeof *options);
     if (access("/sys/devices/system/node/node4", F_OK)) skip("needs five NUMA nodes: tools/numa-guest -n 4 -x 1");
     pin_to_cpu(0);
@@ -122,7 +124,8 @@ int main(int argc, char **argv) {
     void *pages[PAGES];
     int nodes[PAGES], status[PAGES];
     for (int page = 0; page < PAGES; page++) pages[page] = moved + (size_t)page * 4096, nodes[page] = 1;
-    long failed = move_pages ? move_pages(0, PAGES, pages, nodes, status, 2) : syscall(SYS_move_pages, 0, (unsigned long)PAGES, pages, nodes, status, 2);
+    long failed = move_pages ? move_pages(0, PAGES, pages, nodes, status, 2)
+                             : syscall(SYS_move_pages, 0, (unsigned long)PAGES, pages, nodes, status, 2);
     if (failed) fail("move_pages: %s", strerror(errno));
     run(user_of_moved, 0);
     hold();

@@ -259,7 +259,8 @@ ML_EXPORT long move_pages(int pid, unsigned long count, void **pages, const int 
 }
 
 /* CPUs that a thread's attributes give it, as OpenMP's runtimes do: the C library sets them inside pthread_create. All of them: none were given. */
-extern int pthread_attr_getaffinity_np(const pthread_attr_t *, size_t, cpu_set_t *) __attribute__((weak)); /* not in musl */
+extern int pthread_attr_getaffinity_np(const pthread_attr_t *, size_t, cpu_set_t *)
+    __attribute__((weak)); /* not in musl */
 
 static void record_attribute(pthread_t thread, const pthread_attr_t *attributes) {
   if (pthread_attr_getaffinity_np == NULL) return;
