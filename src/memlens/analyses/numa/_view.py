@@ -16,6 +16,11 @@ def on_several_nodes(capture: Capture) -> bool:
     return len(capture.meta.get("machine", {}).get("numa_nodes") or ()) > 1
 
 
+def knows_nodes(capture: Capture) -> bool:
+    """Whether the kernel was asked where pages lie; under emulation it is not."""
+    return on_several_nodes(capture) and bool(capture.kinds().get("placement"))
+
+
 LABELS = {
     "local": ("local", "By a thread bound to a node, to a bound page on the same node."),
     "remote": ("remote", "By a thread bound to a node, to a bound page on another node."),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...registry import AnalysisDescriptor, Option
 from ._pass import BY, NumaPass
-from ._view import numa_view, on_several_nodes
+from ._view import knows_nodes, numa_view
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +39,6 @@ class NumaConsumer(NumaPass):
     """What a report reads the accesses with."""
 
     def snapshot(self) -> Result:
-
         from ...results import Quality, Result
         from ._rows import distance_rows, figures_of, group_rows, matrix_rows, object_thread_rows
 
@@ -72,7 +71,7 @@ class NumaConsumer(NumaPass):
             notes.append(
                 Note(
                     "numa.unknown",
-                    f"Of {unknown / total:.2g} of the accesses the page's node or the thread's affinity was not recorded: they are in no other class. "
+                    f"Of {unknown / total:.1%} of the accesses the page's node or the thread's affinity was not recorded: they are in no other class. "
                     "Nodes are asked for pages that fault or that windows touch: memlens record with the default collectors.",
                     share=unknown / total,
                 )
@@ -81,7 +80,7 @@ class NumaConsumer(NumaPass):
             notes.append(
                 Note(
                     "numa.binding_unknown",
-                    f"Of {self.not_known_binding / total:.2g} of the accesses it is not known who placed the page: they are local or remote by its node, "
+                    f"Of {self.not_known_binding / total:.1%} of the accesses it is not known who placed the page: they are local or remote by its node, "
                     "and unpinned pages among them are not distinguished. Record page faults too.",
                     share=self.not_known_binding / total,
                 )
@@ -97,6 +96,6 @@ DESCRIPTOR = AnalysisDescriptor(
     run=numa,
     consumer=NumaConsumer,
     view=numa_view,
-    applies=on_several_nodes,
-    provide="memlens record --emulate=full, or memlens cc --memlens=trace and memlens record",
+    applies=knows_nodes,
+    provide="memlens cc --memlens=trace and memlens record",
 )

@@ -119,7 +119,7 @@ def placement(capture: Capture) -> Result:
         )
     elif not_recorded:
         notes.append(
-            Note("placement.unknown_binding", f"Of {not_recorded / total:.2g} of the placed bytes the thread's affinity is not known.", share=not_recorded / total)
+            Note("placement.unknown_binding", f"Of {not_recorded / total:.1%} of the placed bytes the thread's affinity is not known.", share=not_recorded / total)
         )  # fmt: skip
     return Result(
         "placement",
