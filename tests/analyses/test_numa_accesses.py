@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from builders import PAGE, CaptureBuilder
+from conftest import run_memlens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -208,3 +210,24 @@ def test_random_programs_against_a_walk(
         if row[name]
     }
     assert found == dict(by_thread)
+
+
+def test_terminal_and_page_show_pages_whose_node_is_not_known(tmp_path: Path) -> None:
+    machine = Machine(2, 10)
+    machine.pin(20, 101, 0b1100)
+    for page, node in ((0, 0), (1, 1), (2, None)):
+        machine.touch(30 + page, page, 100)
+        if node is not None:
+            machine.node(40 + page, page, node)
+    machine.use(100, 101, [0, 1, 2, 0])
+    path = machine.write(tmp_path / "c.memlens")
+    page_file = tmp_path / "page.html"
+    done = run_memlens("report", path, "--html", page_file)
+    assert done.returncode == 0, done.stderr
+    text = page_file.read_text()
+    assert "NUMA accesses" in text and "NUMA placement" in text and "not known" in text
+    shown = run_memlens("numa", path)
+    assert shown.returncode == 0, shown.stderr
+    assert "not known" in shown.stdout and "By thread and node" in shown.stdout
+    found = json.loads(run_memlens("numa", path, "--json").stdout)
+    assert found["numa"]["figures"]["unknown"] == 1 and len(found["placement"]["tables"]["matrix"]) == 3

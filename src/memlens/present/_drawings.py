@@ -206,27 +206,45 @@ def scatter(result: Result, chart: Chart) -> str:
 
 # ---- two dimensions ------------------------------------------------------------
 def matrix(result: Result, chart: Chart) -> str:
-    """Rows against columns; a cell is the share of all."""
+    """Rows against columns; a cell is the share of all. Columns with names of their own are of the same things as rows: each has a row and a column."""
     row_key, column_key = _column(chart, "row"), _column(chart, "column")
+    row_name, column_name = _column(chart, "row_name"), _column(chart, "column_name")
     values = [name for what, name in chart.columns if what == "value"]
-    names: dict[int | str, str] = {}
-    cells: dict[tuple[int | str, int | str], float] = {}
+    row_names: dict[Place, str] = {}
+    column_names: dict[Place, str] = {}
+    cells: dict[tuple[Place, Place], float] = {}
     for row in _rows(result, chart):
-        for key, name in ((row_key, _column(chart, "row_name")), (column_key, _column(chart, "column_name"))):
-            names[row[key]] = f"{row[key]} {row.get(name) or ''}".strip()
+        for names, key, name in ((row_names, row_key, row_name), (column_names, column_key, column_name)):
+            one = "not known" if row[key] is None else row[key]
+            names[row[key]] = f"{one} {row.get(name) or ''}".strip()
         place = (row[row_key], row[column_key])
         cells[place] = cells.get(place, 0.0) + sum(row[name] or 0 for name in values)
-    rows = sorted({place[0] for place in cells})
-    columns = sorted({place[1] for place in cells} | set(rows))
+    if column_name:
+        column_names = row_names | column_names
+    rows, columns = _in_order(row_names), _in_order(column_names)
     total = sum(cells.values())
     if not total or len(columns) > MOST_MATRIX_KEYS:
         return ""
     made = [
-        [head_cell(esc(names[one]), "name nowrap"), *(share_cell(cells.get((one, other)), total) for other in columns)]
+        [
+            head_cell(esc(row_names[one]), "name nowrap"),
+            *(share_cell(cells.get((one, other)), total) for other in columns),
+        ]
         for one in rows
     ]
     said = esc(f"{chart.y_label} (rows), {chart.x_label} (columns)")
-    return table(said, [("", ""), *((names.get(other, str(other)), "share") for other in columns)], made)
+    return table(said, [("", ""), *((column_names[other], "share") for other in columns)], made)
+
+
+Place = int | str | None
+"""A row or column of a matrix; None: not known."""
+
+
+def _in_order(names: Mapping[Place, str]) -> list[Place]:
+    """Numbers in their order, then texts; what is not known last."""
+    return sorted(
+        names, key=lambda one: (one is None, isinstance(one, str), one if isinstance(one, int) else 0, str(one))
+    )
 
 
 def heat_map(result: Result, chart: Chart) -> str:
