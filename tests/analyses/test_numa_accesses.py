@@ -44,8 +44,9 @@ class Machine(CaptureBuilder):
         self.add("pinning", 1, tail=mask.to_bytes(8, "little"), time_ns=time_ns, thread=thread,
                  operation=enum_value("pinning_operation", operation), **fields)  # fmt: skip
 
-    def node(self, time_ns: int, page: int, node: int) -> None:
-        self.add("placement", 1, time_ns=time_ns, evidence_ns=time_ns, address=(FIRST_PAGE + page) * PAGE, node=node, page_shift=12)  # fmt: skip
+    def node(self, time_ns: int, page: int, node: int, evidence_ns: int = 0) -> None:
+        self.add("placement", 1, time_ns=time_ns, evidence_ns=evidence_ns or time_ns, address=(FIRST_PAGE + page) * PAGE,
+                 node=node, page_shift=12)  # fmt: skip
 
     def touch(self, time_ns: int, page: int, thread: int) -> None:
         self.fault(time_ns, FIRST_PAGE + page, thread=thread)
@@ -218,7 +219,7 @@ def test_terminal_and_page_show_pages_whose_node_is_not_known(tmp_path: Path) ->
     for page, node in ((0, 0), (1, 1), (2, None)):
         machine.touch(30 + page, page, 100)
         if node is not None:
-            machine.node(40 + page, page, node)
+            machine.node(40 + page, page, node, evidence_ns=30 + page)
     machine.use(100, 101, [0, 1, 2, 0])
     path = machine.write(tmp_path / "c.memlens")
     page_file = tmp_path / "page.html"
