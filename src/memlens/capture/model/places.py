@@ -23,6 +23,7 @@ import numpy as np
 
 from ..store.settings import settings_of
 from ..store.source import TableSource
+from .pinning import pinned
 from .replay import FAULT_CLASSES
 
 if TYPE_CHECKING:
@@ -45,8 +46,6 @@ BINDING_POLICIES = frozenset((1, 2, 3, 5, 6))
 """MPOL_PREFERRED, MPOL_BIND, MPOL_INTERLEAVE, MPOL_PREFERRED_MANY, MPOL_WEIGHTED_INTERLEAVE; 0 and 4 follow the CPU that touches."""
 MPOL_MF_MOVE, MPOL_MF_MOVE_ALL = 2, 4
 FIRST = FAULT_CLASSES.index("first")
-MASK_BYTES = 1024
-"""Of masks: more CPUs than any kernel has."""
 PAGE_SHIFT = 12
 LARGE_PAGE_SHIFT = 21
 PROCESS_SHIFT = 48
@@ -161,9 +160,9 @@ class ThreadHomes:
         for at, row in enumerate(capture.table("process_events").to_pylist()):
             if row["operation"] in ("fork", "thread", "attach", "seen"):
                 events.append((row["time_ns"], 0, at, row))
-        for at, row in enumerate(_pinned(capture)):
-            if row["operation"] in ("sched_setaffinity", "set_mempolicy", "found"):
-                events.append((_number(row["time_ns"]), 1, at, row))
+        for at, pin in enumerate(pinned(capture)):
+            if pin["thread"] and pin["operation"] in ("sched_setaffinity", "set_mempolicy", "found"):
+                events.append((pin["time_ns"], 1, at, {**pin}))
         everything = tuple(sorted(cpu for node in topology.nodes for cpu in node.cpus))
         for time_ns, _, _, row in sorted(events, key=lambda event: event[:3]):
             key = (_number(row["process"]), _number(row["thread"]))
@@ -249,28 +248,6 @@ def _known(state: ThreadState) -> int:
     if state.places_bound:
         return YES
     return NOT_KNOWN if state.home in (UNKNOWN, MOVING) else NO
-
-
-def _pinned(capture: TableSource) -> list[dict[str, object]]:
-    """Records of affinity and policy. One thread sets the affinity of another by its thread pointer: `thread_memory` says which that is."""
-    pointers: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for row in capture.table("thread_memory").to_pylist():
-        if row["thread"]:
-            pointers.setdefault((row["process"], row["thread_pointer"]), []).append((row["time_ns"], row["thread"]))
-    found = []
-    for batch in capture.batches("pinning"):
-        for row in batch.to_pylist():
-            mask = int.from_bytes(row["tail"][:MASK_BYTES], "little")
-            row["members"] = [bit for bit in range(mask.bit_length()) if mask >> bit & 1]
-            if row["thread"] == 0:
-                users = sorted(pointers.get((row["process"], row["address"]), ()))
-                # The pointer is one thread's after another: the first that is seen from then on, else the last before.
-                later = [thread for time_ns, thread in users if time_ns >= row["time_ns"]]
-                if not users:
-                    continue
-                row["thread"] = later[0] if later else users[-1][1]
-            found.append(row)
-    return found
 
 
 def _number(value: object) -> int:

@@ -7,16 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypedDict
 
 from ... import _core
+from ..model.pinning import pinned
 from ..store.os_names import file_of
 from ..store.source import RecordSource
 from .descriptor import PROCESS, THREAD, TableDescriptor
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-MASK_BYTES = 4096
-"""Of a mask of CPUs or nodes: four times what a kernel can have."""
 
 
 def _processes_schema() -> pa.Schema:
@@ -312,15 +309,11 @@ def module_rows(capture: RecordSource, *, paths: dict[str, str] | None = None) -
 
 
 def pinning_rows(capture: RecordSource) -> list[PinningRow]:
-    rows = []
-    for batch in capture.batches("pinning"):
-        for row in batch.to_pylist():
-            mask = int.from_bytes(row["tail"][:MASK_BYTES], "little")
-            rows.append(
-                PinningRow(process=row["process"], thread=row["thread"], time_ns=row["time_ns"], operation=row["operation"],
-                           policy=row["policy"], members=[bit for bit in range(mask.bit_length()) if mask >> bit & 1])
-            )  # fmt: skip
-    return rows
+    return [
+        PinningRow(process=row["process"], thread=row["thread"], time_ns=row["time_ns"], operation=row["operation"],
+                   policy=row["policy"], members=row["members"])
+        for row in pinned(capture)
+    ]  # fmt: skip
 
 
 def region_rows(capture: RecordSource) -> list[RegionRow]:
@@ -478,9 +471,9 @@ TABLES = (
         schema=_pinning_schema,
         columns={
     "process": PROCESS,
-    "thread": THREAD,
+    "thread": THREAD + "; 0: another thread's handle was given, and that thread was never seen",
     "time_ns": "when",
-    "operation": "what was called; found = as it was at the start",
+    "operation": "what was called; found = as it was read from outside",
     "policy": "MPOL_* number of the kernel",
     "members": "CPU or node numbers",
 },
